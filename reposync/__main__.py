@@ -1,0 +1,3 @@
+from reposync.cli.main import main
+
+main()

@@ -1,0 +1,50 @@
+"""What the content stage makes of a blob."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Skip(StrEnum):
+    """Why a file is not indexed. The values stand in the manifest and in `run_problems`: do not rename them."""
+
+    SUBMODULE = "submodule"
+    SYMLINK = "symlink"
+    EXCLUDED = "excluded"
+    NOT_INCLUDED = "not_included"
+    LOCK_FILE = "lock_file"
+    MINIFIED = "minified"
+    VENDORED = "vendored"
+    GENERATED = "generated"
+    BINARY = "binary"
+    LFS_POINTER = "lfs_pointer"
+    TOO_LARGE = "too_large"
+    EMPTY = "empty"
+    UNDECODABLE = "undecodable"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A window of one file's text. Lines count from 1 and name the first and last line that the text touches."""
+
+    text: str
+    start_line: int
+    end_line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file that is to be indexed: its language (None: unknown) and its chunks, which cover all of its text."""
+
+    language: str | None
+    chunks: tuple[Chunk, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file that is not to be indexed, why, and in words for a person (no content of the file in it)."""
+
+    reason: Skip
+    detail: str

@@ -1,0 +1,185 @@
+"""Every error that a person may see. The message says what failed and where; `remedy` says what to do about it.
+
+`code` is stable (history, HTTP, JSON), `status` is the HTTP status, `exit_code` the command line's, and `retryable`
+tells whether the same run may be tried again without a person's help.
+"""
+
+from __future__ import annotations
+
+
+class RepoSyncError(Exception):
+    """Base of the tree; raised as itself only for what was not foreseen."""
+
+    code = "INTERNAL_ERROR"
+    status = 500
+    exit_code = 1
+    retryable = False
+
+    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}" if self.remedy else self.message
+
+
+class ConfigError(RepoSyncError):
+    """The registry or a setting is wrong; nothing was started."""
+
+    code = "CONFIG_INVALID"
+    status = 422
+    exit_code = 2
+
+
+class UsageError(RepoSyncError):
+    """What was asked for does not exist or does not fit."""
+
+    code = "USAGE"
+    status = 422
+    exit_code = 2
+
+
+class RepositoryNotFound(UsageError):
+    """No repository of that name is registered."""
+
+    code = "REPOSITORY_NOT_FOUND"
+    status = 404
+
+
+class RunNotFound(UsageError):
+    """No run has that id."""
+
+    code = "RUN_NOT_FOUND"
+    status = 404
+
+
+# Sources -----------------------------------------------------------------------------------------------------------
+
+
+class SourceError(RepoSyncError):
+    """A source of files did not answer as it should."""
+
+    code = "SOURCE_ERROR"
+    status = 502
+
+
+class SourceUnavailable(SourceError):
+    """Network, time-out, 5xx, rate limit: trying again later may help."""
+
+    code = "SOURCE_UNAVAILABLE"
+    status = 503
+    retryable = True
+
+
+class SourceDenied(SourceError):
+    """401 or 403: a person must mend the token or its rights."""
+
+    code = "SOURCE_DENIED"
+
+
+class SourceGone(SourceError):
+    """404: the project is missing or hidden from this token. Never a reason to delete an index."""
+
+    code = "SOURCE_GONE"
+
+
+class BranchNotFound(SourceError):
+    """The repository is there, the branch is not."""
+
+    code = "BRANCH_NOT_FOUND"
+
+
+class RepositoryEmpty(SourceError):
+    """The repository has no commit yet."""
+
+    code = "REPOSITORY_EMPTY"
+
+
+class SourceCorrupt(SourceError):
+    """Content that does not hash to its blob sha, or an answer cut short."""
+
+    code = "SOURCE_CORRUPT"
+    retryable = True
+
+
+# Embedding ---------------------------------------------------------------------------------------------------------
+
+
+class EmbeddingError(RepoSyncError):
+    """The embedding model or server refused or answered nonsense (wrong count, wrong dimension)."""
+
+    code = "EMBEDDING_ERROR"
+    status = 502
+
+
+class EmbeddingUnavailable(EmbeddingError):
+    """The embedding server cannot be reached or is overloaded."""
+
+    code = "EMBEDDING_UNAVAILABLE"
+    status = 503
+    retryable = True
+
+
+# Index -------------------------------------------------------------------------------------------------------------
+
+
+class VectorIndexError(RepoSyncError):
+    """Qdrant refused a request or answered nonsense."""
+
+    code = "INDEX_ERROR"
+    status = 502
+
+
+class IndexUnavailable(VectorIndexError):
+    """Qdrant, or the embedded engine, cannot be reached."""
+
+    code = "INDEX_UNAVAILABLE"
+    status = 503
+    retryable = True
+
+
+class IndexMismatch(VectorIndexError):
+    """The collection was made for another embedding model, dimension, windowing or schema."""
+
+    code = "INDEX_MISMATCH"
+    status = 409
+
+
+class IndexUnsupported(VectorIndexError):
+    """The embedded engine cannot do this; a Qdrant server can."""
+
+    code = "INDEX_UNSUPPORTED"
+    status = 501
+
+
+# Store and runs ----------------------------------------------------------------------------------------------------
+
+
+class StoreUnavailable(RepoSyncError):
+    """The database cannot be reached, or its schema is not the one that this version needs."""
+
+    code = "STORE_UNAVAILABLE"
+    status = 503
+    retryable = True
+
+
+class LeaseLost(RepoSyncError):
+    """Another worker took this run over; nothing more is written under it."""
+
+    code = "LEASE_LOST"
+    status = 409
+
+
+class RunCancelled(RepoSyncError):
+    """Somebody asked for this run to end."""
+
+    code = "RUN_CANCELLED"
+    status = 409
+
+
+class DeletionBlocked(RepoSyncError):
+    """The brake: the new listing would delete too much of the index. It stays as it is until a person approves."""
+
+    code = "DELETION_BLOCKED"
+    status = 409

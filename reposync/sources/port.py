@@ -1,0 +1,79 @@
+"""Where a repository's files come from: the shared port of the sources `git` and `gitlab`."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+SUBMODULE_MODE = 0o160000
+SYMLINK_MODE = 0o120000
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """A commit: `sha` is 40 (or 64) lower-case hex digits, `committed_at` the committer's date, aware UTC."""
+
+    sha: str
+    committed_at: datetime
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeEntry:
+    """One path of a commit's tree that is not a directory. Paths are bytes, as git has them; nothing is normalised."""
+
+    path: bytes
+    mode: int
+    sha: str
+
+    @property
+    def is_submodule(self) -> bool:
+        return self.mode == SUBMODULE_MODE
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_IFMT(self.mode) == stat.S_IFLNK
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob's content, verified against its sha. `content` is None where `size_bytes` is over the limit asked for."""
+
+    sha: str
+    size_bytes: int
+    content: bytes | None
+
+
+class Source(Protocol):
+    """Where a repository's files come from. Implementations never write and never follow symlinks.
+
+    Every method raises SourceUnavailable (try again later), SourceDenied (401, 403: a person must act), SourceGone
+    (404), SourceCorrupt (content that does not hash to its sha).
+    """
+
+    async def head(self) -> Commit:
+        """The commit at the tip of the branch (the default branch where none is named).
+
+        Raises BranchNotFound, RepositoryEmpty besides.
+        """
+        ...
+
+    async def tree(self, commit: Commit) -> list[TreeEntry]:
+        """Every blob, symlink and submodule of the commit's tree, recursively, each path once, in any order."""
+        ...
+
+    def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncIterator[Blob]:
+        """Contents of the distinct blobs of `entries`, each sha once, in any order, in batches bounded in count and
+        bytes, so that memory does not grow with the number of entries."""
+        ...
+
+    def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
+        """Where a person sees these lines in a browser; None where there is no such place. No secret is in it."""
+        ...
+
+    async def close(self) -> None:
+        """Give back connections, threads and temporary files."""
+        ...

@@ -1,0 +1,120 @@
+"""The vector index as a sync sees it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
+
+DENSE, SPARSE = "dense", "sparse"
+POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
+
+
+def point_id(repository_id: str, path: str, blob_sha: str, chunk_index: int) -> str:
+    """UUIDv5 of the four: two contents never share an id, and a repeat changes nothing."""
+    return str(uuid.uuid5(POINT_NAMESPACE, f"{repository_id}\0{path}\0{blob_sha}\0{chunk_index}"))
+
+
+@dataclass(frozen=True, slots=True)
+class PointWrite:
+    """One chunk with its vectors. `dense` is None for sparse search alone."""
+
+    chunk_index: int
+    text: str
+    start_line: int
+    end_line: int
+    content_hash: str
+    url: str | None
+    dense: Matrix | None
+    sparse: SparseVector
+
+
+@dataclass(frozen=True, slots=True)
+class FileWrite:
+    """All points of one file at one blob. `replaces`: older points of this path may exist and go out afterwards."""
+
+    path: str
+    language: str | None
+    blob_sha: str
+    points: Sequence[PointWrite]
+    replaces: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WriteScope:
+    """In whose name a run writes: `epoch` fences, deletes never touch points of a later one."""
+
+    repository_id: str
+    repository: str
+    commit: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuery:
+    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. No filter where a field is None."""
+
+    sparse: SparseVector
+    dense: Matrix | None = None
+    repository: str | None = None
+    path_glob: str | None = None
+    language: str | None = None
+    limit: int = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SearchHit:
+    repository: str
+    path: str
+    start_line: int
+    end_line: int
+    language: str | None
+    score: float
+    text: str
+    url: str | None
+    commit: str
+
+
+class Index(Protocol):
+    """One collection. Every method raises IndexUnavailable (retryable) or VectorIndexError."""
+
+    async def ensure(self, spec: EmbeddingSpec) -> str:
+        """Make the collection and its payload indexes if missing; its identity (a UUID made with the collection, in its
+        metadata: another one means that it was dropped and made again). Raises IndexMismatch."""
+        ...
+
+    async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
+        """Dense vectors of those content hashes that some point of the collection already holds."""
+        ...
+
+    async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
+        """Upsert the new points, then delete what else these paths have (`replaces`; only epoch <= scope.epoch), in
+        ordered batch requests that stay under the server's size limit. On return everything is durable."""
+        ...
+
+    async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
+        """Delete all points of these paths with epoch <= scope.epoch."""
+        ...
+
+    async def remove_points(self, scope: WriteScope, ids: Sequence[str]) -> None:
+        """Delete these points of the repository with epoch <= scope.epoch."""
+        ...
+
+    async def remove_repository(self, repository_id: str) -> None: ...
+
+    async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
+        """Exact number of points of the repository (of the collection where None), of that epoch alone where given."""
+        ...
+
+    def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[str]]:
+        """Ids of all points of the repository, in pages."""
+        ...
+
+    async def search(self, query: SearchQuery) -> list[SearchHit]:
+        """Hybrid search (reciprocal rank fusion of dense and sparse), best first."""
+        ...
+
+    async def close(self) -> None: ...
