@@ -18,7 +18,8 @@ class EmbeddingSpec:
     """What a collection has to fit.
 
     `dimension` is 0 for sparse search alone (provider `none`). `window_chars` is the most characters that the
-    model reads at once: a longer chunk is split into windows and stored as one multivector; None: every chunk is one vector.
+    model reads at once: a longer chunk is split into windows and stored as one multivector; None: every chunk is one
+    vector.
     """
 
     provider: str

@@ -11,9 +11,7 @@ def path_text(path: bytes) -> str:
             return path.decode()
         except UnicodeDecodeError:
             pass
-    quoted = "".join(
-        chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\{byte:03o}" for byte in path
-    )
+    quoted = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\{byte:03o}" for byte in path)
     return f'"{quoted}"'
 
 
