@@ -121,6 +121,12 @@ class EmbeddingUnavailable(EmbeddingError):
     retryable = True
 
 
+class EmbeddingInputRefused(EmbeddingError):
+    """The model refuses this text; others may pass. Becomes a problem of its file, never the end of a run."""
+
+    code = "EMBEDDING_INPUT_REFUSED"
+
+
 # Index -------------------------------------------------------------------------------------------------------------
 
 
@@ -144,6 +150,14 @@ class IndexMismatch(VectorIndexError):
 
     code = "INDEX_MISMATCH"
     status = 409
+
+
+class IndexChanged(VectorIndexError):
+    """Points vanished while a run was writing: something else deletes in the collection."""
+
+    code = "INDEX_CHANGED"
+    status = 409
+    retryable = True
 
 
 class IndexUnsupported(VectorIndexError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import stat
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -65,9 +65,13 @@ class Source(Protocol):
         """Every blob, symlink and submodule of the commit's tree, recursively, each path once, in any order."""
         ...
 
-    def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncIterator[Blob]:
+    def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """Contents of the distinct blobs of `entries`, each sha once, in any order, in batches bounded in count and
         bytes, so that memory does not grow with the number of entries."""
+        ...
+
+    async def project_id(self) -> int | None:
+        """The number by which the server knows the repository whatever becomes of its path; None where there is none."""
         ...
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:

@@ -81,6 +81,10 @@ class SearchHit:
 class Index(Protocol):
     """One collection. Every method raises IndexUnavailable (retryable) or VectorIndexError."""
 
+    async def exists(self) -> bool:
+        """Whether the collection is there at all. Makes nothing."""
+        ...
+
     async def ensure(self, spec: EmbeddingSpec) -> str:
         """Make the collection and its payload indexes if missing; its identity (a UUID made with the collection, in its
         metadata: another one means that it was dropped and made again). Raises IndexMismatch."""

@@ -1,0 +1,76 @@
+"""Wall time, CPU time and peak memory of a command and everything it starts."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Usage:
+    """`cpu_seconds`: user and system, of the process and of its descendants that it waited for. `peak_megabytes`: highest
+    sum of resident memory over the tree, sampled each 20 ms; pages that processes share count once a process."""
+
+    wall_seconds: float
+    cpu_seconds: float
+    peak_megabytes: float
+    returncode: int
+    stdout: str
+
+    def __str__(self) -> str:
+        return f"{self.wall_seconds:7.2f} s wall {self.cpu_seconds:7.2f} s CPU {self.peak_megabytes:7.0f} MB"
+
+
+def measure(command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> Usage:
+    """Run `command` to its end."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        command, env={**os.environ, **(environment or {})}, cwd=cwd, stdout=subprocess.PIPE, text=True
+    )
+    peak = 0
+    done = threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        root = psutil.Process(process.pid)
+        while not done.is_set():
+            try:
+                tree = [root, *root.children(recursive=True)]
+                peak = max(peak, sum(each.memory_info().rss for each in tree if each.is_running()))
+            except psutil.Error:
+                pass
+            done.wait(0.02)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    assert process.stdout is not None
+    output = process.stdout.read()
+    _, status, usage = os.wait4(process.pid, 0)
+    wall = time.perf_counter() - started
+    done.set()
+    watcher.join()
+    process.returncode = os.waitstatus_to_exitcode(status)
+    # wait4 gives the child and those of its descendants that it has waited for.
+    return Usage(wall, usage.ru_utime + usage.ru_stime, peak / 1e6, process.returncode, output)
+
+
+def machine() -> str:
+    """One line about where the figures were measured."""
+    model = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.processor(),
+    )
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, Python {platform.python_version()}"

@@ -1,0 +1,103 @@
+"""The command line's entry: which commands there are, and how failures leave the program.
+
+Exit codes: 0 done, 1 failed, 2 usage or configuration, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from reposync import __version__
+from reposync.errors import RepoSyncError
+
+# Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not wait for all of them.
+COMMANDS = {
+    "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
+    "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
+    "history": ("reposync.cli.history", "history", "The execution log: what ran, when, and how it ended."),
+    "runs": ("reposync.cli.runs", "runs", "Show one run with its problems, or cancel it."),
+    "repos": ("reposync.cli.repos", "repos", "List and show the registered repositories."),
+    "config": ("reposync.cli.config", "config", "Check and show the configuration."),
+    "db": ("reposync.cli.db", "db", "The database's schema."),
+    "version": ("reposync.cli.version", "version", "Versions of reposync and of what it stands on."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and one-line help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, attribute, _ = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)  # noqa: S101 - the table above is wrong otherwise
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="reposync")
+def cli() -> None:
+    """Keep source code from GitLab searchable in Qdrant: exactly, cheaply, from a laptop to many pods.
+
+    Try it on any git repository, with nothing configured:
+
+    \b
+        reposync sync .
+        reposync search "where are expired sessions removed"
+        reposync history
+    """
+
+
+def main() -> NoReturn:
+    """Run the command line and exit. A person sees a sentence, not a traceback (REPOSYNC_DEBUG=1 shows it)."""
+    try:
+        cli.main(standalone_mode=False)
+    except click.exceptions.Exit as leaving:
+        sys.exit(leaving.exit_code)
+    except click.Abort:
+        interrupted()
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except RepoSyncError as error:
+        if os.environ.get("REPOSYNC_DEBUG"):
+            raise
+        report(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        interrupted()
+    except BrokenPipeError:
+        # The reader has gone (`reposync history | head`): end without a word, as other tools do.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    sys.exit(0)
+
+
+def interrupted() -> NoReturn:
+    click.echo("Interrupted.", err=True)
+    sys.exit(130)
+
+
+def report(error: RepoSyncError) -> None:
+    """One line a problem on stderr: what failed, where, what to do."""
+    problems: tuple[Any, ...] = getattr(error, "problems", ())
+    if problems:
+        for problem in problems:
+            click.echo(f"error: {problem}", err=True)
+        return
+    click.echo(f"error: {error.message}", err=True)
+    if error.remedy:
+        click.echo(f"  {error.remedy}", err=True)

@@ -1,0 +1,27 @@
+"""The database alone, for commands that only read it: no registry, no engine, no client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+
+from reposync.config.settings import Settings
+from reposync.store.database import Database
+
+
+@contextlib.asynccontextmanager
+async def open_database() -> AsyncGenerator[Database, None]:
+    """The database as it is. Raises ConfigError, StoreUnavailable."""
+    settings = Settings.from_environment()
+    await asyncio.to_thread(settings.state_dir.mkdir, parents=True, exist_ok=True, mode=0o700)
+    async with await Database.open(settings.database_url) as database:
+        yield database
+
+
+@contextlib.asynccontextmanager
+async def open_state() -> AsyncGenerator[Database, None]:
+    """The database with its schema brought up to date. Raises ConfigError, StoreUnavailable."""
+    async with open_database() as database:
+        await database.upgrade()
+        yield database

@@ -1,0 +1,100 @@
+"""`reposync sync`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from reposync.cli.output import duration, json_option, print_json, run_json, short, visible
+from reposync.cli.startup import early_engine, run_async
+
+if TYPE_CHECKING:
+    from reposync.scheduling.application import Application
+    from reposync.scheduling.catalog import Target
+    from reposync.store.runs import Run
+
+
+@click.command()
+@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...")
+@click.option("--full", is_flag=True, help="Read every file and check every point; known text is not embedded again.")
+@click.option("--plan", "plan_only", is_flag=True, help="Show what would change: files, chunks, characters. No writes.")
+@click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")
+@json_option
+def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delete: bool, as_json: bool) -> None:
+    """Bring the index to the head commit of each target (of all registered repositories where none is given).
+
+    A target is a registered name, a path inside a git repository, or an https URL of one.
+    """
+    early_engine()
+    if plan_only:
+        from reposync.cli.plan import show_plans
+
+        run_async(show_plans(targets, full=full, as_json=as_json))
+        return
+    runs = run_async(_sync(targets, full=full, approved=allow_mass_delete, quiet=as_json))
+    if as_json:
+        print_json([run_json(run) for run in runs])
+    if any(run.status != "completed" for run in runs):
+        sys.exit(1)
+
+
+async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
+    """Raises UsageError where nothing is named and nothing is registered."""
+    from reposync.errors import UsageError
+
+    if words:
+        return [await app.catalog.find(word) for word in words]
+    targets = app.catalog.configured()
+    if not targets:
+        raise UsageError(
+            "Nothing is registered, and no target was named.",
+            remedy="Try `reposync sync .` in a git repository, or register repositories in repositories.yaml.",
+        )
+    return targets
+
+
+async def _sync(words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool) -> list[Run]:
+    from reposync.cli.progress import open_display
+    from reposync.scheduling.application import open_application
+    from reposync.sync.progress import RunProgress
+
+    async with open_application() as app:
+        runs = []
+        for target in await targets_of(app, words):
+            progress = RunProgress()
+            with open_display(target.name) as watch:
+                run = await app.sync(target, full=full, approved=approved, progress=progress, watch=watch)
+            runs.append(run)
+            if not quiet:
+                click.echo(summary(run))
+                for line in await _problems(app, run):
+                    click.echo(line)
+        return runs
+
+
+def summary(run: Run) -> str:
+    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, and why if it was not."""
+    head = f"{visible(run.repository)}: {run.status}"
+    if run.status != "completed":
+        return f"{head}: {visible(run.error_message or run.error_code or 'no reason was given')}"
+    figures: list[Any] = [
+        (run.files_processed, "files stored"),
+        (run.files_deleted, "deleted"),
+        (run.files_skipped, "skipped"),
+        (run.chunks_embedded, "chunks embedded"),
+        (run.chunks_reused, "reused"),
+    ]
+    told = ", ".join(f"{number:,} {what}" for number, what in figures if number) or "nothing to do"
+    notice = f"\n  {visible(run.error_message)}" if run.error_message else ""
+    return f"{head} at {short(run.commit_after)}: {told}, in {duration(run.duration_seconds)}{notice}"
+
+
+async def _problems(app: Application, run: Run) -> list[str]:
+    """How many files were skipped for which reason; failures are named, they want a look."""
+    counts = await app.runs.count_problems(run.id)
+    if not counts:
+        return []
+    told = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
+    return [f"  skipped: {told} (reposync runs show {run.id})"]

@@ -1,0 +1,79 @@
+"""Does the index hold what the manifest says? Asked before every run, and again before one is called completed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from reposync.embedding.port import EmbeddingSpec
+from reposync.store.manifest import ManifestRow, Manifests
+from reposync.store.repositories import Repository
+from reposync.vectors.port import Index, point_id
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """Every point of a repository against its manifest. `damaged`: paths that lack points; `orphans`: ids of points
+    that no row accounts for; `lost` counts the points that are missing."""
+
+    damaged: frozenset[str] = frozenset()
+    orphans: frozenset[str] = frozenset()
+    lost: int = 0
+
+    @property
+    def clean(self) -> bool:
+        return not (self.damaged or self.orphans)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """What a run finds. `remade`: the collection is another one than last time, so nothing of the manifest holds.
+    `why` says in a sentence what was wrong; None where the index is as it was left."""
+
+    identity: str
+    points: int
+    remade: bool = False
+    audit: Audit = field(default_factory=Audit)
+    why: str | None = None
+
+    @property
+    def intact(self) -> bool:
+        return not self.remade and self.audit.clean
+
+
+async def inspect_index(
+    index: Index, spec: EmbeddingSpec, repository: Repository, manifests: Manifests, *, thorough: bool
+) -> IndexState:
+    """Two counts tell whether the index is as the last run left it: of all points, and of those of the newest epoch,
+    which an older snapshot with as many points lacks. Only a mismatch, or `thorough`, compares every id."""
+    identity = await index.ensure(spec)
+    totals = await manifests.totals(repository.id)
+    points = await index.count(repository.id)
+    if repository.index_identity is not None and repository.index_identity != identity and totals.chunks:
+        return IndexState(identity, points, remade=True, why="The collection was dropped and made again.")
+    matches = points == totals.chunks
+    if matches and totals.chunks and not thorough:
+        matches = await index.count(repository.id, epoch=totals.max_epoch) == totals.chunks_of_max_epoch
+    if matches and not thorough:
+        return IndexState(identity, points)
+    audit = await audit_index(index, repository.id, await manifests.load(repository.id))
+    why = None
+    if audit.damaged:
+        why = (
+            f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
+            "(dropped, or restored from an older snapshot)."
+        )
+    return IndexState(identity, points, audit=audit, why=why)
+
+
+async def audit_index(index: Index, repository_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
+    """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
+    owners = {
+        point_id(repository_id, path, row.blob_sha, chunk): path
+        for path, row in recorded.items()
+        for chunk in range(row.chunks)
+    }
+    orphans: set[str] = set()
+    async for page in index.point_ids(repository_id):
+        orphans.update(each for each in page if owners.pop(each, None) is None)
+    return Audit(frozenset(owners.values()), frozenset(orphans), lost=len(owners))

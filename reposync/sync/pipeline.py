@@ -1,0 +1,98 @@
+"""Read, prepare, embed, store: stages with bounded queues between them, so that memory follows the batch and not the
+repository. Order is kept from end to end; nothing here decides what has to be done (see `plan`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+from reposync.errors import RepoSyncError, SourceCorrupt
+from reposync.sources.paths import path_text
+from reposync.sources.port import Source, TreeEntry
+from reposync.sync.dense import DenseVectors, EmbeddedFile
+from reposync.sync.prepare import PreparedFile, RawFile
+from reposync.sync.progress import RunProgress
+from reposync.sync.workers import ContentWorkers
+
+# Bounds a batch of very many very small files; the bytes of one are bounded by the caller.
+BATCH_FILES = 200
+# Batches that may wait between two stages: enough to keep every stage busy, few enough for flat memory.
+QUEUE_BATCHES = 2
+
+
+Store = Callable[[Sequence[EmbeddedFile]], Awaitable[None]]
+
+
+async def run_pipeline(
+    source: Source,
+    entries: Sequence[TreeEntry],
+    *,
+    max_file_bytes: int,
+    batch_bytes: int,
+    workers: ContentWorkers,
+    vectors: DenseVectors,
+    store: Store,
+    progress: RunProgress,
+) -> None:
+    """Bring the content of `entries` through every stage; return when all is stored. An error of any stage ends all."""
+    prepared: asyncio.Queue[asyncio.Task[list[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
+    embedded: asyncio.Queue[asyncio.Task[list[EmbeddedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
+
+    async def read_stage(tasks: asyncio.TaskGroup) -> None:
+        batches = read_batches(source, entries, max_file_bytes, batch_bytes, progress)
+        async with contextlib.aclosing(batches):
+            async for batch in batches:
+                await prepared.put(tasks.create_task(workers.prepare(batch)))
+        await prepared.put(None)
+
+    async def embed_stage(tasks: asyncio.TaskGroup) -> None:
+        while (task := await prepared.get()) is not None:
+            await embedded.put(tasks.create_task(vectors.embed(await task)))
+        await embedded.put(None)
+
+    async def store_stage() -> None:
+        while (task := await embedded.get()) is not None:
+            batch = await task
+            await store(batch)
+            vectors.stored(batch)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read_stage(tasks))
+            tasks.create_task(embed_stage(tasks))
+            tasks.create_task(store_stage())
+    except* RepoSyncError as errors:
+        # The first failure is the cause; what the other stages saw is its echo.
+        raise first_error(errors) from errors
+
+
+async def read_batches(
+    source: Source, entries: Sequence[TreeEntry], max_file_bytes: int, batch_bytes: int, progress: RunProgress
+) -> AsyncGenerator[list[RawFile], None]:
+    """Blobs as they come, joined with the paths that have them, in batches bounded in bytes and files."""
+    by_sha: dict[str, list[TreeEntry]] = {}
+    for entry in entries:
+        by_sha.setdefault(entry.sha, []).append(entry)
+    batch: list[RawFile] = []
+    size_bytes = 0
+    async with contextlib.aclosing(source.read(entries, max_bytes=max_file_bytes)) as blobs:
+        async for blob in blobs:
+            progress.bytes_read += blob.size_bytes if blob.content is not None else 0
+            for entry in by_sha.pop(blob.sha):
+                batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content))
+                size_bytes += len(blob.content or b"")
+                if size_bytes >= batch_bytes or len(batch) >= BATCH_FILES:
+                    yield batch
+                    batch, size_bytes = [], 0
+    if batch:
+        yield batch
+    if by_sha:
+        missing = path_text(next(iter(by_sha.values()))[0].path)
+        raise SourceCorrupt(f"The source sent no content for {len(by_sha)} of the blobs asked for, e.g. {missing}.")
+
+
+def first_error(errors: BaseExceptionGroup[RepoSyncError]) -> RepoSyncError:
+    """The first leaf of a group, in the order in which the tasks failed."""
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

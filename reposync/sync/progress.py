@@ -1,0 +1,38 @@
+"""How far a run is, for whoever watches: the terminal, the run's row, a page."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class RunProgress:
+    """Figures of a run under way. `phase` is one of starting, listing, planning, indexing, checking, done."""
+
+    phase: str = "starting"
+    files_total: int = 0
+    files_done: int = 0
+    chunks_done: int = 0
+    chunks_embedded: int = 0
+    bytes_read: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def as_json(self) -> dict[str, Any]:
+        elapsed = time.monotonic() - self.started
+        figures = asdict(self)
+        del figures["started"]
+        rate = self.files_done / elapsed if elapsed > 0 else 0.0
+        left = self.files_total - self.files_done
+        return {
+            **figures,
+            "elapsed_seconds": round(elapsed, 3),
+            "files_per_second": round(rate, 2),
+            "eta_seconds": round(left / rate, 1) if rate and left else None,
+        }
+
+
+Watch = Callable[[RunProgress], None]
+"""Called on the event loop after every step; must return at once."""

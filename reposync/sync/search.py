@@ -1,0 +1,46 @@
+"""A question in words becomes a query; answers of several collections become one list."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from reposync.embedding.port import Embedder
+from reposync.embedding.sparse import query_vector
+from reposync.errors import UsageError
+from reposync.vectors.port import Index, SearchHit, SearchQuery
+
+MAX_QUERY_CHARS = 2_000
+
+
+async def make_query(
+    embedder: Embedder,
+    text: str,
+    repository: str | None,
+    path_glob: str | None,
+    language: str | None,
+    limit: int,
+) -> SearchQuery:
+    """Raises UsageError for an empty or over-long text."""
+    text = text.strip()
+    if not text:
+        raise UsageError("The query is empty.", remedy="Say in words what the code does, or name an identifier.")
+    if len(text) > MAX_QUERY_CHARS:
+        raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
+    spec = await embedder.spec()
+    return SearchQuery(
+        sparse=await asyncio.to_thread(query_vector, text),
+        dense=await embedder.embed_query(text) if spec.dimension else None,
+        repository=repository,
+        path_glob=path_glob,
+        language=language.lower() if language else None,
+        limit=limit,
+    )
+
+
+async def search_collections(indexes: Sequence[Index], query: SearchQuery) -> list[SearchHit]:
+    """The best of all. A score is a sum of reciprocal ranks within one collection, so that the first of each collection
+    stand on a level, as they do where lists are fused."""
+    answers = await asyncio.gather(*(index.search(query) for index in indexes))
+    hits = [hit for answer in answers for hit in answer]
+    return sorted(hits, key=lambda hit: -hit.score)[: query.limit]
