@@ -16,7 +16,7 @@ import psutil
 
 @dataclass(frozen=True)
 class Usage:
-    """`cpu_seconds`: user and system, of the process and of its descendants that it waited for. `peak_megabytes`: highest
+    """`cpu_seconds`: user and system, of the process and the descendants that it waited for. `peak_megabytes`: highest
     sum of resident memory over the tree, sampled each 20 ms; pages that processes share count once a process."""
 
     wall_seconds: float

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
-from reposync.errors import EmbeddingInputRefused
+from reposync.errors import EmbeddingError, EmbeddingInputRefused
 from reposync.sync.prepare import PreparedChunk, PreparedFile, failed
 from reposync.vectors.port import Index
+
+HARMLESS = "text"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,7 @@ class DenseVectors:
             matrices = await self._embedder.embed([chunk.text for chunk in chunks])
         except EmbeddingInputRefused as error:
             if len(chunks) == 1:
+                await self._make_sure_of_the_model(error)
                 refused = futures[chunks[0].content_hash]
                 refused.set_exception(error)
                 refused.exception()  # marks it as seen: a file with two refused chunks asks for the first alone
@@ -96,6 +99,16 @@ class DenseVectors:
         for chunk, matrix in zip(chunks, matrices, strict=True):
             futures[chunk.content_hash].set_result(matrix)
         self.embedded += len(chunks)
+
+    async def _make_sure_of_the_model(self, error: EmbeddingInputRefused) -> None:
+        """Before a text is blamed: a model that refuses a harmless word refuses everything (a wrong name, a wrong
+        parameter), and then the run has to fail and no file may lose its points."""
+        if self.embedded:
+            return
+        try:
+            await self._embedder.embed([HARMLESS])
+        except EmbeddingInputRefused:
+            raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
 
 
 async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Matrix]]) -> EmbeddedFile:

@@ -1,0 +1,184 @@
+"""First sync of 10,000 real source files, then no change, one changed file, 200 renamed, 100 deleted; and a plain loop.
+
+    python -m benchmarks.first_sync [--files 10000] [--megabytes 53] [--repeat 1]
+
+The embedding server answers at once (384 dimensions) and the Qdrant endpoint is the embedded engine over HTTP: both are
+processes of their own, and count in no figure. Everything is measured in this run, on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from tests.fixtures.qdrant_server import QdrantServer
+
+from benchmarks.corpus import make_corpus
+from benchmarks.measure import Usage, machine, measure
+
+CONFIGURATION = """
+embedding: {{provider: openai, url: "{embeddings}", model: instant, dimensions: 384, batch: 256}}
+qdrant: {{url: "{qdrant}"}}
+defaults: {{max_file_bytes: 10000000}}
+repositories:
+  - {{name: corpus, path: "{repository}"}}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--files", type=int, default=10_000)
+    parser.add_argument("--megabytes", type=float, default=53.0)
+    parser.add_argument("--repeat", type=int, default=1)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        files, size = make_corpus(folder / "corpus.git", options.files, options.megabytes)
+        print(f"{machine()}\n{files:,} files, {size / 1e6:.1f} MB\n", flush=True)
+        for turn in range(options.repeat):
+            one_turn(folder / f"turn{turn}", folder / "corpus.git")
+
+
+def one_turn(folder: Path, original: Path) -> None:
+    folder.mkdir()
+    repository = folder / "corpus.git"
+    subprocess.run(["cp", "-r", str(original), str(repository)], check=True)
+    (folder / "plain").mkdir()
+    with QdrantServer(folder / "plain") as server:
+        plain = measure([sys.executable, "-m", "benchmarks.plain_loop", str(repository), server.url])
+        report("plain loop", plain, f"{plain.stdout.strip()} points")
+    with embedding_server() as embeddings, QdrantServer(folder / "qdrant") as server:
+        configuration = folder / "repositories.yaml"
+        configuration.write_text(CONFIGURATION.format(embeddings=embeddings, qdrant=server.url, repository=repository))
+        environment = {"REPOSYNC_CONFIG": str(configuration), "REPOSYNC_STATE_DIR": str(folder / "state")}
+
+        def sync(what: str) -> Usage:
+            before = inputs(embeddings)
+            usage = measure([sys.executable, "-m", "reposync", "sync", "--json"], environment)
+            (run,) = json.loads(usage.stdout)
+            told = (
+                f"{run['files_processed']:,} files, {run['files_deleted']:,} deleted, {run['chunks_reused']:,} reused"
+            )
+            report(
+                what,
+                usage,
+                f"{inputs(embeddings) - before:,} inputs; {told}; in the run {run['duration_seconds']:.2f} s",
+            )
+            assert run["status"] == "completed", run
+            return usage
+
+        first = sync("first sync")
+        sync("no change")
+        change(repository, rename=0, delete=0, edit=1)
+        sync("one file")
+        change(repository, rename=200, delete=0, edit=0)
+        sync("200 renamed")
+        change(repository, rename=0, delete=100, edit=0)
+        sync("100 deleted")
+        check_exact(server.url, repository)
+    print(
+        f"\nfirst sync / plain loop: {first.wall_seconds / plain.wall_seconds:.2f} wall, "
+        f"{first.cpu_seconds / plain.cpu_seconds:.2f} CPU\n",
+        flush=True,
+    )
+
+
+def report(what: str, usage: Usage, told: str) -> None:
+    if usage.returncode:
+        raise SystemExit(f"{what} ended with {usage.returncode}: {usage.stdout}")
+    print(f"{what:<12} {usage}   {told}", flush=True)
+
+
+@contextmanager
+def embedding_server() -> Iterator[str]:
+    """The tests' server in its instant mode, as a process of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "tests.fixtures.embedding_server", "--port", str(port)]
+    process = subprocess.Popen([*command, "--instant", "--dimension", "384"], stdout=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(200):
+            try:
+                httpx.get(url, timeout=1)
+                break
+            except httpx.TransportError:
+                time.sleep(0.05)
+        yield url
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def inputs(url: str) -> int:
+    return int(httpx.get(f"{url}/count", timeout=5).json()["inputs"])
+
+
+def change(repository: Path, *, rename: int, delete: int, edit: int) -> None:
+    """One more commit on main: the first files that there are are renamed, deleted or edited."""
+
+    def git(*arguments: str, stdin: bytes | None = None) -> bytes:
+        return subprocess.run(
+            ["git", "-C", str(repository), *arguments], check=True, capture_output=True, input=stdin
+        ).stdout
+
+    rows = git("ls-tree", "-r", "-z", "main").split(b"\0")[:-1]
+    commands = [b"feature done\ncommit refs/heads/main\ncommitter B <b@example.com> 1700000001 +0000\ndata 1\nx\n"]
+    commands.append(b"from refs/heads/main^0\n")
+    for row in rows[:rename]:
+        path = row.partition(b"\t")[2]
+        commands.append(b"R %s %s\n" % (quoted(path), quoted(b"moved/" + path)))
+    for row in rows[-delete:] if delete else []:
+        commands.append(b"D %s\n" % row.partition(b"\t")[2])
+    for row in rows[len(rows) // 2 : len(rows) // 2 + edit]:
+        content = git("cat-file", "blob", row.split()[2].decode()) + b"\n# one more line\n"
+        commands.append(b"M 100644 inline %s\ndata %d\n" % (row.partition(b"\t")[2], len(content)) + content + b"\n")
+    git("fast-import", "--quiet", "--done", stdin=b"".join([*commands, b"done\n"]))
+
+
+def quoted(path: bytes) -> bytes:
+    return b'"' + path.replace(b"\\", b"\\\\").replace(b'"', b'\\"') + b'"'
+
+
+def check_exact(url: str, repository: Path) -> None:
+    """Stale, missing and doubled (path, blob) pairs of the index against git."""
+    listing = subprocess.run(
+        ["git", "-C", str(repository), "ls-tree", "-r", "-z", "main"], check=True, capture_output=True
+    )
+    expected = {
+        (row.partition(b"\t")[2].decode("utf-8", "replace"), row.split()[2].decode())
+        for row in listing.stdout.split(b"\0")[:-1]
+    }
+    found: set[tuple[str, str]] = set()
+    chunks: set[tuple[str, int]] = set()
+    doubled = 0
+    offset = None
+    while True:
+        body = {"limit": 2000, "offset": offset, "with_payload": {"include": ["metadata"]}}
+        page = httpx.post(f"{url}/collections/code/points/scroll", json=body, timeout=60).json()["result"]
+        for point in page["points"]:
+            each = point["payload"]["metadata"]
+            found.add((each["path"], each["blob_sha"]))
+            doubled += (each["path"], each["chunk_index"]) in chunks
+            chunks.add((each["path"], each["chunk_index"]))
+        offset = page["next_page_offset"]
+        if offset is None:
+            break
+    missing = {path for path, _ in expected - found}
+    print(
+        f"exactness    {len(found - expected)} stale, {doubled} doubled, {len(missing)} not indexed "
+        f"(skipped, with their reasons in the history), {len(chunks):,} chunks"
+    )
+
+
+if __name__ == "__main__":
+    main()

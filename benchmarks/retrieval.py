@@ -1,0 +1,214 @@
+"""How well a question in words finds the code that answers it: MRR@10 and recall@10 on the installed standard library.
+
+A question is the first sentence of a function's docstring; the code is the same file with all docstrings taken out, in
+chunks as a sync makes them. A chunk is right if it holds the line that defines the function. BM25 alone, the local
+model alone (MaxSim over windows) and both fused (RRF, as in a search) run on the embedded Qdrant engine itself.
+
+python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--without-paths]
+
+Vectors are kept in the temporary directory, so that only the first run is slow (690 chunks at about 3 a second).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import hashlib
+import platform
+import random
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import qdrant_edge as edge
+
+from reposync.content.chunking import chunk_text
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.port import Embedder, Matrix
+from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.sparse import document_vector, query_vector
+
+CACHE = Path(tempfile.gettempdir()) / "reposync-benchmarks"
+TOP = 10
+PREFETCH = 100
+
+
+@dataclass(frozen=True)
+class Passage:
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Question:
+    text: str
+    right: frozenset[int]  # numbers of passages
+
+
+def modules() -> list[Path]:
+    """The library without its tests, in an order that is mixed and always the same."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    left_out = {"test", "tests", "idlelib", "site-packages", "lib2to3", "turtledemo", "__pycache__", "ensurepip"}
+    paths = [path for path in sorted(library.rglob("*.py")) if not left_out & set(path.relative_to(library).parts)]
+    random.Random(11).shuffle(paths)
+    return paths
+
+
+def make_corpus(chunks: int, queries: int) -> tuple[list[Passage], list[Question]]:
+    library = Path(sysconfig.get_paths()["stdlib"])
+    passages: list[Passage] = []
+    questions: list[Question] = []
+    for path in modules():
+        try:
+            source = path.read_text("utf-8")
+            code, asked = without_docstrings(source)
+        except (UnicodeDecodeError, SyntaxError):
+            continue
+        cut = chunk_text(code, "python")
+        if len(passages) + len(cut) > chunks:
+            continue
+        for sentence, line in asked:
+            right = [n for n, chunk in enumerate(cut) if chunk.start_line <= line <= chunk.end_line]
+            questions.append(Question(sentence, frozenset(len(passages) + n for n in right)))
+        passages += [Passage(path.relative_to(library).as_posix(), chunk.text) for chunk in cut]
+    distinct = {question.text: question for question in questions}
+    kept = sorted(distinct.values(), key=lambda question: question.text)
+    return passages, random.Random(7).sample(kept, min(queries, len(kept)))
+
+
+def without_docstrings(source: str) -> tuple[str, list[tuple[str, int]]]:
+    """The code, and each documented function's first sentence with the line of its `def` in that code."""
+    tree = ast.parse(source)
+    lines = source.split("\n")
+    dropped: set[int] = set()
+    asked: list[tuple[str, int]] = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        text = ast.get_docstring(node)
+        if text is None:
+            continue
+        literal = node.body[0]
+        dropped.update(range(literal.lineno, (literal.end_lineno or literal.lineno) + 1))
+        sentence = first_sentence(text)
+        if not isinstance(node, ast.Module | ast.ClassDef) and 5 <= len(sentence.split()) <= 40:
+            asked.append((sentence, node.lineno))
+    kept = [number for number in range(1, len(lines) + 1) if number not in dropped]
+    new_number = {old: new for new, old in enumerate(kept, start=1)}
+    asked = [(sentence, new_number[line]) for sentence, line in asked if line in new_number]
+    return "\n".join(lines[number - 1] for number in kept), asked
+
+
+def first_sentence(docstring: str) -> str:
+    paragraph = " ".join(docstring.strip().split("\n\n")[0].split())
+    return paragraph.split(". ")[0].rstrip(".")
+
+
+async def dense_vectors(embedder: Embedder, passages: Sequence[Passage], questions: Sequence[Question]) -> list[Matrix]:
+    """A matrix for each passage, then one for each question."""
+    spec = await embedder.spec()
+    texts = [passage.text for passage in passages] + [question.text for question in questions]
+    key = hashlib.sha256("\0".join([repr(spec), *texts]).encode()).hexdigest()[:24]
+    kept = CACHE / f"vectors-{key}.npz"
+    if not kept.exists():
+        started = time.perf_counter()
+        matrices = await embedder.embed([passage.text for passage in passages])
+        print(f"embedded {len(passages)} chunks in {time.perf_counter() - started:.0f} s", flush=True)
+        matrices += [await embedder.embed_query(question.text) for question in questions]
+        CACHE.mkdir(parents=True, exist_ok=True)
+        np.savez(kept, rows=np.concatenate(matrices), counts=[len(matrix) for matrix in matrices])
+    stored = np.load(kept)
+    return np.split(stored["rows"], np.cumsum(stored["counts"])[:-1])
+
+
+def make_index(folder: str, passages: Sequence[Passage], dense: Sequence[Matrix], *, paths: bool) -> edge.EdgeShard:
+    comparator = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim)
+    shard = edge.EdgeShard.create(
+        folder,
+        edge.EdgeConfig(
+            vectors={
+                "dense": edge.EdgeVectorParams(dense[0].shape[1], edge.Distance.Cosine, multivector_config=comparator)
+            },
+            sparse_vectors={"sparse": edge.EdgeSparseVectorParams(modifier=edge.Modifier.Idf)},
+        ),
+    )
+    for number, passage in enumerate(passages):
+        sparse = document_vector(passage.text, path=passage.path if paths else None)
+        vectors = {
+            "dense": dense[number].tolist(),
+            "sparse": edge.SparseVector(sparse.indices.tolist(), sparse.values.tolist()),
+        }
+        shard.update(edge.UpdateOperation.upsert_points([edge.Point(number, vectors)]))
+    return shard
+
+
+def searches(shard: edge.EdgeShard) -> dict[str, Callable[[str, Matrix], Iterator[int]]]:
+    """Each way to search: the numbers of the passages found, best first."""
+
+    def sparse_query(text: str) -> edge.Query:
+        sparse = query_vector(text)
+        return edge.Query.Nearest(edge.SparseVector(sparse.indices.tolist(), sparse.values.tolist()), using="sparse")
+
+    def dense_query(row: Matrix) -> edge.Query:
+        return edge.Query.Nearest(row.tolist(), using="dense")
+
+    def found(query: object, prefetches: list[edge.Prefetch] | None = None) -> Iterator[int]:
+        for point in shard.query(edge.QueryRequest(limit=TOP, query=query, prefetches=prefetches)):
+            yield int(point.id)
+
+    return {
+        "BM25": lambda text, row: found(sparse_query(text)),
+        "model": lambda text, row: found(dense_query(row)),
+        "both (RRF)": lambda text, row: found(
+            edge.Fusion.Rrf(k=2),
+            [
+                edge.Prefetch(limit=PREFETCH, query=dense_query(row)),
+                edge.Prefetch(limit=PREFETCH, query=sparse_query(text)),
+            ],
+        ),
+    }
+
+
+def score(
+    search: Callable[[str, Matrix], Iterator[int]], questions: Sequence[Question], rows: Sequence[Matrix]
+) -> tuple[float, float]:
+    """MRR@10 and recall@10 (is any right passage among the ten)."""
+    reciprocal = [
+        next((1 / rank for rank, number in enumerate(search(each.text, row), start=1) if number in each.right), 0.0)
+        for each, row in zip(questions, rows, strict=True)
+    ]
+    return float(np.mean(reciprocal)), float(np.mean([value > 0 for value in reciprocal]))
+
+
+async def measure(arguments: argparse.Namespace) -> None:
+    passages, questions = make_corpus(arguments.chunks, arguments.queries)
+    embedder = open_embedder(EmbedderConfig(provider="local"))
+    try:
+        dense = await dense_vectors(embedder, passages, questions)
+    finally:
+        await embedder.close()
+    print(f"{platform.machine()}, {platform.python_implementation()} {platform.python_version()}")
+    print(f"{len(passages)} chunks, {sum(map(len, dense[: len(passages)]))} windows, {len(questions)} questions")
+    with tempfile.TemporaryDirectory() as folder:
+        shard = make_index(folder, passages, dense, paths=not arguments.without_paths)
+        for name, search in searches(shard).items():
+            mrr, recall = score(search, questions, dense[len(passages) :])
+            print(f"{name:12} MRR@10 {mrr:.3f}  recall@10 {recall:.3f}", flush=True)
+        shard.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chunks", type=int, default=690)
+    parser.add_argument("--queries", type=int, default=700)
+    parser.add_argument("--without-paths", action="store_true", help="leave the path's terms out of sparse vectors")
+    asyncio.run(measure(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""`reposync config`: check the registry, show what it amounts to, print its schema."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from reposync.config.loading import LoadedRegistry
+    from reposync.config.problems import Problem
+
+_FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
+_AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
+
+
+@click.group()
+def config() -> None:
+    """The registry of repositories and the settings."""
+
+
+@config.command()
+@_FILE
+@_AS_JSON
+def check(file: Path | None, as_json: bool) -> None:
+    """Check the registry FILE (the one in use where none is named) and start nothing.
+
+    All problems are listed at once, each with file, line and column; the exit code is then 2.
+    """
+    loaded = _load(file, as_json=as_json)
+    registry = loaded.registry
+    if as_json:
+        _print_json(_report(loaded.path, loaded.warnings, repositories=len(registry.repositories)))
+        return
+    _print_warnings(loaded.warnings)
+    counts = (
+        (len(registry.repositories), "repository", "repositories"),
+        (len(registry.groups), "group", "groups"),
+        (len(registry.gitlab), "GitLab server", "GitLab servers"),
+    )
+    found = ", ".join(
+        f"{count} {one if count == 1 else many}" for count, one, many in counts if count or one == "repository"
+    )
+    click.echo(f"ok: {found} in {loaded.path}" if loaded.path else "ok: no registry file, everything has its defaults")
+
+
+@config.command()
+def schema() -> None:
+    """Print the JSON schema of the registry file (config/schema.json)."""
+    from reposync.config.schema import registry_schema
+
+    click.echo(registry_schema(), nl=False)
+
+
+@config.command()
+@_FILE
+@_AS_JSON
+def show(file: Path | None, as_json: bool) -> None:
+    """Show what is in effect: settings, servers, every repository with its defaults filled in. Secrets are masked."""
+    from reposync.config.effective import effective
+
+    loaded = _load(file, as_json=as_json)
+    document = effective(_settings(file), loaded)
+    if as_json:
+        _print_json(document)
+        return
+    _print_warnings(loaded.warnings)
+    for title, section in document.items():
+        click.secho(title, bold=True)
+        _print_section(section, "  ")
+
+
+def _settings(file: Path | None) -> Any:
+    from reposync.config.settings import Settings
+
+    # A file named on the command line wins, also over a REPOSYNC_CONFIG that is wrong.
+    return Settings.from_environment({**os.environ, "REPOSYNC_CONFIG": str(file)} if file else os.environ)
+
+
+def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
+    from reposync.config.loading import load_registry
+    from reposync.config.problems import RegistryErrors
+
+    try:
+        # With a file named, the check does not depend on settings of this machine.
+        return load_registry(file or _settings(None).config_path, os.environ)
+    except RegistryErrors as error:
+        if as_json:
+            _print_json(_report(file, (), errors=error.problems))
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        raise click.exceptions.Exit(error.exit_code) from None
+
+
+def _report(path: Path | None, warnings: tuple[Problem, ...], **more: Any) -> dict[str, Any]:
+    import dataclasses
+
+    errors = more.pop("errors", ())
+    return {
+        "ok": not errors,
+        "file": str(path) if path else None,
+        "errors": [dataclasses.asdict(problem) for problem in errors],
+        "warnings": [dataclasses.asdict(problem) for problem in warnings],
+        **more,
+    }
+
+
+def _print_warnings(warnings: tuple[Problem, ...]) -> None:
+    for problem in warnings:
+        click.echo(f"warning: {problem}", err=True)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _print_section(section: Any, indent: str) -> None:
+    if isinstance(section, list):
+        for number, item in enumerate(section):
+            if number:
+                click.echo()
+            _print_section(item, indent)
+        return
+    width = max((len(key) for key in section), default=0)
+    for key, value in section.items():
+        if value is None or value == []:
+            continue
+        text = ", ".join(map(str, value)) if isinstance(value, list) else value
+        click.echo(f"{indent}{key:<{width}}  {text}")

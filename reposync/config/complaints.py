@@ -1,0 +1,101 @@
+"""What pydantic found, as a sentence for a person."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from pydantic import BaseModel
+from pydantic_core import ErrorDetails
+
+from reposync.config.document import Document, Loc
+from reposync.config.registry import Registry
+from reposync.config.schedule import ScheduleError
+from reposync.config.spelling import hint, nearest
+
+REPOSITORY: Loc = ("repositories", 0)
+"""Where a repository that stands alone belongs."""
+
+_KINDS = {
+    "tuple_type": "must be a list, such as [one, two]",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+}
+
+
+def complaint(details: ErrorDetails, document: Document, *, within: Loc = ()) -> str:
+    """One sentence that names the key and, where a name is unknown, the nearest known one.
+
+    `within` is where in a registry the checked value belongs. No secret is in the sentence; values of variables may
+    be, for `Document.without_values` to take out.
+    """
+    loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
+    key = dotted(loc)
+    if kind == "extra_forbidden":
+        return _unknown_key(loc, within)
+    if kind == "missing":
+        return f"{_around(loc)}`{loc[-1]}` is missing"
+    if kind == "contradiction":
+        other = context.get("other")
+        where = f", in line {document.place_of(other).line}" if other else ""
+        return f"{key}: {context['message']}{where}"
+    if kind == "value_error":
+        error = context["error"]
+        text = document.interpolated.get(loc)
+        if isinstance(error, ScheduleError) and text and text.from_environment:
+            # A ScheduleError shows pieces of the text, and a variable's value may be a secret in the wrong place.
+            return f"{key}: the value of {text.raw} cannot be read"
+        own_words = isinstance(error, ScheduleError) or getattr(error, "own_words", False)
+        return f"{_around(loc)}{error}" if own_words else f"{key} {error}"
+    if kind == "literal_error":
+        return f"{key} must be {context['expected']}{_nearest_word(loc, str(context['expected']), document)}"
+    if kind in ("greater_than_equal", "greater_than", "less_than_equal", "less_than"):
+        bound = next(iter(context.values()))
+        bound = int(bound) if float(bound).is_integer() else bound
+        words = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
+        return f"{key} must be {words.get(kind, 'less than')} {bound:,}"
+    if kind in _KINDS:
+        return f"{key} {_KINDS[kind]}" if loc else f"the file {_KINDS[kind]}, such as `repositories:`"
+    return f"{key}: {details['msg']}"
+
+
+def dotted(loc: Loc) -> str:
+    """`repositories[2].chunk.size`"""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
+
+
+def _around(loc: Loc) -> str:
+    return f"{dotted(loc[:-1])}: " if loc[:-1] else ""
+
+
+def _unknown_key(loc: Loc, within: Loc) -> str:
+    key, around = str(loc[-1]), dotted(loc[:-1])
+    where = f" in {around}" if around else ""
+    if key == "<<":
+        return f"unknown key `<<`{where}: YAML 1.2 has no merge key; what many repositories share goes into `defaults`"
+    # A whole line pasted in the wrong place may be the key: it is cut, and it may hold a secret after a space.
+    shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"
+    return f"unknown key `{shown}`{where}{hint(key, known_keys((*within, *loc[:-1])))}"
+
+
+def known_keys(loc: Loc) -> tuple[str, ...]:
+    """The keys that a mapping at this place of the registry may have."""
+    model: type[BaseModel] = Registry
+    for part in loc:
+        if isinstance(part, str):
+            model = next(_models(model.model_fields[part].annotation))
+    return tuple(model.model_fields)
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models in an annotation such as `tuple[Repository, ...]` or `Chunk | None`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+def _nearest_word(loc: Loc, expected: str, document: Document) -> str:
+    near = nearest(document.texts.get(loc, ""), re.findall(r"'([^']*)'", expected))
+    return f"; did you mean `{near}`?" if near else ""

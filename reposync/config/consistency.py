@@ -1,0 +1,97 @@
+"""Contradictions between the parts of a registry.
+
+They are looked for in the values as they come, valid or not: a misspelt key in one entry must not hide that two others
+have the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from reposync.config.document import Loc
+from reposync.config.interpolation import Interpolated
+from reposync.config.spelling import hint
+
+DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
+SMALLEST_CHUNK = 100  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Contradiction:
+    """`other` is the way to what the value at `loc` contradicts, where that helps a person to find it."""
+
+    loc: Loc
+    message: str
+    other: Loc | None = None
+
+
+def contradictions(registry: Any) -> Iterator[Contradiction]:
+    """What does not fit together in a registry as read, or made of models."""
+    yield from _repeated(registry, "gitlab", "name", lambda server: _get(server, "name"))
+    yield from _repeated(registry, "repositories", "name", lambda repository: _get(repository, "name"))
+    yield from _repeated(registry, "groups", "group", lambda group: (_get(group, "gitlab"), _get(group, "group")))
+    yield from _unknown_servers(registry)
+    yield from _overlaps(registry)
+
+
+def _repeated(registry: Any, section: str, key: str, identity: Callable[[Any], Hashable]) -> Iterator[Contradiction]:
+    seen: dict[Hashable, int] = {}
+    for index, entry in _entries(registry, section):
+        same = identity(entry)
+        if not all(isinstance(part, str) and part for part in (same if isinstance(same, tuple) else (same,))):
+            continue
+        first = seen.setdefault(same, index)
+        if first != index:
+            message = f"{str(_get(entry, key))!r} is there already: {section}[{first}]"
+            yield Contradiction((section, index, key), message, (section, first, key))
+
+
+def _unknown_servers(registry: Any) -> Iterator[Contradiction]:
+    names = {_get(server, "name") for _, server in _entries(registry, "gitlab")}
+    known = {name for name in names if isinstance(name, str)}
+    for section in ("repositories", "groups"):
+        for index, entry in _entries(registry, section):
+            name = _get(entry, "gitlab")
+            if isinstance(name, str) and name and name not in known:
+                message = f"no server in the top-level `gitlab` has the name {str(name)!r}{hint(name, known)}"
+                yield Contradiction((section, index, "gitlab"), message)
+
+
+def _overlaps(registry: Any) -> Iterator[Contradiction]:
+    defaults = _get(_get(registry, "defaults"), "chunk")
+    for index, repository in _entries(registry, "repositories"):
+        chunk = _get(repository, "chunk")
+        if chunk is None:
+            continue
+        size = _number(chunk, "size", _number(defaults, "size", DEFAULT_CHUNK_SIZE))
+        overlap = _number(chunk, "overlap", _number(defaults, "overlap", DEFAULT_CHUNK_OVERLAP))
+        if size is not None and overlap is not None and overlap >= size:
+            key = "overlap" if _get(chunk, "overlap") is not None else "size"
+            inherited = None in (_get(chunk, "size"), _get(chunk, "overlap"))
+            message = f"overlap must be below size: {overlap} is not below {size}"
+            message += " (the other comes from the defaults)" if inherited else ""
+            yield Contradiction(("repositories", index, "chunk", key), message)
+
+
+def _entries(registry: Any, section: str) -> Iterator[tuple[int, Any]]:
+    entries = _get(registry, section)
+    if isinstance(entries, list | tuple):
+        yield from enumerate(entries)
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else getattr(value, key, None)
+
+
+def _number(section: Any, key: str, default: int | None) -> int | None:
+    """None for what is no number, or one that no chunk may have: that is another's complaint."""
+    value = _get(section, key)
+    if value is None or value == "":
+        return default
+    if isinstance(value, Interpolated) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if key == "overlap" or value >= SMALLEST_CHUNK else None

@@ -1,0 +1,90 @@
+"""From a YAML file to a checked registry, or to everything that is wrong with it at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from reposync.config.complaints import REPOSITORY, complaint
+from reposync.config.document import MAX_BYTES, Document, Loc, read_document
+from reposync.config.problems import Problem, RegistryErrors
+from reposync.config.registry import Registry, Repository, ResolvedRepository
+from reposync.config.settings import qdrant_api_key, qdrant_url
+from reposync.config.suspicions import suspicions
+from reposync.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRegistry:
+    """`path` is None where there is no file: an empty registry with the defaults."""
+
+    registry: Registry
+    warnings: tuple[Problem, ...] = ()
+    path: Path | None = None
+
+
+def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) -> LoadedRegistry:
+    """Read and check the registry at `path`; QDRANT_URL and QDRANT_API_KEY of `environ` win over it.
+
+    Raises RegistryErrors with all problems of the file, ConfigError where it cannot be read.
+    """
+    loaded = LoadedRegistry(Registry()) if path is None else _loaded(path, environ)
+    qdrant = loaded.registry.qdrant.with_environment(qdrant_url(environ), qdrant_api_key(environ))
+    return LoadedRegistry(loaded.registry.model_copy(update={"qdrant": qdrant}), loaded.warnings, loaded.path)
+
+
+def checked_repository(registry: Registry, values: Mapping[str, object]) -> ResolvedRepository:
+    """A repository that does not come from the file but from a request or a command, with the same keys.
+
+    Raises ConfigError with everything that is wrong with it, a line each, and no secret in it.
+    """
+    try:
+        return registry.resolve(Repository.model_validate(values))
+    except ValidationError as error:
+        wrong = [complaint(each, Document(""), within=REPOSITORY) for each in _errors(error)]
+    raise ConfigError("\n".join(wrong))
+
+
+def _errors(error: ValidationError) -> list[ErrorDetails]:
+    return error.errors(include_url=False, include_input=False)
+
+
+def _loaded(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
+    document = read_document(_content(path), str(path), environ)
+    problems = list(document.problems)
+    registry = None
+    try:
+        # Not resolve(): a mounted ConfigMap is a symlink, and relative paths mean the folder that people see.
+        base = path.absolute().parent
+        registry = Registry.model_validate({} if document.data is None else document.data, context={"base": base})
+    except ValidationError as error:
+        problems += [
+            _problem(document, details["loc"], complaint(details, document))
+            for details in _errors(error)
+            if details["type"] == "extra_forbidden" or not document.is_unusable(details["loc"])
+        ]
+    if problems or registry is None:
+        raise RegistryErrors(problems)
+    warnings = [_problem(document, loc, message) for loc, message in suspicions(document, registry)]
+    return LoadedRegistry(registry, tuple(sorted(warnings, key=lambda each: (each.line, each.column))), path)
+
+
+def _problem(document: Document, loc: Loc, message: str) -> Problem:
+    place = document.keys.get(loc) if message.startswith("unknown key") else None
+    return document.problem(place or document.place_of(loc), document.without_values(message))
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # One byte more than allowed tells that there is more, also where the size is not known (a pipe).
+            return file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"There is no registry file {path}.", remedy="Make it, or name another one.") from None
+    except OSError as error:
+        raise ConfigError(f"The registry file {path} cannot be read: {error.strerror}.") from None

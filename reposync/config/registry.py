@@ -1,0 +1,250 @@
+"""The registry: what the YAML file says, checked. `resolved()` is what the rest of the program works with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import (
+    Field,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from reposync.config import fields
+from reposync.config.addresses import split_credentials
+from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZE, contradictions
+from reposync.config.fields import Listing, Maybe, Unfit
+from reposync.config.schedule import Schedule
+from reposync.config.section import Section
+from reposync.config.services import EmbeddingConfig, QdrantConfig
+from reposync.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class GitLabInstance(Section):
+    """A GitLab server. Without a token only public projects are seen."""
+
+    name: fields.Name = Field(description="What repositories and groups call this server.")
+    url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
+    token: Maybe[fields.HeaderSecret] = Field(None, description="Access token with read_api and read_repository.")
+    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
+    connect_timeout_seconds: fields.Seconds = 10.0
+    read_timeout_seconds: fields.Seconds = 60.0
+
+
+class Chunk(Section):
+    """How files are cut: windows of `size` characters that share `overlap` characters with the next."""
+
+    size: fields.ChunkSize = Field(DEFAULT_CHUNK_SIZE, description="Characters in a chunk.")
+    overlap: fields.ChunkOverlap = Field(
+        DEFAULT_CHUNK_OVERLAP, description="Characters shared with the next chunk; below `size`."
+    )
+
+    @field_validator("overlap")
+    @classmethod
+    def _below_size(cls, overlap: int, info: ValidationInfo) -> int:
+        size = info.data.get("size", overlap + 1)
+        if overlap >= size:
+            raise Unfit(f"must be below `size`: {overlap} is not below {size}")
+        return overlap
+
+
+class ChunkOverride(Section):
+    """As in the defaults; what is left out comes from there."""
+
+    size: Maybe[fields.ChunkSize] = None
+    overlap: Maybe[fields.ChunkOverlap] = None
+
+
+class Defaults(Section):
+    """What holds for every repository that does not say otherwise."""
+
+    schedule: fields.ScheduleText = Field(
+        "0 */6 * * *", description="Crontab (0 and 7 are Sunday), @daily, or words: every 6 hours, daily at 03:00."
+    )
+    timezone: fields.Timezone = Field("UTC", description="IANA time zone of the schedule.")
+    collection: fields.Collection = Field("code", description="Qdrant collection.")
+    chunk: fields.OrDefaults[Chunk] = Chunk()
+    max_file_bytes: fields.FileBytes = Field(1_000_000, description="Larger files are skipped.")
+    include: Listing[fields.Glob] = Field((), description="Gitignore patterns; where there are any, only these files.")
+    exclude: Listing[fields.Glob] = Field((), description="Gitignore patterns of files that are left out.")
+
+
+class Repository(Section):
+    """One repository: a project of a GitLab server, an https git repository, or a folder of this machine."""
+
+    name: fields.Name = Field(description="What people and commands call it.")
+    gitlab: Maybe[fields.Name] = Field(None, description="Name of the GitLab server; needs `project`.")
+    project: Maybe[fields.Project] = Field(None, description="group/project")
+    git: Maybe[fields.GitUrl] = Field(None, description="https:// address of a git repository.")
+    path: Maybe[fields.LocalPath] = Field(None, description="Folder; a relative one starts at the folder of this file.")
+    username: Maybe[fields.Text] = Field(None, description="With `git` and `password`; oauth2 where left out.")
+    password: Maybe[fields.Secret] = Field(None, description="With `git`: password or access token.")
+    branch: Maybe[fields.Branch] = Field(None, description="The default branch where left out.")
+    schedule: Maybe[fields.ScheduleText] = None
+    timezone: Maybe[fields.Timezone] = None
+    collection: Maybe[fields.Collection] = None
+    chunk: Maybe[ChunkOverride] = None
+    max_file_bytes: Maybe[fields.FileBytes] = None
+    include: Maybe[tuple[fields.Glob, ...]] = Field(None, description="In place of the defaults' patterns.")
+    exclude: Maybe[tuple[fields.Glob, ...]] = Field(None, description="In place of the defaults' patterns.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _credentials_apart(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping) or not isinstance(value.get("git"), str):
+            return value
+        url, username, password = split_credentials(value["git"])
+        if username is None or value.get("username"):
+            return value
+        if value.get("password"):
+            return value if password is not None else {**value, "git": url, "username": username}
+        if password is None:
+            # https://TOKEN@host: what stands alone is the secret.
+            return {**value, "git": url, "password": username}
+        return {**value, "git": url, "username": username or None, "password": password}
+
+    @field_validator("path")
+    @classmethod
+    def _one_source(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+        if not {"gitlab", "project", "git"} <= info.data.keys():
+            return path  # one of them is wrong in itself
+        given = [key for key in ("gitlab", "git") if info.data[key]] + ["path"] * (path is not None)
+        if info.data["project"] and "gitlab" not in given:
+            raise Unfit("`project` needs `gitlab`, the name of its server", own_words=True)
+        if "gitlab" in given and not info.data["project"]:
+            raise Unfit("`gitlab` needs `project`, its path there (group/project)", own_words=True)
+        if len(given) != 1:
+            found = f"not {' and '.join(f'`{key}`' for key in given)}" if given else "none is given"
+            raise Unfit(f"exactly one of `gitlab`, `git` and `path` says where it is: {found}", own_words=True)
+        return path
+
+    @field_validator("username", "password")
+    @classmethod
+    def _for_git_alone(cls, value: T, info: ValidationInfo) -> T:
+        if value is not None and "git" in info.data and not info.data["git"]:
+            raise Unfit("is for `git` alone; a GitLab server has its `token`")
+        return value
+
+
+class Group(Section):
+    """All projects of a GitLab group and its subgroups whose paths fit."""
+
+    gitlab: fields.Name = Field(description="Name of the GitLab server.")
+    group: fields.Group = Field(description="Path of the group.")
+    include: Listing[fields.Glob] = Field((), description="Gitignore patterns of project paths; only these, if any.")
+    exclude: Listing[fields.Glob] = Field((), description="Gitignore patterns of project paths that are left out.")
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRepository:
+    """A repository with everything filled in. `location` is for people and holds no secret."""
+
+    name: str
+    kind: Literal["gitlab", "git", "path"]
+    location: str
+    branch: str | None  # None: the default branch
+    schedule: Schedule
+    collection: str
+    chunk_size: int  # characters
+    chunk_overlap: int  # characters
+    max_file_bytes: int
+    include: tuple[str, ...]
+    exclude: tuple[str, ...]
+    gitlab: GitLabInstance | None = None  # with `project`
+    project: str | None = None
+    git_url: str | None = None  # without credentials
+    username: str | None = None
+    password: SecretStr | None = None
+    path: Path | None = None
+
+
+class Registry(Section):
+    """Everything that the registry file says."""
+
+    gitlab: Listing[GitLabInstance] = ()
+    defaults: fields.OrDefaults[Defaults] = Defaults()
+    repositories: Listing[Repository] = ()
+    groups: Listing[Group] = ()
+    embedding: fields.OrDefaults[EmbeddingConfig] = EmbeddingConfig()
+    qdrant: fields.OrDefaults[QdrantConfig] = QdrantConfig()
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _consistent(cls, value: Any, handler: ModelWrapValidatorHandler[Registry]) -> Registry:
+        errors: list[InitErrorDetails] = []
+        registry = None
+        try:
+            registry = handler(value)
+        except ValidationError as error:
+            errors += _repeatable(error)
+        for found in contradictions(value):
+            context = {"message": found.message, "other": found.other}
+            kind = PydanticCustomError("contradiction", "{message}", context)
+            errors.append(InitErrorDetails(type=kind, loc=found.loc, input=None))
+        if registry is None or errors:
+            raise ValidationError.from_exception_data("Registry", errors, hide_input=True)
+        return registry
+
+    def resolved(self) -> tuple[ResolvedRepository, ...]:
+        """The repositories that are listed by name, in the order of the file. Those of `groups` are GitLab's to say."""
+        return tuple(map(self.resolve, self.repositories))
+
+    def resolve(self, repository: Repository) -> ResolvedRepository:
+        """`repository` with this registry's servers and defaults. Raises ConfigError where they do
+        not fit together."""
+        defaults = self.defaults
+        chunk = repository.chunk or ChunkOverride()
+        size, overlap = _first(chunk.size, defaults.chunk.size), _first(chunk.overlap, defaults.chunk.overlap)
+        for found in contradictions({"gitlab": self.gitlab, "defaults": defaults, "repositories": [repository]}):
+            raise ConfigError(f"repository {repository.name!r}: {found.message}")
+        server = next((server for server in self.gitlab if server.name == repository.gitlab), None)
+        kind, location = _location(repository)
+        return ResolvedRepository(
+            name=repository.name,
+            kind=kind,
+            location=location,
+            branch=repository.branch,
+            schedule=Schedule.parse(
+                _first(repository.schedule, defaults.schedule), _first(repository.timezone, defaults.timezone)
+            ),
+            collection=_first(repository.collection, defaults.collection),
+            chunk_size=size,
+            chunk_overlap=overlap,
+            max_file_bytes=_first(repository.max_file_bytes, defaults.max_file_bytes),
+            include=_first(repository.include, defaults.include),
+            exclude=_first(repository.exclude, defaults.exclude),
+            gitlab=server,
+            project=repository.project,
+            git_url=repository.git,
+            username=repository.username or ("oauth2" if repository.password else None),
+            password=repository.password,
+            path=repository.path,
+        )
+
+
+def _repeatable(error: ValidationError) -> Iterator[InitErrorDetails]:
+    for details in error.errors(include_url=False, include_input=False):
+        # The values stay out: they may be secrets.
+        yield InitErrorDetails(type=details["type"], loc=details["loc"], input=None, ctx=dict(details.get("ctx", {})))
+
+
+def _first(value: T | None, default: T) -> T:
+    return default if value is None else value
+
+
+def _location(repository: Repository) -> tuple[Literal["gitlab", "git", "path"], str]:
+    if repository.gitlab is not None:
+        return "gitlab", f"gitlab:{repository.gitlab}:{repository.project}"
+    if repository.git is not None:
+        return "git", repository.git
+    return "path", str(repository.path)

@@ -1,0 +1,151 @@
+"""When a repository is synced: crontab, @daily or plain words, in a time zone."""
+
+from __future__ import annotations
+
+import re
+import zoneinfo
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING
+
+from reposync.config.crontab import WEEKDAYS, Crontab
+from reposync.config.spelling import hint
+from reposync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from apscheduler.triggers.cron import CronTrigger  # type: ignore[import-untyped]
+
+_SHORTHANDS = {
+    "hourly": "0 * * * *",
+    "daily": "0 0 * * *",
+    "midnight": "0 0 * * *",
+    "weekly": "0 0 * * 0",
+    "monthly": "0 0 1 * *",
+    "yearly": "0 0 1 1 *",
+    "annually": "0 0 1 1 *",
+}
+_DAYS = {"day": "*", "weekday": "1-5", "weekend": "0,6"} | {day.lower(): str(n) for n, day in enumerate(WEEKDAYS)}
+_UNITS = {"minute": 60, "hour": 24}
+_EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
+
+
+class ScheduleError(ConfigError, ValueError):
+    """A schedule or time zone that cannot be read, or that never fires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Two schedules are equal where they fire at the same times for the same reason: same crontab, same time zone.
+
+    Around a change of clocks a skipped wall-clock time still fires, moved by the change, and a doubled one fires
+    twice: nothing that was asked for is left out.
+    """
+
+    crontab: Crontab
+    timezone: str
+
+    @classmethod
+    def parse(cls, text: str, timezone: str = "UTC") -> Schedule:
+        """Read five crontab fields (0 and 7 are Sunday), `@hourly` and its like, or words. Raises ScheduleError."""
+        zone(timezone)
+        try:
+            return cls(_crontab(text), timezone)
+        except ValueError as error:
+            raise ScheduleError(f"schedule {text[:100]!r}: {error}") from None
+
+    @property
+    def cron(self) -> str:
+        """The five crontab fields in normal form."""
+        return self.crontab.text
+
+    def words(self) -> str:
+        """In English, with the time zone where it is not UTC."""
+        words = self.crontab.words()
+        return words if self.timezone == "UTC" else f"{words} ({self.timezone})"
+
+    def trigger(self) -> CronTrigger:
+        """The same schedule for APScheduler 3.x."""
+        from apscheduler.triggers.cron import CronTrigger
+
+        # Values are spelt out and weekdays named: APScheduler counts them from Monday and reads some steps otherwise.
+        return CronTrigger(
+            month=_values(self.crontab.months, 12),
+            day=_values(self.crontab.days, 31),
+            day_of_week="*"
+            if len(self.crontab.weekdays) == 7
+            else ",".join(WEEKDAYS[day][:3].lower() for day in self.crontab.weekdays),
+            hour=_values(self.crontab.hours, 24),
+            minute=_values(self.crontab.minutes, 60),
+            second=0,
+            timezone=zone(self.timezone),
+        )
+
+    def next_after(self, moment: datetime) -> datetime:
+        """The first tick after `moment` (aware), in UTC. A schedule always has one."""
+        if moment.tzinfo is None:
+            raise ValueError("a moment without a time zone")
+        after = (moment.astimezone(UTC) + timedelta(microseconds=1)).astimezone(zone(self.timezone))
+        tick: datetime | None = self.trigger().get_next_fire_time(None, after)
+        if tick is None:
+            raise ScheduleError(f"schedule `{self.cron}` has no tick after {moment.isoformat()}")
+        return tick.astimezone(UTC)
+
+
+def zone(name: str) -> tzinfo:
+    """The time zone of that IANA name. Raises ScheduleError naming the nearest one."""
+    if name == "UTC":
+        return UTC  # needs no time zone database
+    try:
+        return zoneinfo.ZoneInfo(name)
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        near = hint(name, zoneinfo.available_timezones() | {"UTC"})
+        near = near if "did you mean" in near else "; write a name such as UTC or Europe/Berlin"
+        raise ScheduleError(f"unknown time zone {name[:100]!r}{near}") from None
+
+
+def _values(values: tuple[int, ...], span: int) -> str:
+    return "*" if len(values) == span else ",".join(map(str, values))
+
+
+def _crontab(text: str) -> Crontab:
+    words = " ".join(text.lower().split())
+    if not words:
+        raise ValueError(f"it is empty; write for example {_EXAMPLES}")
+    if words.startswith("@"):
+        if words[1:] not in _SHORTHANDS:
+            raise ValueError(f"unknown shorthand{hint(words, [f'@{name}' for name in _SHORTHANDS])}")
+        return Crontab.parse(_SHORTHANDS[words[1:]])
+    if words in _SHORTHANDS:
+        return Crontab.parse(_SHORTHANDS[words])
+    if words[0].isalpha():
+        return Crontab.parse(_from_words(words))
+    return Crontab.parse(text)
+
+
+def _from_words(words: str) -> str:
+    if match := re.fullmatch(r"every (?:([0-9]{1,4}) )?(minute|hour)s?", words):
+        return _every(int(match[1] or 1), match[2])
+    match = re.fullmatch(r"(?:(daily|weekdays|weekends)|every ([a-z, ]+?))(?: at ([0-9]{1,2}):([0-9]{2}))?", words)
+    if not match:
+        raise ValueError(f"cannot be read; write for example {_EXAMPLES}")
+    days = ["day" if match[1] == "daily" else match[1][:-1]] if match[1] else re.split(r",? and |, ?", match[2])
+    numbers = []
+    for day in days:
+        singular = day if day in _DAYS else day.removesuffix("s")
+        if singular not in _DAYS:
+            raise ValueError(f"{day!r} is no day{hint(day, [*_DAYS, 'minute', 'hour'])}")
+        numbers.append(_DAYS[singular])
+    hour, minute = int(match[3] or 0), int(match[4] or 0)
+    if hour > 23 or minute > 59:
+        raise ValueError(f"{match[3]}:{match[4]} is no time of the day (0:00-23:59)")
+    return f"{minute} {hour} * * {'*' if '*' in numbers else ','.join(numbers)}"
+
+
+def _every(count: int, unit: str) -> str:
+    span = _UNITS[unit]
+    if count == 0 or (span % count and count != span):
+        even = ", ".join(str(n) for n in range(1, span) if span % n == 0)
+        raise ValueError(f"{count} {unit}s do not divide {span} evenly; take one of {even}, or write a crontab")
+    if unit == "minute":
+        return "* * * * *" if count == 1 else "0 * * * *" if count == span else f"*/{count} * * * *"
+    return "0 * * * *" if count == 1 else "0 0 * * *" if count == span else f"0 */{count} * * *"

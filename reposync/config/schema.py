@@ -1,0 +1,89 @@
+"""The JSON schema of the registry file, for editors and other tools; made from the models."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from reposync.config.fields import VARIABLE
+from reposync.config.registry import Registry
+from reposync.config.services import MEANINGLESS, NEEDED
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_SOURCES = ({"gitlab", "project"}, {"git"}, {"path"})
+
+
+def registry_schema() -> str:
+    """JSON text, ending in a line break. What it accepts the loader may still refuse (a cron that never fires)."""
+    schema = Registry.model_json_schema(schema_generator=_Generator)
+    definitions = schema["$defs"]
+    definitions["Repository"]["oneOf"] = [_exactly(keys) for keys in _SOURCES]
+    definitions["EmbeddingConfig"]["allOf"] = [_provider_rule(name) for name in sorted(NEEDED.keys() | MEANINGLESS)]
+    schema = {"$schema": _DIALECT, **schema, "title": "reposync registry"}
+    _without_noise(schema)
+    # An empty file is a registry, too.
+    schema["type"] = ["object", "null"]
+    return json.dumps(schema, indent=2) + "\n"
+
+
+class _Generator(GenerateJsonSchema):
+    """Where a number, true or false or one of some words is asked for, a `${VARIABLE}` may stand instead."""
+
+    def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
+        return _or_variable(super().int_schema(schema))
+
+    def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
+        return _or_variable(super().float_schema(schema))
+
+    def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
+        return _or_variable(super().bool_schema(schema))
+
+    def literal_schema(self, schema: core_schema.LiteralSchema) -> JsonSchemaValue:
+        return _or_variable(super().literal_schema(schema))
+
+
+def _or_variable(schema: JsonSchemaValue) -> JsonSchemaValue:
+    return {"anyOf": [schema, {"type": "string", "pattern": VARIABLE}]}
+
+
+def _exactly(keys: set[str]) -> dict[str, Any]:
+    """These keys have values, and those of the other sources have none."""
+    others = sorted(set().union(*_SOURCES) - keys)
+    return {
+        "required": sorted(keys),
+        "properties": {key: {"not": {"type": "null"}} for key in sorted(keys)}
+        | {key: {"type": "null"} for key in others},
+    }
+
+
+def _provider_rule(name: str) -> dict[str, Any]:
+    then: dict[str, Any] = {}
+    if needed := sorted(NEEDED.get(name, ())):
+        then["required"] = needed
+        then["properties"] = {key: {"not": {"type": "null"}} for key in needed}
+    if meaningless := sorted(MEANINGLESS.get(name, ())):
+        then["properties"] = {key: {"type": "null"} for key in meaningless}
+    provider: dict[str, Any] = {"properties": {"provider": {"const": name}}}
+    if name != "local":
+        provider["required"] = ["provider"]
+    return {"if": provider, "then": then}
+
+
+def _without_noise(schema: Any) -> None:
+    """Titles that repeat the key say nothing. Lists and mappings may be left empty (null)."""
+    if isinstance(schema, list):
+        for item in schema:
+            _without_noise(item)
+    if not isinstance(schema, dict):
+        return
+    for key, value in list(schema.get("properties", {}).items()):
+        if isinstance(value, dict):
+            value.pop("title", None)
+            if value.get("type") == "array" or "$ref" in value:
+                notes = {name: value.pop(name) for name in ("default", "description") if name in value}
+                schema["properties"][key] = {"anyOf": [value, {"type": "null"}], **notes}
+    for value in schema.values():
+        _without_noise(value)

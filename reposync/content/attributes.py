@@ -1,0 +1,276 @@
+"""What the `.gitattributes` files of a commit say about `linguist-vendored` and `linguist-generated`.
+
+git's precedence: a file deeper in the tree beats those above it, and in a file the later line beats the earlier.
+Patterns are those of gitignore but for what the documentation of gitattributes excepts: negative patterns are
+forbidden, and a pattern that matches a folder says nothing about the files in it. Macros (`[attr]`) are not expanded.
+
+The files come from whoever may push, so that matching is bounded: each pattern is compiled to a regular expression that
+never backtracks over an earlier `*` or `**` (atomic groups), and over-long lines and too many patterns are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+_LONGEST_LINE: Final = 2048
+"""git itself ignores longer lines (`ATTR_MAX_LINE_LENGTH`)."""
+
+_LONGEST_PATH: Final = 4096
+_MOST_LINES: Final = 2000
+_BLANKS: Final = " \t"
+_NAMES: Final = ("linguist-vendored", "linguist-generated")
+_ATTRIBUTE: Final = re.compile(r"([-!]?)(linguist-(?:vendored|generated))(?:=(.*))?", re.DOTALL)
+_C_ESCAPE: Final = re.compile(r"\\([0-7]{3}|.)", re.DOTALL)
+_C_ESCAPED: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    pattern: str
+    values: Mapping[str, bool | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Matcher:
+    """All lines of one file that speak of one attribute, the last one first: one group a line."""
+
+    regex: re.Pattern[str]
+    values: tuple[bool | None, ...]
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """The linguist attributes of a commit. Build it with `parse`; without arguments it says nothing about any path."""
+
+    sources: tuple[tuple[bytes, str], ...] = ()
+    """(folder, relevant lines) in the order of the folders: all that decisions depend on."""
+
+    _matchers: Mapping[bytes, Mapping[str, _Matcher]] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def parse(cls, files: Mapping[bytes, bytes | str]) -> Attributes:
+        """From the contents of the `.gitattributes` files by folder (b"" is the root, no slash at the end). Never
+        raises: what is malformed is left out, as git does."""
+        sources: list[tuple[bytes, str]] = []
+        matchers: dict[bytes, Mapping[str, _Matcher]] = {}
+        left = _MOST_LINES
+        for folder in sorted(files, key=lambda folder: (folder.count(b"/"), folder)):
+            relevant = cls.relevant(files[folder])
+            lines = list(_lines(relevant))[:left]
+            left -= len(lines)
+            if lines:
+                sources.append((folder.strip(b"/"), relevant))
+                matchers[folder.strip(b"/")] = {name: matcher for name in _NAMES if (matcher := _matcher(lines, name))}
+        return cls(tuple(sources), matchers)
+
+    @staticmethod
+    def relevant(content: bytes | str) -> str:
+        """Those lines of a `.gitattributes` file that `parse` reads, each with `\\n`: valid text of ASCII and UTF-8, ""
+        where there is none. A pattern that is not UTF-8 is C-quoted, as git writes it."""
+        if isinstance(content, str):
+            content = content.encode("utf-8", "surrogateescape")
+        kept = []
+        for raw in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
+            line = raw.rstrip(b"\r")
+            if b"linguist-" in line and len(line) <= _LONGEST_LINE and b"\0" not in line:
+                parsed = _parsed(line.decode("latin-1"))
+                if parsed is not None:
+                    kept.append(_written(line, parsed) + "\n")
+        return "".join(kept[-_MOST_LINES:])
+
+    @property
+    def empty(self) -> bool:
+        return not self._matchers
+
+    def vendored(self, path: bytes) -> bool | None:
+        """Whether `path` is marked vendored (True), marked not to be (False), or neither."""
+        return self._value(path, "linguist-vendored")
+
+    def generated(self, path: bytes) -> bool | None:
+        """Whether `path` is marked generated (True), marked not to be (False), or neither."""
+        return self._value(path, "linguist-generated")
+
+    def _value(self, path: bytes, name: str) -> bool | None:
+        if not self._matchers or len(path) > _LONGEST_PATH:
+            return None
+        cut = len(path)
+        while cut >= 0:
+            cut = path.rfind(b"/", 0, cut)
+            named = self._matchers.get(path[:cut] if cut > 0 else b"")
+            if named and (matcher := named.get(name)):
+                found = matcher.regex.match(path[cut + 1 :].decode("latin-1"))
+                if found is not None and found.lastindex is not None:
+                    # `!attr` takes back what less specific lines say: the search ends there as well.
+                    return matcher.values[found.lastindex - 1]
+        return None
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    # As bytes in disguise: git matches bytes, and a path need not be UTF-8.
+    for line in text.encode().decode("latin-1").split("\n"):
+        if parsed := _parsed(line):
+            yield parsed
+
+
+def _parsed(line: str) -> _Line | None:
+    line = line.strip(_BLANKS)
+    if not line or line[0] in "#!" or line.startswith("[attr]"):
+        return None
+    if line[0] == '"':
+        closing = re.match(r'"((?:[^"\\]|\\.)*)"', line, re.DOTALL)
+        if closing is None:
+            return None
+        pattern, rest = _C_ESCAPE.sub(_unescaped, closing[1]), line[closing.end() :]
+    else:
+        pattern, _, rest = re.sub(r"[ \t]+", " ", line).partition(" ")
+    values: dict[str, bool | None] = {}
+    for word in rest.split():
+        if attribute := _ATTRIBUTE.fullmatch(word):
+            sign, name, given = attribute.groups()
+            # Linguist: set, or any value but false.
+            values[name] = None if sign == "!" else sign != "-" and (given or "true").lower() != "false"
+    if not values or not pattern or pattern.startswith("!"):
+        return None
+    return _Line(pattern, values)
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code, 8) & 0xFF) if len(code) == 3 else _C_ESCAPED.get(code, code)
+
+
+def _written(line: bytes, parsed: _Line) -> str:
+    try:
+        return line.decode()
+    except UnicodeDecodeError:
+        quoted = "".join(
+            character if " " <= character <= "~" and character not in '"\\' else f"\\{ord(character):03o}"
+            for character in parsed.pattern
+        )
+        signs = {True: "", False: "-", None: "!"}
+        return " ".join([f'"{quoted}"', *(signs[value] + name for name, value in parsed.values.items())])
+
+
+def _matcher(lines: list[_Line], name: str) -> _Matcher | None:
+    groups: list[str] = []
+    values: list[bool | None] = []
+    for line in reversed(lines):
+        if name in line.values and (regex := wildmatch_regex(line.pattern)) is not None:
+            groups.append(f"({regex})")
+            values.append(line.values[name])
+    return _Matcher(re.compile("|".join(groups), re.DOTALL), tuple(values)) if groups else None
+
+
+def wildmatch_regex(pattern: str) -> str | None:
+    """Regular expression, to be matched from the start with DOTALL, for the files that a pattern of gitattributes
+    matches; None where it matches none. It has no capturing group.
+
+    The shortest match of what follows a `*` leaves the most to the rest, so that trying a longer one never helps: the
+    same reasoning as in `fnmatch.translate`, here also for `**` over folders.
+    """
+    if pattern.endswith("/"):
+        return None  # a folder, and attributes are those of files
+    segments = pattern.split("/")
+    if len(segments) == 1:
+        segments.insert(0, "**")
+    elif not segments[0]:
+        del segments[0]
+    # Runs of segments between the `**`: the first is anchored at the start, the last at the end.
+    runs: list[list[str]] = [[]]
+    for segment in segments:
+        if len(segment) > 1 and not segment.strip("*"):
+            runs.append([])
+            continue
+        regex = _segment_regex(segment)
+        if regex is None:
+            return None
+        runs[-1].append(regex)
+    head, *others = runs
+    if not others:
+        return "/".join(head) + r"\Z"
+    *middle, tail = others
+    parts = ["".join(f"{regex}/" for regex in head)]
+    parts += ["(?>(?:[^/]*/)*?" + "".join(f"{regex}/" for regex in run) + ")" for run in middle if run]
+    # The tail is as many segments as it says, at the very end; `**` alone at the end wants something in the folder.
+    parts.append(r"(?:[^/]*/)*?" + "/".join(tail) + r"\Z" if tail else r".")
+    return "".join(parts)
+
+
+def _segment_regex(glob: str) -> str | None:
+    """Regular expression of one path segment; None where it can match nothing (`[` without end, `\\` at the end)."""
+    pieces: list[str] = [""]
+    at = 0
+    while at < len(glob):
+        character = glob[at]
+        at += 1
+        if character == "*":
+            if pieces[-1] or len(pieces) == 1:
+                pieces.append("")
+        elif character == "?":
+            pieces[-1] += "[^/]"
+        elif character == "\\":
+            if at == len(glob):
+                return None
+            pieces[-1] += re.escape(glob[at])
+            at += 1
+        elif character == "[":
+            found = _class_regex(glob, at)
+            if found is None:
+                return None
+            pieces[-1] += found[0]
+            at = found[1]
+        else:
+            pieces[-1] += re.escape(character)
+    first, *rest = pieces
+    if not rest:
+        return first
+    *middle, last = rest
+    # The last piece ends the segment: no other place of it can do.
+    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"(?>[^/]*?{last}(?=/|\\Z))"
+
+
+_POSIX: Final = {
+    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
+    "graph": "!-~", "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": "\\s", "upper": "A-Z",
+    "xdigit": "0-9A-Fa-f",
+}  # fmt: skip
+
+
+def _class_regex(glob: str, at: int) -> tuple[str, int] | None:
+    """The bracket expression whose inside starts at `at`, and where it ends."""
+    negated = glob[at : at + 1] in {"!", "^"}
+    at += negated
+    members: list[str] = []
+    start = at
+    while True:
+        if at >= len(glob):
+            return None
+        if glob[at] == "]" and at > start:
+            break
+        if glob.startswith("[:", at) and (end := glob.find(":]", at)) > 0:
+            posix = _POSIX.get(glob[at + 2 : end])
+            if posix is None:
+                return None
+            members.append(posix)
+            at = end + 2
+            continue
+        low, at = _class_member(glob, at)
+        if glob[at : at + 1] == "-" and glob[at + 1 : at + 2] not in {"]", ""}:
+            high, at = _class_member(glob, at + 1)
+            if low and high and low <= high:
+                members.append(f"{re.escape(low)}-{re.escape(high)}")
+        elif low:
+            members.append(re.escape(low))
+    inside = "".join(members)
+    if negated:
+        return f"[^/{inside}]", at + 1
+    return (f"(?!/)[{inside}]" if inside else "(?!)"), at + 1
+
+
+def _class_member(glob: str, at: int) -> tuple[str, int]:
+    if glob[at] == "\\" and at + 1 < len(glob):
+        at += 1
+    return glob[at], at + 1

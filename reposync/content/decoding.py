@@ -1,0 +1,182 @@
+"""Bytes of a blob to text, or the reason why there is none.
+
+UTF-8 first, then what a byte order mark or a declaration in the file says, then a guess from a bounded sample. Every
+text that leaves here is valid for JSON, PostgreSQL and Qdrant: no NUL, no lone surrogates. Newlines stay as they are.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from functools import cache
+from typing import Final
+
+from reposync.content.model import Skip, Skipped
+
+REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+
+_BINARY_PROBE: Final = 8000
+"""git calls a blob binary that has a NUL in its first 8000 bytes (`buffer_is_binary`); what git diffs, we index."""
+
+_SAMPLE: Final = 4096
+"""charset-normalizer takes about 1 s for 100 KB: it sees this many bytes of the lines that are not ASCII."""
+
+_TEXT_BYTES: Final = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x7F)) | set(range(0x80, 0x100)))
+_NOT_ASCII: Final = re.compile(rb"[\x80-\xff]+")
+_NOT_ASCII_LINE: Final = re.compile(rb"[^\n]*[\x80-\xff][^\n]*\n?")
+
+_CP1252_IN_WORDS: Final = bytes([*b"\x80\x85\x91\x92\x93\x94\x95\x96\x97\x99", *range(0xA0, 0x100)])
+"""The upper half of Latin 1, and of cp1252 the euro, quotes, dashes, the ellipsis and the trade mark."""
+
+_SYMBOL_IN_WORD: Final = re.compile(rb"[A-Za-z][\xa1\xa3\xa5\xa6\xa9\xac\xae\xaf\xb1\xb3\xb5\xb6\xb9\xbc\xbe\xbf][a-z]")
+
+_BOMS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16: its mark starts with the one of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+_DECLARED: Final = re.compile(rb"(?:coding|charset)\s{0,4}[:=]\s{0,4}[\"']?([A-Za-z0-9][\w.:-]{1,30})", re.IGNORECASE)
+"""PEP 263, Emacs, Vim, XML, HTML, CSS."""
+
+_ENCODINGS: Final = frozenset(
+    ["big5", "big5hkscs", "cp037", "cp437", "cp500", "cp720", "cp737", "cp775", "cp932", "cp949", "cp950"]
+    + [f"cp{number}" for number in (850, 852, 855, 857, 858, 860, 861, 862, 863, 865, 866, 869, 874)]
+    + [f"cp{number}" for number in range(1250, 1259)]
+    + [f"iso8859-{part}" for part in range(1, 17) if part != 12]
+    + ["euc_jp", "euc_kr", "gb18030", "gb2312", "gbk", "johab"]
+    + ["koi8-r", "koi8-u", "mac-cyrillic", "mac-greek", "mac-roman", "shift_jis", "shift_jis_2004", "tis-620"]
+)
+"""Encodings that a file may declare. Python knows more that are not for text files, or slow (punycode, idna)."""
+
+_LFS_PREFIXES: Final = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
+_LFS_LONGEST: Final = 1024
+_LFS_OID: Final = re.compile(rb"^oid [a-z0-9]+:[0-9a-f]{32,}\r?$", re.MULTILINE)
+
+
+def is_lfs_pointer(content: bytes) -> bool:
+    """Whether this is a Git LFS pointer: its specification says under 1024 bytes, first the version, then an oid."""
+    return len(content) < _LFS_LONGEST and content.startswith(_LFS_PREFIXES) and _LFS_OID.search(content) is not None
+
+
+def decode(content: bytes) -> str | Skipped:
+    """Text of a blob, its byte order mark removed, a NUL as U+FFFD; or Skipped: LFS_POINTER, EMPTY (white space alone),
+    BINARY, UNDECODABLE."""
+    if is_lfs_pointer(content):
+        return Skipped(Skip.LFS_POINTER, "a Git LFS pointer: the file itself is not in the repository")
+    text = _decoded(content)
+    if isinstance(text, Skipped):
+        return text
+    if not text or text.isspace():
+        return Skipped(Skip.EMPTY, "no text in the file" if text else "the file is empty")
+    return text
+
+
+def _decoded(content: bytes) -> str | Skipped:
+    for mark, encoding in _BOMS:
+        if content.startswith(mark):
+            return _marked(content[len(mark) :], encoding)
+    probe = content[:_BINARY_PROBE]
+    if b"\0" in probe:
+        return Skipped(Skip.BINARY, f"a NUL byte in the first {_BINARY_PROBE} bytes")
+    controls = len(probe.translate(None, _TEXT_BYTES))
+    if controls * 10 > len(probe):
+        return Skipped(Skip.BINARY, "more than a tenth of its beginning are control characters")
+    try:
+        return _storable(content.decode())
+    except UnicodeDecodeError:
+        pass
+    if b"\0" in content or controls * 100 > len(probe):
+        return Skipped(Skip.BINARY, "neither UTF-8 nor free of control characters")
+    text = _declared(content) or _damaged(content) or _western(content) or _guessed(content)
+    return text or Skipped(Skip.UNDECODABLE, "neither UTF-8 nor another encoding that could be told with confidence")
+
+
+def _marked(body: bytes, encoding: str) -> str | Skipped:
+    try:
+        text = body.decode(encoding)
+    except UnicodeDecodeError:
+        if encoding == "utf-8":
+            return _damaged(body) or Skipped(Skip.UNDECODABLE, "marked as UTF-8, which it is not")
+        return Skipped(Skip.BINARY, f"starts like {encoding.upper()}, which it is not")
+    if text.count("\0") * 100 > len(text):
+        return Skipped(Skip.BINARY, f"NUL characters in {encoding.upper()} text")
+    return _storable(text)
+
+
+def _storable(text: str) -> str:
+    """PostgreSQL's text and Qdrant's payloads take no NUL. As in CommonMark it becomes U+FFFD: offsets stay."""
+    return text.replace("\0", REPLACEMENT) if "\0" in text else text
+
+
+def _declared(content: bytes) -> str | None:
+    head = content[:1024]
+    for match in _DECLARED.finditer(head):
+        try:
+            name = codecs.lookup(match[1].decode("ascii")).name
+        except (LookupError, ValueError):
+            continue
+        if name in _known_encodings() and (text := _strictly(content, name)):
+            return text
+    return None
+
+
+@cache
+def _known_encodings() -> frozenset[str]:
+    return frozenset(codecs.lookup(name).name for name in _ENCODINGS)
+
+
+def _strictly(content: bytes, encoding: str) -> str | None:
+    """`content` in `encoding`, None where it does not fit or gives characters that no text file has."""
+    try:
+        text = content.decode(encoding)
+        text.encode()
+    except (UnicodeError, LookupError):
+        return None
+    c1 = sum(text.count(chr(code)) for code in range(0x80, 0xA0) if code != 0x85)
+    private = 0 if text.isascii() else len(re.findall("[\ue000-\uf8ff]", text))
+    return None if c1 or private else _storable(text)
+
+
+def _damaged(content: bytes) -> str | None:
+    """UTF-8 with a few broken bytes (a truncated line, one pasted from elsewhere): these become U+FFFD. Only where
+    whole sequences are clearly the rule: they hardly come about by chance in another encoding."""
+    text = content.decode("utf-8", "replace")
+    broken = text.count(REPLACEMENT)
+    whole = len(text) - broken - len(content.translate(None, bytes(range(0x80, 0x100))))
+    return _storable(text) if whole >= 4 * broken else None
+
+
+def _western(content: bytes) -> str | None:
+    """cp1252 where accents stand alone between ASCII, as in names in comments. A guesser needs more than the few bytes
+    that there are: it takes "José" for Polish or Chinese."""
+    runs = _NOT_ASCII.findall(content)
+    letters = [run for run in runs if len(run) <= 2 and not run.translate(None, _CP1252_IN_WORDS)]
+    if len(letters) < 0.95 * len(runs) or sum(map(len, runs)) * 5 > len(content):
+        return None
+    if len(_SYMBOL_IN_WORD.findall(content)) * 10 > len(runs):
+        return None  # letters of ISO 8859-2 and its kin
+    single = sum(len(run) == 1 for run in letters)
+    return _strictly(content, "cp1252") if single * 5 >= len(runs) * 4 else None
+
+
+def _guessed(content: bytes) -> str | None:
+    from charset_normalizer import from_bytes  # 30 ms to import, and hardly ever needed
+
+    for guess in from_bytes(_sample(content), preemptive_behaviour=False, enable_fallback=False):
+        if guess.encoding != "utf_7" and (text := _strictly(content, guess.encoding)):
+            return text
+    return None
+
+
+def _sample(content: bytes) -> bytes:
+    """Lines that are not ASCII. Cut where no character of several bytes is cut: none has a trail byte below 0x30."""
+    sample = bytearray()
+    for match in _NOT_ASCII_LINE.finditer(content):
+        sample += match[0][: 2 * _SAMPLE]
+        if len(sample) > _SAMPLE:
+            safe = max(sample.rfind(mark, 0, _SAMPLE) for mark in (b" ", b"\n", b",", b'"', b"("))
+            return bytes(sample[: safe + 1 if safe > 0 else _SAMPLE])
+    return bytes(sample)

@@ -1,0 +1,140 @@
+"""Which paths of a commit are indexed, decided before anything is fetched.
+
+In this order: submodules and symlinks never; what the user excludes; where the user includes something, nothing else;
+then `.gitattributes` and the defaults (binary, lock files, minified, generated, vendored), which yield to an `include`
+pattern that names what they leave out: `vendor/ours/**` brings that folder back, `src/**` does not bring back
+`src/node_modules`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import stat
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+from pathspec import GitIgnoreSpec
+
+from reposync.content.attributes import Attributes
+from reposync.content.defaults import Default, by_folder, by_name
+from reposync.content.model import Skip, Skipped
+
+CONTENT_REVISION: Final = 1
+"""Raise it with every change of this package that changes which files are indexed or how: the next run then looks at
+every file again."""
+
+_SUBMODULE: Final = 0o160000
+
+_IS_SUBMODULE: Final = Skipped(Skip.SUBMODULE, "a submodule: its files belong to another repository")
+_IS_SYMLINK: Final = Skipped(Skip.SYMLINK, "a symbolic link, which is never followed")
+_NOT_INCLUDED: Final = Skipped(Skip.NOT_INCLUDED, "matches none of the include patterns")
+_MARKED_VENDORED: Final = Default(Skipped(Skip.VENDORED, ".gitattributes says linguist-vendored"), "marked vendored")
+_MARKED_GENERATED: Final = Default(
+    Skipped(Skip.GENERATED, ".gitattributes says linguist-generated"), "marked generated"
+)
+_GENERATED_KINDS: Final = frozenset({Skip.GENERATED, Skip.LOCK_FILE, Skip.MINIFIED})
+_CONTENT_KEYS: Final = frozenset({"generated", "minified", "marked generated"})
+
+
+class PathRules:
+    """The decision about every path of one commit. Patterns have gitignore semantics and match bytes, as git's do.
+
+    Raises ValueError for a pattern that gitignore does not know (the configuration has checked them before).
+    """
+
+    def __init__(self, include: Sequence[str], exclude: Sequence[str], attributes: Attributes | None = None) -> None:
+        self._include = tuple(include)
+        self._exclude = tuple(exclude)
+        self._attributes = attributes or Attributes()
+        self._folders: dict[str, tuple[Default, ...]] = {}
+        self._included = _Patterns(self._include)
+        self._excluded = _Patterns(self._exclude)
+        self._asking = [
+            (_Patterns((pattern,)), keys)
+            for pattern in self._include
+            if not pattern.startswith("!") and (keys := self._keys(pattern))
+        ]
+
+    def decide(self, path: bytes, mode: int) -> Skipped | None:
+        """Why the file at `path` (a raw git path) is not indexed, None where it is. `mode` is git's."""
+        if mode == _SUBMODULE:
+            return _IS_SUBMODULE
+        if stat.S_ISLNK(mode):
+            return _IS_SYMLINK
+        text = _as_text(path)
+        if self._exclude and (pattern := self._excluded.match(text)) is not None:
+            return Skipped(Skip.EXCLUDED, f"matches the exclude pattern {pattern!r}")
+        if self._include and self._included.match(text) is None:
+            return _NOT_INCLUDED
+        defaults = self._defaults(path, text)
+        if not defaults:
+            return None
+        asked = self._asked(text)
+        return next((default.skipped for default in defaults if default.key not in asked), None)
+
+    def keeps_generated(self, path: bytes) -> bool:
+        """Whether the file is to be indexed even where its content says that it is generated or minified: the
+        repository says so by `-linguist-generated`, or the user by an include pattern that names such files."""
+        return self._attributes.generated(path) is False or not _CONTENT_KEYS.isdisjoint(self._asked(_as_text(path)))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """32 hex digits that change whenever a decision, or what is made of a file's content, may change."""
+        sources = [[folder.decode("latin-1"), lines] for folder, lines in self._attributes.sources]
+        parts = [CONTENT_REVISION, list(self._include), list(self._exclude), sources]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+    def _defaults(self, path: bytes, text: str) -> list[Default]:
+        folder, _, name = text.rpartition("/")
+        inside = self._folders.get(folder)
+        if inside is None:
+            inside = self._folders[folder] = by_folder(folder)
+        named = by_name(name)
+        found = [named, *inside] if named else list(inside)
+        if self._attributes.empty:
+            return found
+        vendored, generated = self._attributes.vendored(path), self._attributes.generated(path)
+        if vendored is False:
+            found = [default for default in found if default.skipped.reason is not Skip.VENDORED]
+        if generated is False:
+            found = [default for default in found if default.skipped.reason not in _GENERATED_KINDS]
+        if vendored:
+            found.append(_MARKED_VENDORED)
+        if generated:
+            found.append(_MARKED_GENERATED)
+        return found
+
+    def _keys(self, pattern: str) -> frozenset[str]:
+        """The defaults that an include pattern names: those that would leave out a file of the pattern's own name."""
+        path = pattern.encode().strip(b"/")
+        text = path.decode("latin-1")
+        defaults = [*self._defaults(path, text), *by_folder(text)]
+        return frozenset(default.key for default in defaults)
+
+    def _asked(self, text: str) -> frozenset[str]:
+        """Keys of the include patterns that match the path and name something that is left out by default."""
+        keys: frozenset[str] = frozenset()
+        for patterns, named in self._asking:
+            if patterns.match(text) is not None:
+                keys |= named
+        return keys
+
+
+class _Patterns:
+    """Lines of a gitignore file. Text is bytes decoded as Latin 1, on both sides."""
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._patterns = patterns
+        self._spec = GitIgnoreSpec.from_lines([pattern.encode().decode("latin-1") for pattern in patterns])
+
+    def match(self, text: str) -> str | None:
+        """The pattern that decides for the path; None where none does, or a negative one."""
+        result = self._spec.check_file(text)
+        return self._patterns[result.index] if result.include and result.index is not None else None
+
+
+def _as_text(path: bytes) -> str:
+    # In pathspec's regular expressions neither `.` nor `$` is at ease with a line break; no path has a NUL.
+    return path.decode("latin-1").replace("\n", "\0")

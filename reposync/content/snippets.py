@@ -1,0 +1,146 @@
+"""The few lines of a chunk that answer a query best, made safe to print on a terminal."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+_LONGEST_LINE: Final = 160
+_ELLIPSIS: Final = "…"
+_TAB: Final = "    "
+_LOOKED_AT: Final = 4000
+"""Characters of a line that are tokenized: beyond that it is no line that a person reads."""
+
+_PIECE: Final = 24
+_WORD: Final = re.compile(r"\w+")
+
+_NOT_PRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+"""Unicode categories: besides control characters those that reorder or hide text (bidirectional overrides, zero width),
+with which code can be made to look like other code (CVE-2021-42574)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SnippetLine:
+    """One line of a file: `number` counts from 1 in the file, `text` has no line break and no control character and at
+    most 160 characters (`…` where it was cut), `matches` tells whether a term of the query stands in it."""
+
+    number: int
+    text: str
+    matches: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """Consecutive lines; `best_line` is the number of the one that answers the query best."""
+
+    start_line: int
+    lines: tuple[SnippetLine, ...]
+    best_line: int
+
+
+def best_snippet(
+    text: str, start_line: int, query_terms: Callable[[str], Collection[str]], query: str, max_lines: int = 8
+) -> Snippet:
+    """The window of at most `max_lines` lines of `text` with the most weight of distinct terms of `query`.
+
+    `start_line` is the line at which the text starts in its file. `query_terms` splits a text into terms, and is used
+    on lines as on the query: what counts as a match is what the index matched. A term weighs more the fewer lines of
+    the text have it, as in BM25: `self` says little in a class. Where nothing matches, the first lines that are not
+    blank.
+    """
+    lines = text.split("\n")
+    if len(lines) > 1 and not lines[-1]:
+        lines.pop()
+    wanted = frozenset(query_terms(query))
+    found = [wanted.intersection(query_terms(line[:_LOOKED_AT])) if wanted else wanted for line in lines]
+    frequency = Counter(term for terms in found for term in terms)
+    weights = {term: math.log(1 + (len(lines) + 0.5) / (count + 0.5)) for term, count in frequency.items()}
+
+    first, last = _window(lines, found, weights, max(1, max_lines))
+    best = max(range(first, last), key=lambda at: (_weight(found[at], weights), bool(lines[at].strip()), -at))
+    shown = tuple(
+        SnippetLine(start_line + at, _shown(lines[at], found[at], query_terms), bool(found[at]))
+        for at in range(first, last)
+    )
+    return Snippet(start_line + first, shown, start_line + best)
+
+
+def _weight(terms: Collection[str], weights: Mapping[str, float]) -> float:
+    return sum(weights[term] for term in terms)
+
+
+def _window(
+    lines: Sequence[str], found: Sequence[frozenset[str]], weights: Mapping[str, float], size: int
+) -> tuple[int, int]:
+    """First line of the best window, and the one after its last."""
+    matching = [at for at, terms in enumerate(found) if terms]
+    if not matching:
+        first = next((at for at, line in enumerate(lines) if line.strip()), 0)
+        return first, min(first + size, len(lines))
+    best: tuple[float, float, int] | None = None
+    first = last = matching[0]
+    for number, start in enumerate(matching):
+        # A window that starts at a match is as good as any other; it ends at the last match that fits.
+        inside = [at for at in matching[number : number + size] if at < start + size]
+        terms = _weight(frozenset().union(*(found[at] for at in inside)), weights)
+        lone = max(_weight(found[at], weights) for at in inside)
+        # Of windows with the same terms the one with the fullest single line, then the shortest.
+        score = (round(terms, 9), round(lone, 9), start - inside[-1])
+        if best is None or score > best:
+            best, first, last = score, start, inside[-1] + 1
+    # What is left of the room goes to the lines around it, a third of it before: what a line is about follows it.
+    room = size - (last - first)
+    first = max(0, first - room // 3)
+    last = min(len(lines), first + size)
+    first = max(0, min(first, last - size))
+    while last - first > 1 and not lines[last - 1].strip():
+        last -= 1
+    while last - first > 1 and not lines[first].strip():
+        first += 1
+    return first, last
+
+
+def _shown(line: str, matched: frozenset[str], query_terms: Callable[[str], Collection[str]]) -> str:
+    line = line.removesuffix("\r").rstrip(" \t").replace("\t", _TAB)
+    if len(line) <= _LONGEST_LINE:
+        return _printable(line)
+    middle = _position(line[:_LOOKED_AT], matched, query_terms) if matched else 0
+    start = max(0, min(middle - _LONGEST_LINE // 3, len(line) - _LONGEST_LINE))
+    piece = line[start : start + _LONGEST_LINE]
+    head = _ELLIPSIS if start else ""
+    tail = _ELLIPSIS if start + _LONGEST_LINE < len(line) else ""
+    return head + _printable(piece[len(head) : _LONGEST_LINE - len(tail)]) + tail
+
+
+def _position(line: str, matched: frozenset[str], query_terms: Callable[[str], Collection[str]]) -> int:
+    """Where in `line` the words stand that brought in most of the terms matched."""
+    best, position = 0, 0
+    for word in _WORD.finditer(line):
+        # Scripts without spaces make one long word of a sentence: it is looked at piece by piece.
+        for at in range(word.start(), word.end(), _PIECE):
+            terms = len(matched.intersection(query_terms(line[at : min(word.end(), at + 2 * _PIECE)])))
+            if terms > best:
+                best, position = terms, at
+    return position
+
+
+def _printable(text: str) -> str:
+    """`text` without anything that a terminal obeys or that reorders it: `\x1b` becomes `␛`, U+202E `�`.
+    Character by character, so that columns stay."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if unicodedata.category(character) not in _NOT_PRINTABLE else _visible(ord(character))
+        for character in text
+    )
+
+
+def _visible(code: int) -> str:
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\N{SYMBOL FOR DELETE}" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"

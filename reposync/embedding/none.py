@@ -1,0 +1,25 @@
+"""Sparse search alone: no model, no vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from reposync.embedding.port import EmbeddingSpec, Matrix
+
+
+class NoEmbedder:
+    """Provider `none`. Its matrices have no row and no column; the index is written and searched without `dense`."""
+
+    async def spec(self) -> EmbeddingSpec:
+        return EmbeddingSpec(provider="none", model="none", dimension=0, window_chars=None)
+
+    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
+        return [np.empty((0, 0), np.float32) for _ in texts]
+
+    async def embed_query(self, text: str) -> Matrix:
+        return np.empty((0, 0), np.float32)
+
+    async def close(self) -> None:
+        return None

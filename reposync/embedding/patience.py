@@ -1,0 +1,70 @@
+"""When a refused request is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from tenacity import RetryCallState
+
+from reposync.errors import EmbeddingError
+
+_FIRST_WAIT_SECONDS: Final = 0.5
+
+
+class Transient(Exception):
+    """Worth another try. `error` is what a person sees if none helps; `retry_after` what the server asked for."""
+
+    def __init__(self, error: EmbeddingError, retry_after: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.retry_after = retry_after
+
+
+class Cooldown:
+    """A pause that one request was asked for and that the other requests to the same server keep too."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    async def over(self) -> None:
+        while (remaining := self._until - time.monotonic()) > 0:  # noqa: ASYNC110 (another refusal may move it)
+            await asyncio.sleep(remaining)
+
+    def wait(self, longest_seconds: float) -> Callable[[RetryCallState], float]:
+        """Seconds before the next try: what Retry-After says and a little more, else doubling with full jitter.
+
+        Never more than `longest_seconds` (and the little more), whatever the server says.
+        """
+
+        def seconds(state: RetryCallState) -> float:
+            failure = state.outcome.exception() if state.outcome is not None else None
+            asked = failure.retry_after if isinstance(failure, Transient) else None
+            if asked is None:
+                ceiling = min(longest_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (state.attempt_number - 1))
+                return random.uniform(ceiling / 2, ceiling)  # noqa: S311
+            asked = min(asked, longest_seconds)
+            self._until = max(self._until, time.monotonic() + asked)
+            return asked + random.uniform(0, 0.1 + asked / 10)  # noqa: S311
+
+        return seconds
+
+
+def retry_after_seconds(header: str | None) -> float | None:
+    """`Retry-After` as seconds from now; None where it is missing or unreadable. It is seconds or an HTTP date."""
+    if header is None:
+        return None
+    try:
+        seconds = float(header)
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(header)
+        except ValueError:
+            return None
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time()
+    return max(0.0, seconds) if seconds == seconds else None

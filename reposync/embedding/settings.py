@@ -1,0 +1,41 @@
+"""What an embedder is opened with. The registry's `embedding:` section, free of YAML and of pydantic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from reposync.errors import ConfigError
+
+Provider = Literal["local", "openai", "tei", "ollama", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderConfig:
+    """One `embedding:` section. None: the provider's own default.
+
+    `window` is the most characters that the model reads at once: longer chunks are embedded in windows. `batch` is the
+    most inputs a request (local: windows a model call), `concurrency` the most requests at a time (local: threads).
+    `dimensions` is checked in every answer; an OpenAI-compatible server is asked for that many.
+    """
+
+    provider: Provider = "local"
+    url: str | None = None
+    model: str | None = None
+    dimensions: int | None = None
+    api_key: str | None = field(default=None, repr=False)
+    window: int | None = None
+    batch: int | None = None
+    concurrency: int | None = None
+    batch_chars: int = 200_000
+    connect_timeout_seconds: float = 10.0
+    read_timeout_seconds: float = 120.0
+    attempts: int = 6
+    longest_wait_seconds: float = 60.0
+
+    def check(self) -> None:
+        """Raises ConfigError for a number that leaves nothing to work with."""
+        for name in ("dimensions", "window", "batch", "concurrency", "batch_chars", "attempts"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"embedding.{name} is {value}.", remedy="It must be at least 1.")

@@ -1,0 +1,249 @@
+"""Objects of a repository on this machine: loose files and packs, in its own folder and in its alternates."""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dulwich.object_format import ObjectFormat
+from dulwich.object_store import DiskObjectStore
+from dulwich.objects import RawObjectID
+from dulwich.pack import PackIndex, load_pack_index
+
+from reposync.errors import SourceCorrupt
+from reposync.sources.objects import BLOB, KIND_NAMES, object_hash, object_sha
+from reposync.sources.packs import BaseCache, PackDamaged, PackFile
+from reposync.sources.port import Blob
+
+LOOSE = -1
+MISSING = -2
+MAX_ALTERNATES = 64
+# Trees and commits are read whole; the largest known real trees have some megabytes.
+MAX_TREE_BYTES = 256 * 1024 * 1024
+READ_STEP_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where an object is: `pack` is an index into the opened packs, LOOSE or MISSING."""
+
+    pack: int
+    offset: int
+    sha: str
+
+
+class _OpenPack:
+    """A pack with its index, and the file descriptor that keeps it readable when a repack removes it."""
+
+    def __init__(self, number: int, index_path: Path, object_format: ObjectFormat, cache: BaseCache) -> None:
+        self.number = number
+        self.index: PackIndex = load_pack_index(index_path, object_format)
+        try:
+            self.fd = os.open(index_path.with_suffix(".pack"), os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.index.close()
+            raise
+        self.file = PackFile(self.fd, oid_bytes=object_format.oid_length, cache=cache, find=self.find)
+
+    def find(self, sha: bytes) -> int | None:
+        try:
+            return self.index.object_offset(RawObjectID(sha))
+        except KeyError:
+            return None
+
+    def close(self) -> None:
+        self.index.close()
+        os.close(self.fd)
+
+
+class ObjectDirectories:
+    """Reads objects by name. Not thread-safe. `where` is the repository's path for messages."""
+
+    def __init__(self, objects: Path, object_format: ObjectFormat, *, where: str) -> None:
+        self._format = object_format
+        self._where = where
+        self._folders = _with_alternates(objects)
+        self._cache = BaseCache()
+        self._packs: dict[Path, _OpenPack] = {}
+        self._by_number: list[_OpenPack] = []
+        self._order: list[_OpenPack] = []
+        self._find_packs()
+
+    def content(self, sha: str, kind: int) -> bytes:
+        """A commit or tree, verified. Raises SourceCorrupt."""
+        return self.contents([sha], kind)[sha]
+
+    def contents(self, shas: Sequence[str], kind: int) -> dict[str, bytes]:
+        """Commits or trees by name, verified. Raises SourceCorrupt."""
+        found: dict[str, bytes] = {}
+        name = KIND_NAMES[kind].decode()
+        for place in self.locate(shas):
+            try:
+                _, content = self._object(place, kind, MAX_TREE_BYTES)
+            except (PackDamaged, OSError) as error:
+                raise self._corrupt(f"{name} {place.sha}", str(error)) from error
+            if content is None:
+                raise self._corrupt(f"{name} {place.sha}", "it is unreasonably large")
+            found[place.sha] = content
+        return found
+
+    def locate(self, shas: Sequence[str]) -> list[_Place]:
+        """Where the objects are, in the order in which the disk gives them fastest."""
+        places = [self._locate(sha) for sha in shas]
+        if any(place.pack == MISSING for place in places) and self._find_packs():
+            # Written, or repacked, since the packs were listed.
+            places = [self._locate(place.sha) if place.pack == MISSING else place for place in places]
+        places.sort(key=lambda place: (place.pack, place.offset))
+        return places
+
+    def read_batch(
+        self,
+        places: Sequence[_Place],
+        start: int,
+        max_bytes: int,
+        batch_blobs: int,
+        batch_bytes: int,
+        unreadable: dict[str, str],
+    ) -> tuple[list[Blob], int]:
+        """Blobs from `places[start]` on, until one of the bounds is reached, and where to go on. Those that cannot be
+        read go to `unreadable` (sha -> reason)."""
+        blobs: list[Blob] = []
+        held_bytes = 0
+        at = start
+        while at < len(places) and len(blobs) < batch_blobs and held_bytes < batch_bytes:
+            place = places[at]
+            at += 1
+            try:
+                size_bytes, content = self._object(place, BLOB, max_bytes)
+            except PackDamaged as error:
+                unreadable[place.sha] = f"is damaged ({error})" if place.pack != MISSING else "is missing"
+                continue
+            except OSError as error:
+                unreadable[place.sha] = f"cannot be read ({error.strerror})"
+                continue
+            blobs.append(Blob(place.sha, size_bytes, content))
+            held_bytes += len(content) if content is not None else 0
+        return blobs, at
+
+    def close(self) -> None:
+        for pack in self._packs.values():
+            pack.close()
+        self._packs.clear()
+        self._by_number.clear()
+        self._order.clear()
+
+    # ---------------------------------------------------------------------------------------------------------------
+
+    def _locate(self, sha: str) -> _Place:
+        raw = bytes.fromhex(sha)
+        # Neighbours in a tree are mostly neighbours in a pack: the pack that had the last one is asked first.
+        for rank, pack in enumerate(self._order):
+            offset = pack.find(raw)
+            if offset is not None:
+                if rank:
+                    self._order.insert(0, self._order.pop(rank))
+                return _Place(pack.number, offset, sha)
+        loose = any((folder / sha[:2] / sha[2:]).is_file() for folder in self._folders)
+        return _Place(LOOSE if loose else MISSING, 0, sha)
+
+    def _object(self, place: _Place, kind: int, max_bytes: int) -> tuple[int, bytes | None]:
+        """Size and verified content (None over `max_bytes`). Raises PackDamaged, OSError."""
+        if place.pack == MISSING:
+            raise PackDamaged("it is missing")
+        if place.pack == LOOSE:
+            try:
+                return self._loose(place.sha, kind, max_bytes)
+            except FileNotFoundError:
+                self._find_packs()  # packed since it was located
+                place = self._locate(place.sha)
+                if place.pack < 0:
+                    raise
+        found = self._by_number[place.pack].file.read(place.offset, max_bytes=max_bytes)
+        if found.kind != kind:
+            raise PackDamaged(f"it is a {KIND_NAMES[found.kind].decode()}")
+        if found.content is not None and object_sha(kind, found.content, self._format.name) != place.sha:
+            raise PackDamaged("its content does not hash to its name")
+        return found.size_bytes, found.content
+
+    def _loose(self, sha: str, kind: int, max_bytes: int) -> tuple[int, bytes | None]:
+        path = next(
+            (path for folder in self._folders if (path := folder / sha[:2] / sha[2:]).is_file()), self._folders[0] / sha
+        )
+        inflater = zlib.decompressobj()
+        try:
+            with path.open("rb") as file:
+                head = inflater.decompress(file.read(READ_STEP_BYTES), 64)
+                header, nul, rest = head.partition(b"\0")
+                name, _, size = header.partition(b" ")
+                if not nul or name != KIND_NAMES[kind] or not size.isdigit():
+                    raise PackDamaged(f"its file {path} does not start as a {KIND_NAMES[kind].decode()} does")
+                size_bytes = int(size)
+                if size_bytes > max_bytes:
+                    return size_bytes, None
+                running = object_hash(kind, size_bytes, self._format.name)
+                pieces = [rest]
+                got = len(rest)
+                while not inflater.eof and got <= size_bytes:
+                    pending = inflater.unconsumed_tail or file.read(READ_STEP_BYTES)
+                    if not pending:
+                        break
+                    pieces.append(inflater.decompress(pending, size_bytes - got + 1))
+                    got += len(pieces[-1])
+        except zlib.error as error:
+            raise PackDamaged(f"its file {path} does not inflate: {error}") from error
+        content = b"".join(pieces)
+        running.update(content)
+        if not inflater.eof or got != size_bytes or running.hexdigest() != sha:
+            raise PackDamaged(f"its file {path} is cut short or changed")
+        return size_bytes, content
+
+    def _find_packs(self) -> bool:
+        """Open the packs that are there now; True where there was a new one."""
+        new = False
+        for folder in self._folders:
+            try:
+                indexes = sorted((folder / "pack").glob("*.idx"))
+            except OSError:
+                continue
+            for path in indexes:
+                if path in self._packs:
+                    continue
+                try:
+                    opened = _OpenPack(len(self._by_number), path, self._format, self._cache)
+                    opened.file.object_count()
+                except FileNotFoundError:
+                    continue  # repacked just now: its objects are in another pack
+                except (PackDamaged, OSError, ValueError, AssertionError) as error:
+                    raise self._corrupt(f"Pack {path}", str(error)) from error
+                self._packs[path] = opened
+                self._by_number.append(opened)
+                self._order.append(opened)
+                new = True
+        return new
+
+    def _corrupt(self, what: str, why: str) -> SourceCorrupt:
+        return SourceCorrupt(
+            f"{what} of {self._where} cannot be read: {why}.",
+            remedy=f"Run `git -C {self._where} fsck`; a fresh clone, or `git fetch --refetch`, brings it back.",
+        )
+
+
+def _with_alternates(objects: Path) -> list[Path]:
+    """The object folder and those that it borrows from, as far as they exist."""
+    folders: list[Path] = []
+    todo = [objects]
+    while todo and len(folders) < MAX_ALTERNATES:
+        folder = todo.pop(0)
+        try:
+            if folder in folders or not stat.S_ISDIR(folder.stat().st_mode):
+                continue
+        except OSError:
+            continue
+        folders.append(folder)
+        borrowed = DiskObjectStore(folder).alternates
+        todo.extend(Path(str(store.path)) for store in borrowed if isinstance(store, DiskObjectStore))
+    return folders

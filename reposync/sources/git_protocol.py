@@ -1,0 +1,134 @@
+"""What git's smart protocol says, apart from the HTTP that carries it.
+https://git-scm.com/docs/protocol-v2, https://git-scm.com/docs/pack-protocol
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from reposync import __version__
+from reposync.errors import SourceError
+from reposync.sources.pktline import DELIMITER_PACKET, FLUSH_PACKET, Mark, packet
+from reposync.sources.retries import TransientFailure
+
+AGENT = f"git/reposync-{__version__}"
+
+
+class FetchRefused(Exception):
+    """Git itself on the server refused what was asked for: a filter that is off, an object that it does not have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advertisement:
+    """What a server says of itself."""
+
+    version: int
+    capabilities: dict[str, str]
+    refs: dict[bytes, str] = field(default_factory=dict)
+
+    @property
+    def object_format(self) -> str:
+        return self.capabilities.get("object-format", "sha1")
+
+    @property
+    def filters(self) -> bool:
+        """Whether blobs can be left out of a fetch and asked for one by one."""
+        return self.version == 2 and "filter" in self.capabilities.get("fetch", "").split()
+
+
+def parse_advertisement(packets: Sequence[bytes | Mark], shown: str) -> Advertisement:
+    lines = [line.rstrip(b"\n") for line in packets if isinstance(line, bytes)]
+    if lines and lines[0].startswith(b"# service="):
+        lines = lines[1:]
+    if not lines:
+        raise SourceError(f"{shown} is no git server that speaks smart HTTP.")
+    stop_at_error(lines[0])
+    if lines[0] == b"version 2":
+        pairs = (line.decode("utf-8", "replace").partition("=") for line in lines[1:])
+        return Advertisement(2, {name: value for name, _, value in pairs})
+    if lines[0] == b"version 1":
+        lines = lines[1:]
+    refs: dict[bytes, str] = {}
+    capabilities: dict[str, str] = {}
+    for line in lines:
+        ref, nul, rest = line.partition(b"\0")
+        if nul:
+            pairs = (word.partition("=") for word in rest.decode("utf-8", "replace").split())
+            # `symref` may come several times; HEAD's does not matter, its sha is among the refs.
+            capabilities = {name: value for name, _, value in pairs}
+        sha, _, name = ref.partition(b" ")
+        if name != b"capabilities^{}" and not name.endswith(b"^{}") and not sha.startswith(b"shallow"):
+            refs[name] = object_name(sha)
+    return Advertisement(0, capabilities, refs)
+
+
+def parse_refs(packets: Sequence[bytes | Mark]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
+    """The answer to `ls-refs`: refs, and where symbolic ones point (unborn branches included)."""
+    refs: dict[bytes, str] = {}
+    symbolic: dict[bytes, bytes] = {}
+    for line in packets:
+        if isinstance(line, Mark):
+            continue
+        stop_at_error(line)
+        sha, _, rest = line.rstrip(b"\n").partition(b" ")
+        name, *attributes = rest.split(b" ")
+        if sha != b"unborn":
+            refs[name] = object_name(sha)
+        for attribute in attributes:
+            if attribute.startswith(b"symref-target:"):
+                symbolic[name] = attribute.removeprefix(b"symref-target:")
+    return refs, symbolic
+
+
+def version_2_command(server: Advertisement, name: bytes, arguments: Sequence[bytes]) -> bytes:
+    head = [b"command=" + name, b"agent=" + AGENT.encode()]
+    if "object-format" in server.capabilities:
+        head.append(b"object-format=" + server.object_format.encode())
+    packets = [packet(line + b"\n") for line in head]
+    return b"".join([*packets, DELIMITER_PACKET, *(packet(line + b"\n") for line in arguments), FLUSH_PACKET])
+
+
+def fetch_request(server: Advertisement, wants: Sequence[str], *, depth: int | None, filter_spec: str | None) -> bytes:
+    """The body that asks for a pack with `wants`, in the words of the server's version (0 knows no filter here)."""
+    if server.version != 2:
+        return _version_0_fetch(server, wants, depth)
+    arguments = [b"ofs-delta", b"no-progress", *(b"want " + sha.encode() for sha in wants)]
+    if depth is not None:
+        arguments.append(b"deepen %d" % depth)
+    if filter_spec is not None:
+        arguments.append(b"filter " + filter_spec.encode())
+    return version_2_command(server, b"fetch", [*arguments, b"done"])
+
+
+def _version_0_fetch(server: Advertisement, wants: Sequence[str], depth: int | None) -> bytes:
+    known = ("side-band-64k", "ofs-delta", "no-progress")
+    if "side-band-64k" not in server.capabilities:
+        raise SourceError("The git server is too old: it knows neither protocol version 2 nor side-band-64k.")
+    features = [name for name in known if name in server.capabilities] + [f"agent={AGENT}"]
+    if server.object_format != "sha1":
+        features.append(f"object-format={server.object_format}")
+    first, *others = wants
+    lines = [packet(f"want {first} {' '.join(features)}\n".encode())]
+    lines += [packet(f"want {sha}\n".encode()) for sha in others]
+    if depth is not None and "shallow" in server.capabilities:
+        lines.append(packet(b"deepen %d\n" % depth))
+    return b"".join([*lines, FLUSH_PACKET, packet(b"done\n")])
+
+
+def stop_at_error(line: bytes) -> None:
+    """Raises FetchRefused where the line is git's error."""
+    if line.startswith(b"ERR "):
+        raise FetchRefused(printable(line[4:]))
+
+
+def object_name(text: bytes) -> str:
+    if len(text) not in (40, 64) or not all(byte in b"0123456789abcdef" for byte in text):
+        raise TransientFailure("the answer is not git's (no object name)", corrupt=True)
+    return text.decode("ascii")
+
+
+def printable(text: bytes) -> str:
+    """What a server says, as one line without control characters: it ends up in logs and on terminals."""
+    words = " ".join(text.decode("utf-8", "replace").split())
+    return "".join(letter for letter in words if letter.isprintable())[:300]

@@ -1,0 +1,103 @@
+"""GitLab's tree listing: rows of JSON as tree entries, and whether they say the truth.
+
+Git's paths are bytes, JSON's are text. GitLab gives bytes that are not UTF-8 as whatever its detection makes of them
+(`EncodingHelper#encode!`: another encoding guessed and converted, or the offending bytes dropped), without a mark:
+`caf\\xe9.py` may come as `café.py` or as `caf.py`, and two paths may become one. So a listing is believed when it can
+be proven: each folder's rows must hash to the id that the listing itself gives for the folder, and the root's to the
+tree inside the commit, which is rebuilt from the commit's JSON and must hash to the commit's sha. That also proves
+that no row is missing. A commit with a signature (or unusual headers) cannot be rebuilt from JSON; then git is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from reposync.errors import SourceCorrupt, SourceError
+from reposync.sources.objects import (
+    COMMIT,
+    MAX_TREE_ENTRIES,
+    TREE_MODE,
+    hash_name,
+    object_sha,
+    tree_sha,
+)
+from reposync.sources.port import TreeEntry
+
+_HEX = frozenset("0123456789abcdef")
+
+
+@dataclass(slots=True)
+class Listing:
+    """The rows of one commit's tree, folders included."""
+
+    entries: dict[bytes, TreeEntry] = field(default_factory=dict)
+    folders: dict[bytes, str] = field(default_factory=dict)
+    rows: int = 0
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Take in a page. Raises SourceCorrupt where a row is none, SourceError where there are too many."""
+        for row in rows:
+            path, mode, sha = _checked(row)
+            self.rows += 1
+            if mode == TREE_MODE:
+                self.folders.setdefault(path, sha)
+            else:
+                self.entries.setdefault(path, TreeEntry(path, mode, sha))
+            if self.rows > MAX_TREE_ENTRIES:
+                raise SourceError(f"GitLab lists more than {MAX_TREE_ENTRIES:,} files and folders.")
+
+    def is_proven(self, commit: Mapping[str, Any] | None) -> bool:
+        """Whether these are exactly the entries of the commit of which `commit` is GitLab's JSON."""
+        if commit is None or self.rows != len(self.entries) + len(self.folders):
+            return False
+        name = hash_name(str(commit.get("id")))
+        children: dict[bytes, list[tuple[bytes, int, str]]] = {path: [] for path in self.folders}
+        children[b""] = []
+        below = [(entry.path, entry.mode, entry.sha) for entry in self.entries.values()]
+        below += [(path, TREE_MODE, sha) for path, sha in self.folders.items()]
+        for path, mode, sha in below:
+            folder, _, leaf = path.rpartition(b"/")
+            if folder not in children:
+                return False
+            children[folder].append((leaf, mode, sha))
+        root = tree_sha(children.pop(b""), name)
+        if any(tree_sha(children[path], name) != sha for path, sha in self.folders.items()):
+            return False
+        return _rebuilds(commit, root, name)
+
+
+def _checked(row: Mapping[str, Any]) -> tuple[bytes, int, str]:
+    try:
+        path, mode, sha = row["path"], int(row["mode"], 8), row["id"]
+        if len(sha) not in (40, 64) or not _HEX.issuperset(sha) or not path:
+            raise ValueError("no object name")
+        # Half of a surrogate pair can stand in JSON, but in no UTF-8: it becomes bytes that no folder's hash confirms.
+        return path.encode("utf-8", "surrogatepass"), mode, sha
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise SourceCorrupt("GitLab's listing of the tree holds a row that cannot be read.") from error
+
+
+def _rebuilds(commit: Mapping[str, Any], root: str, name: str) -> bool:
+    """Whether the commit, written anew with `root` as its tree, has the sha that it should."""
+    try:
+        head = [f"tree {root}"]
+        head += [f"parent {sha}" for sha in commit["parent_ids"]]
+        head.append(f"author {_person(commit, 'author_name', 'author_email', 'authored_date')}")
+        head.append(f"committer {_person(commit, 'committer_name', 'committer_email', 'committed_date')}")
+        text, sha = "\n".join(head), str(commit["id"])
+        message = str(commit["message"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    # Some versions give the message without its last line end.
+    return any(
+        object_sha(COMMIT, f"{text}\n\n{body}".encode("utf-8", "surrogatepass"), name) == sha
+        for body in (message, f"{message}\n")
+    )
+
+
+def _person(commit: Mapping[str, Any], name: str, email: str, date: str) -> str:
+    when = datetime.fromisoformat(commit[date])
+    return f"{commit[name]} <{commit[email]}> {int(when.timestamp())} {when:%z}"

@@ -1,0 +1,208 @@
+"""A repository on this machine, read through its refs and objects; the work tree is never looked at."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from dulwich.errors import NotGitRepository
+from dulwich.refs import HEADREF, Ref, SymrefLoop
+from dulwich.repo import Repo, UnsupportedExtension, UnsupportedVersion
+
+from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
+from reposync.sources.branches import branch_not_found
+from reposync.sources.disk import ObjectDirectories
+from reposync.sources.objects import COMMIT, TREE, UnreadableBlobs, parse_commit, walk_tree
+from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry
+
+T = TypeVar("T")
+
+# How much one step of a thread reads: long enough to hide the hop (0.1 ms), short enough to cancel at once.
+BATCH_BLOBS = 256
+BATCH_BYTES = 4 * 1024 * 1024
+# Blobs are looked up and sorted by their place in the packs this many at a time.
+LOOKUP_BLOBS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    repo: Repo
+    objects: ObjectDirectories
+
+
+class LocalGitSource:
+    """A working copy, a linked worktree or a bare repository; see `GitSource.local`."""
+
+    def __init__(self, path: Path, branch: str | None = None) -> None:
+        self._path = path
+        self._branch = branch
+        self._opened: _Opened | None = None
+        # Reading moves windows and caches, and two reads may run at a time.
+        self._lock = threading.Lock()
+
+    async def head(self) -> Commit:
+        return await self._in_thread(self._head)
+
+    async def tree(self, commit: Commit) -> list[TreeEntry]:
+        return await self._in_thread(partial(self._tree, commit))
+
+    async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
+        """As the port says. Raises UnreadableBlobs after the last blob where some are missing or damaged."""
+        unreadable: dict[str, str] = {}
+        seen: set[str] = set()
+        for start in range(0, len(entries), LOOKUP_BLOBS):
+            wanted = []
+            for entry in entries[start : start + LOOKUP_BLOBS]:
+                if entry.mode != SUBMODULE_MODE and entry.sha not in seen:
+                    seen.add(entry.sha)
+                    wanted.append(entry.sha)
+            objects = (await self._in_thread(self._open)).objects
+            places = await self._in_thread(partial(objects.locate, wanted))
+            at = 0
+            while at < len(places):
+                blobs, at = await self._in_thread(
+                    partial(objects.read_batch, places, at, max_bytes, BATCH_BLOBS, BATCH_BYTES, unreadable)
+                )
+                for blob in blobs:
+                    yield blob
+        if unreadable:
+            raise UnreadableBlobs.among(
+                entries,
+                unreadable,
+                where=str(self._path),
+                remedy=f"Run `git -C {self._path} fsck`; a fresh clone, or `git fetch --refetch`, brings them back.",
+            )
+
+    def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
+        """Always None: a repository on a disk has no page."""
+        return None
+
+    async def project_id(self) -> int | None:
+        """Always None: plain git gives repositories no numbers."""
+        return None
+
+    async def close(self) -> None:
+        await self._in_thread(self._close)
+
+    # In a thread -------------------------------------------------------------------------------------------------
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        def locked() -> T:
+            with self._lock:
+                return work()
+
+        return await asyncio.to_thread(locked)
+
+    def _open(self) -> _Opened:
+        if self._opened is None:
+            repo = self._open_repository()
+            try:
+                folder = Path(repo.object_store.path)
+                objects = ObjectDirectories(folder, repo.object_format, where=str(self._path))
+            except BaseException:
+                repo.close()
+                raise
+            self._opened = _Opened(repo, objects)
+        return self._opened
+
+    def _open_repository(self) -> Repo:
+        try:
+            repo = Repo(self._path)
+        except NotGitRepository as error:
+            raise self._no_repository() from error
+        except (UnsupportedExtension, UnsupportedVersion) as error:
+            raise SourceError(
+                f"{self._path} uses a repository format that cannot be read here: {error}.",
+                remedy="A plain `git clone` of it (no --filter) can be read.",
+            ) from error
+        except PermissionError as error:
+            raise SourceError(
+                f"{self._path} may not be read: {error.strerror}.", remedy="Grant this user read access to it."
+            ) from error
+        except (OSError, ValueError, KeyError) as error:
+            raise SourceError(
+                f"{self._path} cannot be opened as a git repository: {error}.", remedy="Run `git fsck` there."
+            ) from error
+        if not Path(repo.object_store.path).is_dir():
+            repo.close()
+            raise SourceError(
+                f"{self._path} points to a git directory without objects: {repo.commondir()}.",
+                remedy="If this is a linked worktree, its main repository was moved or deleted: `git worktree repair`.",
+            )
+        return repo
+
+    def _no_repository(self) -> SourceError:
+        if not self._path.exists():
+            return SourceError(f"{self._path} does not exist.", remedy="Give the path of a git repository.")
+        if not self._path.is_dir():
+            return SourceError(f"{self._path} is a file.", remedy="Give the folder of a git repository.")
+        try:
+            with Repo.discover(self._path) as outer:
+                root = Path(outer.path).resolve()
+        except (NotGitRepository, OSError, ValueError):
+            return SourceError(
+                f"{self._path} is no git repository.",
+                remedy=f"Give the path of a repository, or make one: `git init {self._path}` and commit.",
+            )
+        return SourceError(
+            f"{self._path} is a folder inside the git repository {root}.", remedy=f"Give {root} instead."
+        )
+
+    def _head(self) -> Commit:
+        opened = self._open()
+        sha = self._head_tip(opened.repo) if self._branch is None else self._branch_tip(opened.repo, self._branch)
+        return parse_commit(sha, opened.objects.content(sha, COMMIT))[0]
+
+    def _branch_tip(self, repo: Repo, branch: str) -> str:
+        tip = self._ref(repo, b"refs/heads/" + branch.encode("utf-8", "surrogateescape"))
+        if tip is not None:
+            return tip
+        names = self._branches(repo)
+        if not names:
+            raise self._empty()
+        raise branch_not_found(branch, names, str(self._path))
+
+    def _head_tip(self, repo: Repo) -> str:
+        tip = self._ref(repo, HEADREF)
+        if tip is not None:
+            return tip
+        names = self._branches(repo)
+        if not names:
+            raise self._empty()
+        raise BranchNotFound(
+            f"HEAD of {self._path} names a branch without commits.",
+            remedy=f"Name a branch to sync: {', '.join(names[:5])}.",
+        )
+
+    def _ref(self, repo: Repo, name: bytes) -> str | None:
+        try:
+            return repo.refs[Ref(name)].decode("ascii")
+        except KeyError:
+            return None
+        except (SymrefLoop, ValueError, OSError) as error:
+            raise SourceCorrupt(
+                f"{name.decode(errors='replace')} of {self._path} cannot be read: {error}.",
+                remedy="Run `git fsck` there.",
+            ) from error
+
+    def _branches(self, repo: Repo) -> list[str]:
+        return sorted(name.decode(errors="replace") for name in repo.refs.keys(Ref(b"refs/heads")))
+
+    def _empty(self) -> RepositoryEmpty:
+        return RepositoryEmpty(f"{self._path} has no commit yet.", remedy="Commit something there first.")
+
+    def _tree(self, commit: Commit) -> list[TreeEntry]:
+        objects = self._open().objects
+        _, root = parse_commit(commit.sha, objects.content(commit.sha, COMMIT))
+        return walk_tree(root, lambda shas: objects.contents(shas, TREE))
+
+    def _close(self) -> None:
+        if self._opened is not None:
+            self._opened.objects.close()
+            self._opened.repo.close()
+            self._opened = None

@@ -1,0 +1,158 @@
+"""Git's objects as bytes: hashing, commits, trees. Nothing here touches a disk or a network."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+
+from dulwich.objects import Commit as DulwichCommit
+from dulwich.objects import ObjectID, parse_tree
+
+from reposync.errors import SourceCorrupt, SourceError
+from reposync.sources.paths import path_text
+from reposync.sources.port import SUBMODULE_MODE, Commit, TreeEntry
+
+COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
+KIND_NAMES = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
+TREE_MODE = 0o040000
+
+# A tree of a few kilobytes can describe 10^10 paths (a "git bomb": the same subtree ten times, ten levels deep).
+MAX_TREE_ENTRIES = 3_000_000
+MAX_TREES = 1_000_000
+# Deeper paths than this come from no working copy: PATH_MAX on Linux is 4,096 bytes.
+MAX_PATH_BYTES = 16_384
+
+
+class UnreadableBlobs(SourceCorrupt):
+    """Some blobs are missing or damaged. Raised at the end of a read, after every other blob has been yielded;
+    `shas` names them all, so that a caller may go on without them."""
+
+    def __init__(self, message: str, *, shas: frozenset[str], remedy: str | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.shas = shas
+
+    @classmethod
+    def among(
+        cls, entries: Iterable[TreeEntry], reasons: dict[str, str], *, where: str, remedy: str
+    ) -> UnreadableBlobs:
+        """The error for the blobs in `reasons` (sha -> what is wrong), naming the paths that hold them."""
+        shown = []
+        for entry in entries:
+            if entry.sha in reasons:
+                shown.append(f"{path_text(entry.path)}: blob {entry.sha} {reasons[entry.sha]}")
+                if len(shown) == 3:
+                    break
+        more = len(reasons) - len(shown)
+        text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+        return cls(f"In {where}, {text}.", shas=frozenset(reasons), remedy=remedy)
+
+
+def hash_name(sha: str | bytes) -> str:
+    """The hash function of a full hexadecimal object name, by its length."""
+    return "sha256" if len(sha) == 64 else "sha1"
+
+
+def object_hash(kind: int, size_bytes: int, name: str) -> hashlib._Hash:
+    """A running hash that already holds git's header; feed it the content."""
+    return hashlib.new(name, b"%s %d\0" % (KIND_NAMES[kind], size_bytes), usedforsecurity=False)
+
+
+def object_sha(kind: int, content: bytes, name: str = "sha1") -> str:
+    """The name of an object, hexadecimal: the hash over `<kind> <length>\\0` and the content."""
+    running = object_hash(kind, len(content), name)
+    running.update(content)
+    return running.hexdigest()
+
+
+def parse_commit(sha: str, content: bytes) -> tuple[Commit, str]:
+    """A commit object as `Commit` and the sha of its root tree. Raises SourceCorrupt."""
+    try:
+        parsed = DulwichCommit.from_string(content)
+        committed, message, tree = parsed.commit_time, parsed.message, parsed.tree
+        encoding = (parsed.encoding or b"utf-8").decode("ascii", "replace")
+    except Exception as error:  # dulwich's parser raises whatever the bytes lead it to
+        raise SourceCorrupt(f"Commit {sha} cannot be read: {error}") from error
+    try:
+        text = message.decode(encoding, "replace")
+    except LookupError:
+        text = message.decode("utf-8", "replace")
+    return Commit(sha, aware_time(committed), title_of(text)), tree.decode("ascii")
+
+
+def title_of(message: str) -> str:
+    """The first line of a commit message."""
+    return message.strip().split("\n", 1)[0].strip()
+
+
+def aware_time(seconds: float) -> datetime:
+    """A commit's date as aware UTC. Dates are whatever the committer's machine said: those that no calendar holds
+    become the nearest that one does."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=UTC) if seconds > 0 else datetime.min.replace(tzinfo=UTC)
+
+
+def walk_tree(root: str, read_trees: Callable[[Sequence[str]], dict[str, bytes]]) -> list[TreeEntry]:
+    """Every blob, symlink and submodule below the tree `root`, each path once (the first wins, as in a checkout).
+
+    `read_trees` returns the raw content of the trees named; it is called once a level, so that it may read them in
+    the order that suits it. Names are hostile data (`..`, `/etc/passwd`, `.git/config`): they are joined with `/` and
+    nothing else. Raises SourceCorrupt, and SourceError where the tree is beyond any real repository.
+    """
+    oid_bytes = len(root) // 2
+    entries: dict[bytes, TreeEntry] = {}
+    level: list[tuple[bytes, str]] = [(b"", root)]
+    trees = 0
+    while level:
+        trees += len(level)
+        if trees > MAX_TREES or len(entries) > MAX_TREE_ENTRIES:
+            raise _too_large(root)
+        contents = read_trees(list(dict.fromkeys(sha for _, sha in level)))
+        below: list[tuple[bytes, str]] = []
+        for prefix, sha in level:
+            try:
+                rows = parse_tree(contents[sha], oid_bytes)
+                for name, mode, raw in rows:
+                    path = prefix + name
+                    if mode & 0o170000 == TREE_MODE:
+                        if len(path) > MAX_PATH_BYTES:
+                            raise _too_large(root)
+                        below.append((path + b"/", raw.decode("ascii")))
+                    elif path not in entries:
+                        entries[path] = TreeEntry(path, mode, raw.decode("ascii"))
+            except SourceError:
+                raise
+            except Exception as error:  # the parser's extension raises several kinds
+                where = path_text(prefix) or "/"
+                raise SourceCorrupt(f"Tree {sha} (folder {where}) cannot be read: {error}") from error
+            if len(entries) > MAX_TREE_ENTRIES or len(below) > MAX_TREES:
+                raise _too_large(root)
+        level = below
+    return list(entries.values())
+
+
+def tree_sha(rows: Iterable[tuple[bytes, int, str]], name: str = "sha1") -> str:
+    """The sha of the tree that holds exactly `rows` (name, mode, sha), in whatever order they come."""
+    # Git sorts a folder as if its name ended in a slash.
+    ordered = sorted(rows, key=lambda row: row[0] + b"/" if row[1] & 0o170000 == TREE_MODE else row[0])
+    content = b"".join(b"%o %s\0%s" % (mode, path, bytes.fromhex(sha)) for path, mode, sha in ordered)
+    return object_sha(TREE, content, name)
+
+
+def distinct_blobs(entries: Iterable[TreeEntry]) -> list[str]:
+    """The shas of `entries` that are blobs here, each once, in order. A submodule's sha is another repository's."""
+    return list(dict.fromkeys(entry.sha for entry in entries if entry.mode != SUBMODULE_MODE))
+
+
+def object_id(sha: str) -> ObjectID:
+    """A hexadecimal name as dulwich types it."""
+    return ObjectID(sha.encode("ascii"))
+
+
+def _too_large(root: str) -> SourceError:
+    return SourceError(
+        f"Tree {root} lists more than {MAX_TREE_ENTRIES:,} files or {MAX_TREES:,} folders, or nests too deeply.",
+        remedy="No working copy looks like that; check whether the repository was made to harm its readers.",
+    )

@@ -1,0 +1,322 @@
+"""Reading git's pack files piece by piece.
+
+dulwich inflates whole objects and maps whole packs; here sizes are known before anything is inflated, an object over
+the limit never enters memory, and files are read with `pread`: mapped pages would count as our memory, and a pack that
+shrinks under a mapping kills the process. Format: https://git-scm.com/docs/gitformat-pack
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import count
+
+from dulwich.pack import apply_delta
+
+from reposync.sources.objects import BLOB, COMMIT, TAG, TREE, object_hash
+
+OFS_DELTA, REF_DELTA = 6, 7
+
+WINDOW_BYTES = 32 * 1024
+INFLATE_STEP_BYTES = 256 * 1024
+# Git itself never makes deltas of objects over core.bigFileThreshold (512 MiB), so no honest chain needs more.
+MAX_DELTA_BASE_BYTES = 512 * 1024 * 1024
+MAX_CHAIN = 10_000  # git writes chains of 50 (4,095 at most); the bound stops a cycle of REF_DELTAs
+CACHE_BYTES = 16 * 1024 * 1024
+
+_pack_numbers = count()  # keys of a shared cache: the id of a closed pack could come back
+
+
+class PackDamaged(Exception):
+    """An object or a whole pack does not hold what it should. Becomes SourceCorrupt where the path is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedObject:
+    """An object of a pack. `content` is None where `size_bytes` is over the limit asked for; `sha` is its binary name
+    where the pack was scanned, empty where it was looked up."""
+
+    offset: int
+    kind: int
+    size_bytes: int
+    content: bytes | None
+    sha: bytes = b""
+
+
+@dataclass(slots=True)
+class _Header:
+    kind: int
+    size_bytes: int
+    data_at: int
+    base: int | bytes | None
+
+
+class BaseCache:
+    """The last resolved objects, which deltas are likely to be based on, bounded in bytes. One may serve many packs."""
+
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[int, int], tuple[int, bytes]] = OrderedDict()
+
+    def get(self, pack: int, offset: int) -> tuple[int, bytes] | None:
+        found = self._kept.get((pack, offset))
+        if found is not None:
+            self._kept.move_to_end((pack, offset))
+        return found
+
+    def put(self, pack: int, offset: int, kind: int, content: bytes) -> None:
+        if len(content) > self._max_bytes // 4 or (pack, offset) in self._kept:
+            return
+        self._kept[(pack, offset)] = (kind, content)
+        self._bytes += len(content)
+        while self._bytes > self._max_bytes:
+            _, (_, dropped) = self._kept.popitem(last=False)
+            self._bytes -= len(dropped)
+
+
+class PackFile:
+    """A pack on disk, opened for reading. Not thread-safe; the caller closes the file descriptor."""
+
+    def __init__(
+        self, fd: int, *, oid_bytes: int, cache: BaseCache, find: Callable[[bytes], int | None] | None = None
+    ) -> None:
+        """`find` gives the offset of an object of this pack by its binary name, for deltas that name their base."""
+        self._fd = fd
+        self._size_bytes = os.fstat(fd).st_size
+        self._oid_bytes = oid_bytes
+        self._cache = cache
+        self._key = next(_pack_numbers)
+        self._find = find or (lambda sha: None)
+        self._window = b""
+        self._window_at = 0
+
+    def object_count(self) -> int:
+        """How many objects the header promises. Raises PackDamaged where this is no pack."""
+        head = bytes(self._bytes_at(0, 12))
+        if head[:4] != b"PACK" or head[4:8] not in (b"\0\0\0\2", b"\0\0\0\3"):
+            raise PackDamaged("it does not start as a pack does")
+        return int.from_bytes(head[8:12], "big")
+
+    def read(self, offset: int, *, max_bytes: int) -> PackedObject:
+        """The object at `offset`, resolved. Raises PackDamaged."""
+        header = self._header(offset)
+        if header.kind in (OFS_DELTA, REF_DELTA):
+            kind, size_bytes, content = self._resolve(offset, header, max_bytes)
+            return PackedObject(offset, kind, size_bytes, content)
+        if header.size_bytes > max_bytes:
+            return PackedObject(offset, header.kind, header.size_bytes, None)
+        cached = self._cache.get(self._key, offset)
+        if cached is not None:
+            return PackedObject(offset, cached[0], len(cached[1]), cached[1])
+        content, _ = self._inflate(header)
+        self._cache.put(self._key, offset, header.kind, content)
+        return PackedObject(offset, header.kind, header.size_bytes, content)
+
+    def scan(self, *, max_bytes: int, hash_name: str) -> Iterator[PackedObject]:
+        """Every object in the order of the file, with its binary sha (deltas whose base follows come last). Objects
+        over `max_bytes` are hashed as they are inflated and not kept. Raises PackDamaged."""
+        seen: dict[bytes, int] = {}
+        self._find = seen.get
+        waiting: dict[int, _Header] = {}
+        at = 12
+        for _ in range(self.object_count()):
+            header = self._header(at)
+            offset = at
+            if header.kind in (OFS_DELTA, REF_DELTA):
+                at = self._skip(header)
+                if header.base in waiting or (header.kind == REF_DELTA and header.base not in seen):
+                    waiting[offset] = header
+                    continue
+                found = self._scanned_delta(offset, header, max_bytes, hash_name)
+            elif header.size_bytes > max_bytes:
+                running = object_hash(header.kind, header.size_bytes, hash_name)
+                at = self._inflate_into(header, running.update)
+                found = PackedObject(offset, header.kind, header.size_bytes, None, running.digest())
+            else:
+                content, at = self._inflate(header)
+                running = object_hash(header.kind, header.size_bytes, hash_name)
+                running.update(content)
+                self._cache.put(self._key, offset, header.kind, content)
+                found = PackedObject(offset, header.kind, header.size_bytes, content, running.digest())
+            seen[found.sha] = offset
+            yield found
+        while waiting:
+            ready = [
+                offset
+                for offset, header in waiting.items()
+                if (header.base in seen if header.kind == REF_DELTA else header.base not in waiting)
+            ]
+            if not ready:
+                raise PackDamaged("it holds a delta whose base is missing")
+            for offset in ready:
+                found = self._scanned_delta(offset, waiting.pop(offset), max_bytes, hash_name)
+                seen[found.sha] = offset
+                yield found
+
+    # One object --------------------------------------------------------------------------------------------------
+
+    def _scanned_delta(self, offset: int, header: _Header, max_bytes: int, hash_name: str) -> PackedObject:
+        # Its name is the hash of the result, so the result is needed whatever its size.
+        kind, size_bytes, content = self._resolve(offset, header, MAX_DELTA_BASE_BYTES)
+        if content is None:
+            raise PackDamaged(f"it holds a delta that unfolds to {size_bytes:,} bytes")
+        running = object_hash(kind, size_bytes, hash_name)
+        running.update(content)
+        return PackedObject(offset, kind, size_bytes, content if size_bytes <= max_bytes else None, running.digest())
+
+    def _resolve(self, offset: int, header: _Header, max_bytes: int) -> tuple[int, int, bytes | None]:
+        """Kind, size and content of a delta's result; no content where the size is over `max_bytes`."""
+        size_bytes = self._result_size(header)
+        chain: list[tuple[int, _Header]] = []
+        at, current = offset, header
+        while True:
+            cached = self._cache.get(self._key, at)
+            if cached is not None:
+                kind, content = cached
+                break
+            if current.kind not in (OFS_DELTA, REF_DELTA):
+                kind, content = current.kind, b""
+                if size_bytes > max_bytes:
+                    break
+                if current.size_bytes > MAX_DELTA_BASE_BYTES:
+                    raise PackDamaged(f"the base of a delta at {offset} has {current.size_bytes:,} bytes")
+                content, _ = self._inflate(current)
+                self._cache.put(self._key, at, kind, content)
+                break
+            chain.append((at, current))
+            if len(chain) > MAX_CHAIN:
+                raise PackDamaged(f"the chain of deltas at {offset} does not end")
+            at = self._base_offset(at, current)
+            current = self._header(at)
+        if size_bytes > max_bytes:
+            return kind, size_bytes, None
+        for delta_at, delta_header in reversed(chain):
+            if max(delta_header.size_bytes, self._result_size(delta_header)) > MAX_DELTA_BASE_BYTES:
+                raise PackDamaged(f"a delta at {delta_at} unfolds to more than {MAX_DELTA_BASE_BYTES:,} bytes")
+            delta, _ = self._inflate(delta_header)
+            try:
+                content = b"".join(apply_delta(content, delta))
+            except Exception as error:  # the extension raises several kinds
+                raise PackDamaged(f"the delta at {delta_at} does not fit its base") from error
+            self._cache.put(self._key, delta_at, kind, content)
+        return kind, len(content), content
+
+    def _base_offset(self, offset: int, header: _Header) -> int:
+        if isinstance(header.base, int):
+            return header.base
+        found = self._find(header.base or b"")
+        if found is None:
+            raise PackDamaged(f"the base of the delta at {offset} is missing")
+        return found
+
+    def _result_size(self, header: _Header) -> int:
+        """The size that a delta unfolds to: the second number at its start."""
+        # A deflate block's own tables take up to 600 bytes before the first byte comes out.
+        try:
+            start = zlib.decompressobj().decompress(self._bytes_at(header.data_at, 1024), 32)
+        except zlib.error as error:
+            raise PackDamaged(f"the delta at {header.data_at} does not inflate: {error}") from error
+        at = 0
+        for _ in range(2):
+            size = shift = 0
+            while True:
+                if at >= len(start):
+                    raise PackDamaged(f"the delta at {header.data_at} is cut short")
+                byte = start[at]
+                at += 1
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                if not byte & 0x80:
+                    break
+        return size
+
+    def _header(self, offset: int) -> _Header:
+        if not 12 <= offset < self._size_bytes - self._oid_bytes:
+            raise PackDamaged(f"an object would start at {offset}, outside the pack")
+        head = self._bytes_at(offset, 64)
+        try:
+            byte = head[0]
+            at, kind, size, shift = 1, (byte >> 4) & 7, byte & 15, 4
+            while byte & 0x80:
+                byte = head[at]
+                size |= (byte & 0x7F) << shift
+                shift += 7
+                at += 1
+            base: int | bytes | None = None
+            if kind == OFS_DELTA:
+                byte = head[at]
+                at += 1
+                back = byte & 0x7F
+                while byte & 0x80:
+                    byte = head[at]
+                    at += 1
+                    back = ((back + 1) << 7) | (byte & 0x7F)
+                if back == 0:
+                    raise PackDamaged(f"the delta at {offset} is based on itself")
+                base = offset - back
+            elif kind == REF_DELTA:
+                base = bytes(head[at : at + self._oid_bytes])
+                at += self._oid_bytes
+            elif kind not in (COMMIT, TREE, BLOB, TAG):
+                raise PackDamaged(f"the object at {offset} is of no known kind")
+        except IndexError as error:
+            raise PackDamaged(f"the object at {offset} is cut short") from error
+        return _Header(kind, size, offset + at, base)
+
+    # Bytes -------------------------------------------------------------------------------------------------------
+
+    def _bytes_at(self, offset: int, count: int) -> memoryview:
+        """Up to `count` bytes from `offset`: fewer at the end of the file."""
+        start = offset - self._window_at
+        if start < 0 or start + count > len(self._window):
+            self._window = os.pread(self._fd, max(count, WINDOW_BYTES), offset)
+            self._window_at, start = offset, 0
+        return memoryview(self._window)[start : start + count]
+
+    def _inflate(self, header: _Header) -> tuple[bytes, int]:
+        """The inflated bytes and the offset behind them."""
+        # Deflate makes nothing larger than this, so most objects are one call, and little is handed over in vain.
+        first = self._bytes_at(header.data_at, min(header.size_bytes + (header.size_bytes >> 8) + 64, WINDOW_BYTES))
+        inflater = zlib.decompressobj()
+        try:
+            content = inflater.decompress(first, header.size_bytes + 1)
+        except zlib.error as error:
+            raise PackDamaged(f"the object at {header.data_at} does not inflate: {error}") from error
+        if inflater.eof and len(content) == header.size_bytes:
+            return content, header.data_at + len(first) - len(inflater.unused_data)
+        pieces: list[bytes] = []
+        end = self._inflate_into(header, pieces.append)
+        return b"".join(pieces), end
+
+    def _skip(self, header: _Header) -> int:
+        return self._inflate_into(header, lambda piece: None)
+
+    def _inflate_into(self, header: _Header, take: Callable[[bytes], object]) -> int:
+        """Hand the inflated bytes to `take` in bounded pieces; the offset behind the object."""
+        inflater = zlib.decompressobj()
+        at, left = header.data_at, header.size_bytes
+        pending: bytes | memoryview = b""
+        try:
+            while not inflater.eof:
+                if not pending:
+                    pending = self._bytes_at(at, WINDOW_BYTES)
+                    at += len(pending)
+                    if not pending:
+                        raise PackDamaged(f"the object at {header.data_at} is cut short")
+                # One byte more than is left: the stream's end is only seen by asking past the content's.
+                piece = inflater.decompress(pending, min(left + 1, INFLATE_STEP_BYTES))
+                pending = inflater.unconsumed_tail
+                left -= len(piece)
+                if left < 0:
+                    raise PackDamaged(f"the object at {header.data_at} is longer than its header says")
+                if piece:
+                    take(piece)
+        except zlib.error as error:
+            raise PackDamaged(f"the object at {header.data_at} does not inflate: {error}") from error
+        if left:
+            raise PackDamaged(f"the object at {header.data_at} is shorter than its header says")
+        return at - len(inflater.unused_data) - len(pending)

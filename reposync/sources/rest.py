@@ -1,0 +1,294 @@
+"""GitLab's REST interface through python-gitlab, made fit for a daemon.
+
+python-gitlab is synchronous, has no default time-out, is not documented as thread-safe, sleeps as long as a 429 asks,
+and follows redirects. So: each call runs in a thread that has a client of its own (a lane); what is below it
+(requests' adapter) refuses other hosts, sets time-outs, bounds answers and turns statuses into exceptions; repeats and
+waiting happen on the event loop; a cancelled call is ended by shutting its sockets down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gitlab
+import requests
+from gitlab.exceptions import GitlabParsingError
+from requests.adapters import HTTPAdapter
+from urllib3 import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.connection import HTTPConnection, HTTPSConnection
+
+from reposync import __version__
+from reposync.errors import SourceError
+from reposync.sources.addresses import certificate_refused, redirected, same_home
+from reposync.sources.retries import TransientFailure, patiently, retry_after_seconds
+from reposync.sources.spec import Patience, SourceObserver, Timeouts
+
+T = TypeVar("T")
+
+LANES = 4
+MAX_REDIRECTS = 5
+MAX_ANSWER_BYTES = 512 * 1024 * 1024  # the tree of 4 million files
+MAX_ERROR_BYTES = 64 * 1024
+# After its sockets are shut a thread ends at once, unless it is still resolving a name or connecting.
+CANCEL_GRACE_SECONDS = 1.0
+
+
+class RestRefused(Exception):
+    """GitLab answered with a status that repeating does not change."""
+
+    def __init__(self, status: int, body: bytes, what: str) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.body = body
+        self.what = what
+
+
+class Rest:
+    """Calls to one GitLab instance, at most LANES at a time."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str | None,
+        *,
+        ca_file: Path | None,
+        timeouts: Timeouts,
+        patience: Patience,
+        observer: SourceObserver | None,
+    ) -> None:
+        self._patience = patience
+        self._observer = observer
+        self._url = url
+        self._token = token
+        self._ca_file = ca_file
+        self._timeouts = timeouts
+        self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="gitlab")
+        self._free: list[_Lane] = []
+        self._turn = asyncio.Semaphore(LANES)
+
+    async def call(self, kind: str, work: Callable[[gitlab.Gitlab], T], *, doing: str) -> T:
+        """What `work` returns, run in a thread with a client of its own; `kind` and `doing` name it to observers and
+        people. Raises RestRefused, SourceUnavailable, SourceCorrupt, SourceError."""
+        return await patiently(lambda: self._once(kind, work), self._patience, self._observer, doing=doing)
+
+    async def close(self) -> None:
+        for lane in self._free:
+            lane.close()
+        self._free.clear()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _once(self, kind: str, work: Callable[[gitlab.Gitlab], T]) -> T:
+        async with self._turn:
+            lane = self._free.pop() if self._free else _Lane(self._url, self._token, self._ca_file, self._timeouts)
+            future = asyncio.get_running_loop().run_in_executor(self._threads, lane.run, work)
+            try:
+                result = await asyncio.shield(future)
+            except asyncio.CancelledError:
+                lane.abort()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([future], timeout=CANCEL_GRACE_SECONDS)
+                # Whatever it still says, nobody waits for it.
+                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+                raise
+            except Exception:
+                self._free.append(lane)
+                raise
+            else:
+                self._free.append(lane)
+                return result
+            finally:
+                for _ in range(lane.take_sent()):
+                    if self._observer is not None:
+                        self._observer.request(kind)
+
+
+class _Lane:
+    """A python-gitlab client for one thread at a time."""
+
+    def __init__(self, url: str, token: str | None, ca_file: Path | None, timeouts: Timeouts) -> None:
+        self._transport = _Transport(url, timeouts)
+        session = _Session()
+        session.mount("https://", self._transport)
+        session.mount("http://", self._transport)
+        self._url = url
+        # As an OAuth token python-gitlab sends it as "Authorization: Bearer", which personal, project and group
+        # access tokens may be sent as too, and which requests takes off a redirect to another host.
+        self._client = gitlab.Gitlab(
+            url,
+            oauth_token=token,
+            ssl_verify=str(ca_file) if ca_file is not None else True,
+            keep_base_url=True,
+            user_agent=f"reposync/{__version__}",
+            session=session,
+        )
+
+    def run(self, work: Callable[[gitlab.Gitlab], T]) -> T:
+        """Runs in the thread. Raises TransientFailure, RestRefused, SourceError."""
+        try:
+            return work(self._client)
+        except requests.exceptions.SSLError as error:
+            text = str(error)
+            if "CERTIFICATE_VERIFY_FAILED" in text:
+                reason = text.partition("certificate verify failed: ")[2].partition(" (_ssl")[0]
+                raise certificate_refused(self._url, reason or "it was refused") from error
+            raise TransientFailure(f"the encrypted connection broke ({_cause(error)})") from error
+        except requests.exceptions.ConnectTimeout as error:
+            raise TransientFailure("no connection within the time-out") from error
+        except requests.exceptions.Timeout as error:
+            raise TransientFailure("no answer within the time-out", overloaded=True) from error
+        except requests.exceptions.TooManyRedirects as error:
+            raise SourceError(f"{self._url} redirects in a circle.", remedy="Check the URL of the instance.") from error
+        except requests.exceptions.ChunkedEncodingError as error:
+            raise TransientFailure("the answer was cut short", corrupt=True, overloaded=True) from error
+        except requests.exceptions.ContentDecodingError as error:
+            raise TransientFailure("the answer does not unpack", corrupt=True) from error
+        except requests.exceptions.ConnectionError as error:
+            if "Read timed out" in str(error):  # requests' name for a time-out in the middle of an answer
+                raise TransientFailure("no answer within the time-out", overloaded=True) from error
+            raise TransientFailure(f"the connection failed ({_cause(error)})") from error
+        except (GitlabParsingError, requests.exceptions.JSONDecodeError) as error:
+            raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
+        except requests.exceptions.RequestException as error:
+            raise SourceError(f"{self._url} cannot be asked: {_cause(error)}.", remedy="Check the URL.") from error
+
+    def take_sent(self) -> int:
+        """How many requests went out since this was last asked."""
+        sent, self._transport.sent = self._transport.sent, 0
+        return sent
+
+    def abort(self) -> None:
+        """End whatever the thread reads or writes right now. The lane is of no use afterwards."""
+        for connected in list(self._transport.sockets):
+            # The plain socket's method: the TLS layer's own would wait for the other side.
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._client.session.close()
+
+
+class _Session(requests.Session):
+    """Follows redirects (a moved project answers 301) on the same server only, and takes credentials from nowhere but
+    its caller: requests would look into ~/.netrc where there is no token, and again after each redirect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_redirects = MAX_REDIRECTS
+        self.auth = _as_it_is
+
+    def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
+        pass
+
+    def get_redirect_target(self, resp: requests.Response) -> str | None:
+        target = super().get_redirect_target(resp)
+        return redirected(resp.url, target) if target is not None else None
+
+
+class _Transport(HTTPAdapter):
+    """What every request and answer passes on its way."""
+
+    def __init__(self, url: str, timeouts: Timeouts) -> None:
+        self._home = url
+        self._timeouts = timeouts
+        self.sent = 0
+        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        super().__init__(pool_connections=1, pool_maxsize=1)
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        super().init_poolmanager(*args, **kwargs)
+        self.poolmanager.pool_classes_by_scheme = {
+            "http": _pool_class(HTTPConnectionPool, HTTPConnection, self.sockets),
+            "https": _pool_class(HTTPSConnectionPool, HTTPSConnection, self.sockets),
+        }
+
+    def send(
+        self,
+        request: requests.PreparedRequest,
+        stream: bool = False,
+        timeout: Any = None,
+        verify: bool | str = True,
+        cert: Any = None,
+        proxies: dict[str, str] | None = None,
+    ) -> requests.Response:
+        url = request.url or ""
+        if not same_home(self._home, url):
+            raise SourceError(f"GitLab names an address on another server: {url}; nothing was sent there.")
+        self.sent += 1
+        limits = (self._timeouts.connect_seconds, self._timeouts.read_seconds)
+        response = super().send(request, stream=stream, timeout=limits, verify=verify, cert=cert, proxies=proxies)
+        if response.status_code >= 400:
+            with response:
+                _refuse(response)
+        response.raw = _Bounded(response.raw, MAX_ANSWER_BYTES)
+        return response
+
+
+class _Bounded:
+    """An answer's body that ends with an error where it grows beyond all reason."""
+
+    def __init__(self, raw: Any, max_bytes: int) -> None:
+        self._raw = raw
+        self._left = max_bytes
+
+    def stream(self, amt: int, decode_content: bool | None = None) -> Iterator[bytes]:
+        for piece in self._raw.stream(amt, decode_content=decode_content):
+            self._left -= len(piece)
+            if self._left < 0:
+                raise SourceError(f"GitLab's answer is larger than {MAX_ANSWER_BYTES:,} bytes.")
+            yield piece
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+
+def _as_it_is(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request
+
+
+def _refuse(response: requests.Response) -> None:
+    body = b""
+    with contextlib.suppress(requests.exceptions.RequestException):
+        for piece in response.iter_content(8192):
+            body += piece
+            if len(body) > MAX_ERROR_BYTES:
+                break
+    status = response.status_code
+    if status == 429:
+        wait = retry_after_seconds(response.headers.get("Retry-After"), response.headers.get("RateLimit-Reset"))
+        raise TransientFailure("too many requests", rate_limited=True, wait_seconds=wait)
+    if status >= 500 or status == 408:
+        raise TransientFailure(f"GitLab answered {status}", overloaded=True)
+    raise RestRefused(status, body, response.url.partition("?")[0])
+
+
+def _pool_class(
+    pool: type[HTTPConnectionPool], connection: type[HTTPConnection], sockets: weakref.WeakSet[socket.socket]
+) -> type[HTTPConnectionPool]:
+    def connect(self: HTTPConnection) -> None:
+        connection.connect(self)
+        if isinstance(self.sock, socket.socket):
+            sockets.add(self.sock)
+
+    known = type(f"Known{connection.__name__}", (connection,), {"connect": connect})
+    return type(f"Known{pool.__name__}", (pool,), {"ConnectionCls": known})
+
+
+def _cause(error: BaseException) -> str:
+    """The innermost reason: requests and urllib3 wrap it four deep, with addresses of objects in the text."""
+    seen: set[int] = set()
+    while id(error) not in seen:
+        seen.add(id(error))
+        inner = getattr(error, "reason", None) or error.__cause__ or error.__context__
+        if not isinstance(inner, BaseException):
+            inner = next((part for part in error.args if isinstance(part, BaseException)), None)
+        if inner is None:
+            break
+        error = inner
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

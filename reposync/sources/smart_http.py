@@ -1,0 +1,290 @@
+"""Fetching from a git server by smart HTTP, protocol version 2 (and 0 where a server knows no other).
+
+dulwich's client asks for the refs anew with every fetch: three requests a batch. Here they are asked for once, so that
+a batch is one request; what comes is written to disk as it arrives, and a cancelled task closes its connection.
+https://git-scm.com/docs/protocol-v2, https://git-scm.com/docs/http-protocol
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+
+from reposync.errors import SourceError
+from reposync.sources.addresses import certificate_refused, redirected, tls_context
+from reposync.sources.git_protocol import (
+    AGENT,
+    Advertisement,
+    FetchRefused,
+    fetch_request,
+    parse_advertisement,
+    parse_refs,
+    printable,
+    stop_at_error,
+    version_2_command,
+)
+from reposync.sources.packs import PackDamaged
+from reposync.sources.pktline import FramingError, Mark, PacketReader
+from reposync.sources.retries import TransientFailure, patiently, retry_after_seconds
+from reposync.sources.spec import Patience, SourceObserver, Timeouts
+from reposync.sources.spool import FLUSH_BYTES, ReceivedPack, Spool
+
+ADVERTISEMENT_TYPE = "application/x-git-upload-pack-advertisement"
+MAX_REDIRECTS = 5
+MAX_REFS_BYTES = 128 * 1024 * 1024  # a million refs
+MAX_ERROR_BYTES = 16 * 1024
+MAX_SPOOL_BYTES = 4 * 1024 * 1024 * 1024
+
+
+class GitHttpRefused(Exception):
+    """The server answered with a status that repeating does not change."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.text = text
+
+
+class UploadPack:
+    """One repository on one git server. Every method raises SourceUnavailable after its repeats, GitHttpRefused for
+    401, 403, 404 and the like, SourceError where this is no git server."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        username: str | None,
+        password: str | None,
+        ca_file: Path | None,
+        timeouts: Timeouts,
+        patience: Patience,
+        observer: SourceObserver | None,
+        max_spool_bytes: int = MAX_SPOOL_BYTES,
+    ) -> None:
+        self.shown = url  # holds no secret: see addresses.parse_address
+        self._url = url
+        # Sent with the first request already: a server counts every refused attempt as a failed login.
+        self._auth = httpx.BasicAuth(username or "", password or "") if username or password else None
+        self._ca_file = ca_file
+        self._timeouts = timeouts
+        self._patience = patience
+        self._observer = observer
+        self._max_spool_bytes = max_spool_bytes
+        self._client: httpx.AsyncClient | None = None
+        self._advertised: Advertisement | None = None
+        self._assumed = False
+
+    @property
+    def is_assumed(self) -> bool:
+        """Whether what the server speaks was neither asked nor shown by a fetch that worked."""
+        return self._assumed
+
+    def assume(self, advertisement: Advertisement | None) -> None:
+        """Take this for what the server would say of itself, which saves asking; None asks after all."""
+        self._advertised, self._assumed = advertisement, advertisement is not None
+
+    async def advertised(self) -> Advertisement:
+        """Capabilities (and with version 0 the refs), asked for once."""
+        if self._advertised is None:
+            self._advertised = await patiently(
+                self._ask_advertisement, self._patience, self._observer, doing=f"Asking {self.shown} for its refs"
+            )
+            if self._advertised.object_format not in ("sha1", "sha256"):
+                raise SourceError(f"{self.shown} uses {self._advertised.object_format} object names; unknown here.")
+        return self._advertised
+
+    async def refs(self, prefixes: Sequence[bytes]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
+        """The refs that start with one of `prefixes`, and where symbolic ones point (unborn branches included)."""
+        server = await self.advertised()
+        if server.version != 2:
+            return {name: sha for name, sha in server.refs.items() if name.startswith(tuple(prefixes))}, {}
+        arguments = [b"symrefs", *(b"ref-prefix " + prefix for prefix in prefixes)]
+        if "unborn" in server.capabilities.get("ls-refs", ""):
+            arguments.append(b"unborn")
+        body = version_2_command(server, b"ls-refs", arguments)
+        return await patiently(
+            lambda: self._ask_refs(body), self._patience, self._observer, doing=f"Asking {self.shown} for its refs"
+        )
+
+    async def fetch(
+        self, wants: Sequence[str], *, depth: int | None = None, filter_spec: str | None = None
+    ) -> ReceivedPack:
+        """A pack with the objects `wants`. Raises FetchRefused, SpoolFull; SourceCorrupt where every repeat came
+        damaged."""
+        server = await self.advertised()
+        body = fetch_request(server, wants, depth=depth, filter_spec=filter_spec)
+        oid_bytes = 32 if server.object_format == "sha256" else 20
+        pack = await patiently(
+            lambda: self._receive(body, server.version, oid_bytes),
+            self._patience,
+            self._observer,
+            doing=f"Fetching from {self.shown}",
+        )
+        self._assumed = False
+        return pack
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    # Requests ----------------------------------------------------------------------------------------------------
+
+    async def _ask_advertisement(self) -> Advertisement:
+        url = f"{self._url}/info/refs?service=git-upload-pack"
+        for _ in range(MAX_REDIRECTS + 1):
+            async with self._request("GET", url, kind="git_refs") as response:
+                if response.is_redirect:
+                    url = redirected(url, response.headers.get("Location", ""))
+                    continue
+                if not response.headers.get("Content-Type", "").startswith(ADVERTISEMENT_TYPE):
+                    raise SourceError(
+                        f"{self.shown} is no git server that speaks smart HTTP.",
+                        remedy="Check the URL: it is the one that `git clone` takes.",
+                    )
+                packets = await self._packets(response)
+            if not url.endswith("/info/refs?service=git-upload-pack"):
+                raise SourceError(f"{self.shown} redirects to {url}, which is no git repository.")
+            self._url = url.removesuffix("/info/refs?service=git-upload-pack")
+            return parse_advertisement(packets, self.shown)
+        raise SourceError(f"{self.shown} redirects in a circle.", remedy="Check the URL.")
+
+    async def _ask_refs(self, body: bytes) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
+        async with self._request("POST", f"{self._url}/git-upload-pack", kind="git_refs", body=body) as response:
+            packets = await self._packets(response)
+        return parse_refs(packets)
+
+    async def _receive(self, body: bytes, version: int, oid_bytes: int) -> ReceivedPack:
+        spool = await asyncio.to_thread(Spool, oid_bytes=oid_bytes, max_bytes=self._max_spool_bytes)
+        try:
+            async with self._request("POST", f"{self._url}/git-upload-pack", kind="git_fetch", body=body) as response:
+                await _Demultiplexer(spool, version).run(response)
+            return await asyncio.to_thread(spool.finish)
+        except FramingError as error:
+            spool.close()
+            raise TransientFailure(f"the answer is not git's ({error})", corrupt=True) from error
+        except PackDamaged as error:
+            spool.close()
+            raise TransientFailure(str(error), corrupt=True) from error
+        except BaseException:
+            spool.close()
+            raise
+
+    async def _packets(self, response: httpx.Response) -> list[bytes | Mark]:
+        reader, packets, size = PacketReader(), list[bytes | Mark](), 0
+        async for piece in response.aiter_bytes():
+            size += len(piece)
+            if size > MAX_REFS_BYTES:
+                raise SourceError(f"{self.shown} lists more than {MAX_REFS_BYTES:,} bytes of refs.")
+            try:
+                packets.extend(reader.feed(piece))
+            except FramingError as error:
+                raise TransientFailure(f"the answer is not git's ({error})", corrupt=True) from error
+        if not reader.complete or not packets or packets[-1] is not Mark.FLUSH:
+            raise TransientFailure("the answer was cut short", corrupt=True)
+        return packets
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, url: str, *, kind: str, body: bytes | None = None
+    ) -> AsyncIterator[httpx.Response]:
+        """One request; its answer is a success or, to a GET, a redirect."""
+        headers = {"Git-Protocol": "version=2", "User-Agent": AGENT}
+        if body is not None:
+            headers["Content-Type"] = "application/x-git-upload-pack-request"
+            headers["Accept"] = "application/x-git-upload-pack-result"
+        client = await self._connected()
+        if self._observer is not None:
+            self._observer.request(kind)
+        try:
+            async with client.stream(method, url, content=body, headers=headers, auth=self._auth) as response:
+                if not (response.is_success or (response.is_redirect and method == "GET")):
+                    await _refuse(response)
+                yield response
+        except httpx.TimeoutException as error:
+            what = "no connection" if isinstance(error, httpx.ConnectTimeout) else "no answer"
+            raise TransientFailure(f"{what} within the time-out", overloaded=what == "no answer") from error
+        except httpx.ConnectError as error:
+            if isinstance(error.__cause__, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
+                raise certificate_refused(url, _certificate_reason(error)) from error
+            raise TransientFailure(f"the connection failed ({error})") from error
+        except httpx.HTTPError as error:
+            raise TransientFailure(f"the connection broke ({error})") from error
+
+    async def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            context = await asyncio.to_thread(tls_context, self._ca_file)
+            timeout = httpx.Timeout(self._timeouts.read_seconds, connect=self._timeouts.connect_seconds)
+            self._client = httpx.AsyncClient(verify=context, timeout=timeout, follow_redirects=False)
+        return self._client
+
+
+class _Demultiplexer:
+    """Takes the pack out of a fetch's answer (side band 1) and writes it to the spool, a megabyte at a time."""
+
+    def __init__(self, spool: Spool, version: int) -> None:
+        self._spool = spool
+        # Version 2 names the section; version 0 sends shallow lines, a flush, ACK or NAK, and then the pack.
+        self._in_pack = False
+        self._version = version
+        self._done = False
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    async def run(self, response: httpx.Response) -> None:
+        reader = PacketReader()
+        async for piece in response.aiter_bytes():
+            for line in reader.feed(piece):
+                self._take(line)
+            if self._held_bytes >= FLUSH_BYTES:
+                await self._flush()
+        await self._flush()
+        if not self._done or not reader.complete:
+            raise PackDamaged("the pack was cut short")
+
+    def _take(self, line: bytes | Mark) -> None:
+        if isinstance(line, Mark):
+            self._done = self._done or (self._in_pack and line is Mark.FLUSH)
+        elif self._in_pack:
+            band = line[:1]
+            if band == b"\1":
+                self._held.append(line[1:])
+                self._held_bytes += len(line) - 1
+            elif band == b"\3":
+                raise FetchRefused(printable(line[1:]))
+        else:
+            stop_at_error(line)
+            if self._version == 2:
+                self._in_pack = line.rstrip(b"\n") == b"packfile"
+            else:
+                self._in_pack = line.startswith((b"NAK", b"ACK"))
+
+    async def _flush(self) -> None:
+        held, self._held, self._held_bytes = b"".join(self._held), [], 0
+        if held:
+            await asyncio.to_thread(self._spool.write, held)
+
+
+async def _refuse(response: httpx.Response) -> None:
+    text = b""
+    async for piece in response.aiter_bytes():
+        text += piece
+        if len(text) > MAX_ERROR_BYTES:
+            break
+    shown = printable(text)
+    if response.status_code == 429:
+        wait = retry_after_seconds(response.headers.get("Retry-After"), response.headers.get("RateLimit-Reset"))
+        raise TransientFailure("too many requests", rate_limited=True, wait_seconds=wait)
+    if response.status_code >= 500 or response.status_code == 408:
+        raise TransientFailure(f"the server answered {response.status_code}", overloaded=True)
+    raise GitHttpRefused(response.status_code, shown)
+
+
+def _certificate_reason(error: BaseException) -> str:
+    text = str(error)
+    return text.partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or "it was refused"

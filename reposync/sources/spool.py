@@ -1,0 +1,123 @@
+"""A pack received from a server, on disk while it is needed."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import IO
+
+from reposync.sources.objects import BLOB, hash_name, object_sha
+from reposync.sources.packs import BaseCache, PackDamaged, PackedObject, PackFile
+from reposync.sources.port import Blob
+
+FLUSH_BYTES = 1024 * 1024
+
+
+class SpoolFull(Exception):
+    """The pack is larger than the disk space granted to it. `first_size_bytes` is what the header of its first object
+    promises to unfold to."""
+
+    def __init__(self, first_size_bytes: int | None) -> None:
+        super().__init__("the pack is too large")
+        self.first_size_bytes = first_size_bytes
+
+
+class Spool:
+    """Collects a pack in a temporary file without a name: whatever happens to the process, nothing is left behind.
+
+    `write` blocks on the disk now and then: call it in a thread. The pack's own checksum is computed on the way.
+    """
+
+    def __init__(self, *, oid_bytes: int, max_bytes: int) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="reposync-pack-")  # noqa: SIM115 - closed by the owner
+        self._oid_bytes = oid_bytes
+        self._hash_name = hash_name("0" * (oid_bytes * 2))
+        self._running = hashlib.new(self._hash_name, usedforsecurity=False)
+        self._tail = b""
+        self._max_bytes = max_bytes
+        self.size_bytes = 0
+
+    def write(self, piece: bytes) -> None:
+        """Raises SpoolFull."""
+        self.size_bytes += len(piece)
+        self._file.write(piece)
+        # The last bytes are the checksum itself, and only the end of the stream shows which those are.
+        joined = self._tail + piece
+        self._running.update(joined[: -self._oid_bytes])
+        self._tail = joined[-self._oid_bytes :]
+        if self.size_bytes > self._max_bytes:
+            raise SpoolFull(self._first_object_size())
+
+    def finish(self) -> ReceivedPack:
+        """The complete pack. Raises PackDamaged where its checksum is wrong, as it is when it was cut."""
+        self._file.flush()
+        if self.size_bytes < 12 + self._oid_bytes or self._running.digest() != self._tail:
+            raise PackDamaged("the pack was cut short or changed on its way")
+        return ReceivedPack(self._file, oid_bytes=self._oid_bytes, hash_name=self._hash_name)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _first_object_size(self) -> int | None:
+        self._file.flush()
+        pack = PackFile(self._file.fileno(), oid_bytes=0, cache=BaseCache(0))
+        try:
+            return pack.read(12, max_bytes=-1).size_bytes
+        except PackDamaged:
+            return None
+
+
+class ReceivedPack:
+    """A complete pack. Not thread-safe; blocks on the disk: use it in a thread, one at a time."""
+
+    def __init__(self, file: IO[bytes], *, oid_bytes: int, hash_name: str) -> None:
+        self._file = file
+        self._hash_name = hash_name
+        self._pack = PackFile(file.fileno(), oid_bytes=oid_bytes, cache=BaseCache())
+        self._offsets: dict[bytes, int] | None = None
+
+    def blobs(self, wanted: set[str], *, max_bytes: int) -> Iterator[Blob]:
+        """The blobs in `wanted`, in one pass over the file: their names are their content's hashes, so each is
+        verified. Takes what it yields out of `wanted`. Raises PackDamaged."""
+        for found in self._pack.scan(max_bytes=max_bytes, hash_name=self._hash_name):
+            sha = found.sha.hex()
+            if found.kind == BLOB and sha in wanted:
+                wanted.discard(sha)
+                yield Blob(sha, found.size_bytes, found.content)
+
+    def contents(self, shas: Sequence[str], kind: int) -> dict[str, bytes]:
+        """Commits or trees by name, verified. Raises PackDamaged, KeyError for what is not in the pack."""
+        found: dict[str, bytes] = {}
+        for sha in sorted(shas, key=self._offset):
+            item = self._pack.read(self._offset(sha), max_bytes=2**31)
+            if item.content is None or item.kind != kind or object_sha(kind, item.content, self._hash_name) != sha:
+                raise PackDamaged(f"object {sha} is not what it should be")
+            found[sha] = item.content
+        return found
+
+    def blob(self, sha: str, *, max_bytes: int) -> Blob:
+        """One blob, verified. Raises PackDamaged, KeyError for one that is not in the pack."""
+        item = self._pack.read(self._offset(sha), max_bytes=max_bytes)
+        if item.kind != BLOB or (item.content is not None and object_sha(BLOB, item.content, self._hash_name) != sha):
+            raise PackDamaged(f"object {sha} is not what it should be")
+        return Blob(sha, item.size_bytes, item.content)
+
+    def holds(self, sha: str) -> bool:
+        return bytes.fromhex(sha) in self._index()
+
+    def in_file_order(self, shas: Sequence[str]) -> list[str]:
+        """Those of `shas` that the pack holds, as they follow each other in it."""
+        return sorted((sha for sha in shas if self.holds(sha)), key=self._offset)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _offset(self, sha: str) -> int:
+        return self._index()[bytes.fromhex(sha)]
+
+    def _index(self) -> dict[bytes, int]:
+        if self._offsets is None:
+            scan: Iterator[PackedObject] = self._pack.scan(max_bytes=0, hash_name=self._hash_name)
+            self._offsets = {found.sha: found.offset for found in scan}
+        return self._offsets

@@ -1,0 +1,102 @@
+"""How a worker comes to a run. Two workers may look at the same moment: row locks on PostgreSQL, the single writer on
+SQLite, and below both the unique index over running runs make sure that one of them gets it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, exists, or_, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from reposync.store.database import Database
+from reposync.store.run import Run, run_record
+from reposync.store.status import WAITING, RunStatus
+from reposync.store.tables import RUNS
+
+CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)
+
+
+def seconds_between(start: datetime | None, end: datetime) -> float:
+    return max(0.0, (end - start).total_seconds()) if start is not None else 0.0
+
+
+def _expired(now: ColumnElement[datetime]) -> ColumnElement[bool]:
+    return and_(RUNS.c.status == RunStatus.RUNNING, RUNS.c.lease_until < now)
+
+
+def _hopeless() -> ColumnElement[bool]:
+    return or_(RUNS.c.cancel_requested, RUNS.c.attempt >= RUNS.c.max_attempts)
+
+
+def _claimable(now: ColumnElement[datetime]) -> ColumnElement[bool]:
+    other = RUNS.alias("other")
+    alone = ~exists().where(other.c.repository_id == RUNS.c.repository_id, other.c.status == RunStatus.RUNNING)
+    due = and_(RUNS.c.status.in_(WAITING), RUNS.c.not_before <= now, alone)
+    return or_(due, and_(_expired(now), ~_hopeless()))
+
+
+async def anything_to_claim(connection: AsyncConnection, database: Database, run_id: str | None) -> bool:
+    """Asked first, because it takes no lock: most polls find nothing."""
+    now = database.moment()
+    query = select(RUNS.c.id).where(or_(_claimable(now), _expired(now))).limit(1)
+    if run_id is not None:
+        # An expired run of the same repository is in the way of this one, so it counts as well.
+        query = query.where(or_(RUNS.c.id == run_id, _expired(now)))
+    return await connection.scalar(query) is not None
+
+
+async def end_abandoned(connection: AsyncConnection, database: Database) -> None:
+    """End the runs whose worker is gone and that nobody may take over: they were to be cancelled, or killed their
+    worker so often that the next one would die of them too."""
+    now = database.moment()
+    query = (
+        select(RUNS.c.id, RUNS.c.started_at, RUNS.c.attempt, RUNS.c.worker, RUNS.c.cancel_requested, now.label("now"))
+        .where(_expired(now), _hopeless())
+        .with_for_update(skip_locked=True)
+    )
+    for row in (await connection.execute(query)).all():
+        await connection.execute(update(RUNS).where(RUNS.c.id == row.id).values(**_ending(row)))
+
+
+def _ending(row: Any) -> dict[str, Any]:
+    ending = {
+        "completed_at": row.now,
+        "duration_seconds": seconds_between(row.started_at, row.now),
+        "lease_until": None,
+    }
+    if row.cancel_requested:
+        return {**ending, "status": RunStatus.CANCELLED}
+    return {
+        **ending,
+        "status": RunStatus.FAILED,
+        "error_code": "RUN_ABANDONED",
+        "error_message": (
+            f"The worker died, or froze past its lease, and no attempt is left after {row.attempt} "
+            f"(the last worker was {row.worker}). See that worker's log: out of memory and a killed container are the "
+            "usual causes."
+        ),
+    }
+
+
+async def take(
+    connection: AsyncConnection, database: Database, worker: str, lease_seconds: float, run_id: str | None
+) -> Run | None:
+    """The first run that may be executed now, as this worker's. IntegrityError: another worker was quicker with another
+    run of the same repository."""
+    query = select(RUNS.c.id).where(_claimable(database.moment()))
+    if run_id is not None:
+        query = query.where(RUNS.c.id == run_id)
+    chosen = await connection.scalar(query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True))
+    if chosen is None:
+        return None
+    claimed = {
+        "status": RunStatus.RUNNING,
+        "worker": worker,
+        "attempt": RUNS.c.attempt + 1,
+        "lease_until": database.moment(lease_seconds),
+        "started_at": database.moment(),
+        "progress": None,
+    }
+    row = (await connection.execute(update(RUNS).where(RUNS.c.id == chosen).values(**claimed).returning(*RUNS.c))).one()
+    return run_record(row)

@@ -1,0 +1,126 @@
+"""Failures of the database in words for a person. No statement, parameter, user or password is ever in them."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from reposync.errors import StoreUnavailable
+
+_CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
+_TRY_AGAIN = "Trying again later may help."
+_UPGRADE = "Run `reposync db upgrade`."
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix that fits wins.
+_POSTGRESQL = {
+    "08": ("the connection broke", _TRY_AGAIN),
+    "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
+    "28": ("it refused the user or the password", "Check both in DATABASE_URL."),
+    "3D000": ("there is no database of that name", "Create it, or name another one in DATABASE_URL."),
+    "40": ("it broke off the transaction in favour of another one", _TRY_AGAIN),
+    "42501": ("the user lacks a right there", "Grant it the rights on the schema."),
+    "42703": ("its tables lack a column", _UPGRADE),
+    "42P01": ("its tables are missing", _UPGRADE),
+    "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
+    "55P03": ("another process holds a lock for too long", _TRY_AGAIN),
+    "57": ("it is starting, stopping or broke the query off", _TRY_AGAIN),
+    "58": ("its disk failed", "See the server's log."),
+    "XX": ("its data are damaged", "See the server's log."),
+}
+_SQLITE = (
+    ("locked", "another process holds the write lock for too long", _TRY_AGAIN),
+    ("busy", "another process holds the write lock for too long", _TRY_AGAIN),
+    ("no such table", "its tables are missing", _UPGRADE),
+    ("no such column", "its tables lack a column", _UPGRADE),
+    ("has no column", "its tables lack a column", _UPGRADE),
+    ("unable to open", "the file cannot be opened", "Check that its folder exists and can be written."),
+    ("readonly", "the file cannot be written", "Check its rights and those of its folder."),
+    ("not a database", "the file is not an SQLite database", "Move it away, or name another one in DATABASE_URL."),
+    ("malformed", "the file is damaged", "Restore it from a backup, or move it away to start afresh."),
+    ("full", "the disk is full", "Make room."),
+    ("disk i/o", "the disk failed", "Check the disk and its rights."),
+)
+
+
+@contextmanager
+def translated(where: str) -> Iterator[None]:
+    """StoreUnavailable for what the database or the way to it does wrong; our own mistakes in SQL pass as they are."""
+    try:
+        yield
+    except IntegrityError:
+        raise
+    except (DBAPIError, PoolTimeout, sqlite3.Error, OSError) as error:
+        if isinstance(error, DBAPIError) and not _is_unavailable(error):
+            raise
+        raise connection_failure(where, error) from error
+    except Exception as error:
+        if type(error).__module__.startswith("asyncpg"):
+            raise connection_failure(where, error) from error
+        raise
+
+
+def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
+    """What to raise for `error`, which is left for the log as its cause."""
+    reason, remedy = _words(error)
+    return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
+
+
+def is_locked(error: BaseException) -> bool:
+    """Another process holds SQLite's lock."""
+    driver_error = _driver_error(error)
+    return isinstance(driver_error, sqlite3.OperationalError) and bool(re.search("locked|busy", str(driver_error)))
+
+
+def is_missing_table(error: DBAPIError) -> bool:
+    driver_error = _driver_error(error)
+    return _sqlstate(driver_error) == "42P01" or "no such table" in str(driver_error)
+
+
+def _is_unavailable(error: DBAPIError) -> bool:
+    driver_error = _driver_error(error)
+    if error.connection_invalidated:
+        return True
+    if isinstance(driver_error, sqlite3.Error):
+        return _sqlite_words(driver_error) is not None
+    return _postgresql_words(driver_error) is not None or type(driver_error).__name__ == "InterfaceError"
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    if isinstance(error, DBAPIError) and error.orig is not None:
+        return error.orig
+    return error
+
+
+def _sqlstate(error: BaseException) -> str | None:
+    state = getattr(error, "sqlstate", None)
+    return state if isinstance(state, str) else None
+
+
+def _words(error: BaseException) -> tuple[str, str]:
+    if isinstance(error, PoolTimeout):
+        return "all of this process's connections to it are in use", _TRY_AGAIN
+    driver_error = _driver_error(error)
+    if isinstance(driver_error, sqlite3.Error):
+        return _sqlite_words(driver_error) or ("SQLite failed", _CHECK_ADDRESS)
+    if isinstance(driver_error, TimeoutError):
+        return "it did not answer in time", _CHECK_ADDRESS
+    if isinstance(driver_error, ConnectionRefusedError):
+        return "nothing answers at that address (connection refused)", _CHECK_ADDRESS
+    if isinstance(driver_error, OSError):
+        return driver_error.strerror or type(driver_error).__name__, _CHECK_ADDRESS
+    return _postgresql_words(driver_error) or ("the connection broke", _CHECK_ADDRESS)
+
+
+def _sqlite_words(error: sqlite3.Error) -> tuple[str, str] | None:
+    text = str(error).lower()
+    return next(((reason, remedy) for sign, reason, remedy in _SQLITE if sign in text), None)
+
+
+def _postgresql_words(error: BaseException) -> tuple[str, str] | None:
+    state = _sqlstate(error) or ""
+    return next((_POSTGRESQL[state[:length]] for length in (5, 2) if state[:length] in _POSTGRESQL), None)

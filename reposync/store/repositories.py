@@ -1,0 +1,286 @@
+"""The registered repositories and how far each of them got."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row, delete, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from reposync.errors import RepositoryNotFound, UsageError
+from reposync.store.columns import storable
+from reposync.store.database import Database
+from reposync.store.fence import Attempt, hold
+from reposync.store.status import WAITING, RunStatus
+from reposync.store.tables import REPOSITORIES, RUNS
+
+REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
+MAX_NAME_CHARS = 255
+
+
+def repository_id(name: str) -> str:
+    """UUIDv5 of the name: the same on every machine, and known before the repository is registered."""
+    return str(uuid.uuid5(REPOSITORY_NAMESPACE, storable(name)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """What the registry, a command or the HTTP API says about a repository.
+
+    `location` is a path or an address without a secret. `source` is gitlab, git or path; `origin` config, command, http
+    or group. `branch` and `project_id` are left as they are where None.
+    """
+
+    name: str
+    location: str
+    source: str
+    origin: str
+    collection: str
+    branch: str | None = None
+    project_id: int | None = None
+    cron_expression: str | None = None
+    timezone: str = "UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """A row of `repositories` as it was read. Times are aware UTC.
+
+    `last_commit` is the commit that the index holds completely, and None where the next sync must compare afresh.
+    `index_identity` and `content_fingerprint` are those of the last completed run. `attributes`: cached
+    `.gitattributes`, path -> [blob sha, text].
+    """
+
+    id: str
+    name: str
+    location: str
+    source: str
+    origin: str
+    project_id: int | None
+    branch: str | None
+    collection: str
+    cron_expression: str | None
+    timezone: str
+    is_active: bool
+    paused_reason: str | None
+    last_sync_at: datetime | None
+    last_commit: str | None
+    last_committed_at: datetime | None
+    epoch: int
+    index_identity: str | None
+    content_fingerprint: str | None
+    attributes: Mapping[str, Sequence[str]]
+    created_at: datetime
+    updated_at: datetime
+
+
+class Repositories:
+    """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def register(self, registration: Registration) -> Repository:
+        """Insert or update by name. Another location, branch or collection clears `last_commit`, so that the next sync
+        plans afresh against the manifest, which stays. A repository that `deactivate` switched off is active again; a
+        paused one stays paused. Raises UsageError for a name that is empty or over 255 characters."""
+        if not 0 < len(registration.name) <= MAX_NAME_CHARS:
+            raise UsageError(
+                f"A repository's name has 1 to {MAX_NAME_CHARS} characters; this one has {len(registration.name)}."
+            )
+        identity = repository_id(registration.name)
+        said: dict[str, Any] = {
+            "location": storable(registration.location),
+            "source": registration.source,
+            "origin": registration.origin,
+            "collection": registration.collection,
+            "cron_expression": registration.cron_expression,
+            "timezone": registration.timezone,
+        }
+        if registration.branch is not None:
+            said["branch"] = storable(registration.branch)
+        if registration.project_id is not None:
+            said["project_id"] = registration.project_id
+        async with self._database.write() as connection:
+            now = self._database.moment()
+            new = {"id": identity, "name": registration.name, "is_active": True, "epoch": 0, "attributes": {}, **said}
+            await connection.execute(
+                self._database.insert(REPOSITORIES)
+                .values(**new, created_at=now, updated_at=now)
+                .on_conflict_do_nothing()
+            )
+            row = await _locked(connection, identity, registration.name)
+            changes = {key: value for key, value in said.items() if getattr(row, key) != value}
+            if changes.keys() & {"location", "source", "branch", "collection"}:
+                changes["last_commit"] = None
+            if not row.is_active and row.paused_reason is None:
+                changes["is_active"] = True
+            if changes:
+                row = await _change(connection, identity, changes | {"updated_at": now})
+            return _record(row)
+
+    async def get(self, name: str) -> Repository:
+        """Raises RepositoryNotFound."""
+        return await self._by(repository_id(name), name)
+
+    async def by_id(self, identity: str) -> Repository:
+        """Raises RepositoryNotFound."""
+        return await self._by(identity, identity)
+
+    async def _by(self, identity: str, shown: str) -> Repository:
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(REPOSITORIES).where(REPOSITORIES.c.id == identity))).one_or_none()
+        if row is None:
+            raise _not_found(shown)
+        return _record(row)
+
+    async def list(self) -> list[Repository]:
+        """All of them, by name."""
+        async with self._database.read() as connection:
+            rows = await connection.execute(select(REPOSITORIES).order_by(REPOSITORIES.c.name))
+            return [_record(row) for row in rows]
+
+    async def deactivate(self, name: str) -> Repository:
+        """It left the registry: no more ticks, the index stays. Registering it again switches it on."""
+        return await self._set(name, is_active=False, paused_reason=None)
+
+    async def pause(self, name: str, reason: str) -> Repository:
+        """A person stopped it, and only `resume` ends that. `reason` must not be empty."""
+        if not reason:
+            raise UsageError("A pause needs a reason.")
+        return await self._set(name, is_active=False, paused_reason=storable(reason))
+
+    async def resume(self, name: str) -> Repository:
+        return await self._set(name, is_active=True, paused_reason=None)
+
+    async def _set(self, name: str, **changes: Any) -> Repository:
+        async with self._database.write() as connection:
+            identity = repository_id(name)
+            await _locked(connection, identity, name)
+            return _record(await _change(connection, identity, changes | {"updated_at": self._database.moment()}))
+
+    async def remove(self, name: str) -> None:
+        """The repository and its manifest go, its history stays. Runs that wait or run are cancelled: whoever executes
+        one finds its lease lost at the next write. Raises RepositoryNotFound."""
+        identity = repository_id(name)
+        async with self._database.write() as connection:
+            await _locked(connection, identity, name)
+            now = self._database.moment()
+            await connection.execute(
+                update(RUNS)
+                .where(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING | {RunStatus.RUNNING}))
+                .values(
+                    status=RunStatus.CANCELLED,
+                    completed_at=now,
+                    lease_until=None,
+                    error_code="REPOSITORY_REMOVED",
+                    error_message="The repository was removed.",
+                )
+            )
+            await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
+
+    # In the name of a run ------------------------------------------------------------------------------------------
+
+    async def begin_epoch(self, run: Attempt, identity: str, *, content_fingerprint: str | None) -> int:
+        """A number for this attempt's writes to the index, higher than any before it. `content_fingerprint`: of the
+        settings under which every row of the manifest is going to be made; None where rows of other settings are among
+        them until the run is complete."""
+        async with self._database.write() as connection:
+            await _locked(connection, identity, identity)
+            await hold(connection, run)
+            changes = {"epoch": REPOSITORIES.c.epoch + 1, "content_fingerprint": content_fingerprint}
+            row = await _change(connection, identity, changes)
+            return int(row.epoch)
+
+    async def publish(
+        self,
+        run: Attempt,
+        identity: str,
+        *,
+        commit: str,
+        committed_at: datetime | None,
+        index_identity: str,
+        fingerprint: str,
+        attributes: Mapping[str, Sequence[str]],
+        when: datetime,
+        project_id: int | None = None,
+    ) -> Repository:
+        """The index now holds exactly `commit`. `project_id`: the number that GitLab's path turned out to have."""
+        changes: dict[str, Any] = {
+            "last_commit": commit,
+            "last_committed_at": committed_at,
+            "last_sync_at": when,
+            "index_identity": index_identity,
+            "content_fingerprint": fingerprint,
+            "attributes": {path: list(entry) for path, entry in attributes.items()},
+            "updated_at": self._database.moment(),
+        }
+        if project_id is not None:
+            changes["project_id"] = project_id
+        async with self._database.write() as connection:
+            await _locked(connection, identity, identity)
+            await hold(connection, run)
+            return _record(await _change(connection, identity, changes))
+
+
+async def lock_repository(connection: AsyncConnection, name: str) -> str:
+    """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
+    identity = repository_id(name)
+    await _locked(connection, identity, name)
+    return identity
+
+
+async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row[Any]:
+    # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
+    query = select(REPOSITORIES).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
+    row = (await connection.execute(query)).one_or_none()
+    if row is None:
+        raise _not_found(shown)
+    return row
+
+
+async def _change(connection: AsyncConnection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
+    query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORIES.c)
+    return (await connection.execute(query)).one()
+
+
+def unregistered(registration: Registration) -> Repository:
+    """What `register` would return for a new one, without writing it."""
+    now = datetime.now(UTC)
+    return Repository(
+        id=repository_id(registration.name),
+        name=registration.name,
+        location=registration.location,
+        source=registration.source,
+        origin=registration.origin,
+        project_id=registration.project_id,
+        branch=registration.branch,
+        collection=registration.collection,
+        cron_expression=registration.cron_expression,
+        timezone=registration.timezone,
+        is_active=True,
+        paused_reason=None,
+        last_sync_at=None,
+        last_commit=None,
+        last_committed_at=None,
+        epoch=0,
+        index_identity=None,
+        content_fingerprint=None,
+        attributes={},
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def _record(row: Row[Any]) -> Repository:
+    return Repository(**row._mapping)
+
+
+def _not_found(name: str) -> RepositoryNotFound:
+    return RepositoryNotFound(
+        f"No repository {name!r} is registered.", remedy="`reposync repos list` names those that are."
+    )

@@ -1,0 +1,110 @@
+"""A run as it was read from the execution log, and what goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import Row
+
+from reposync.errors import UsageError
+from reposync.store.status import FINAL, RunStatus, RunTrigger
+
+_CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """What a run did. `files_processed`: files whose content was stored in this run."""
+
+    commit_before: str | None = None
+    commit_after: str | None = None
+    files_processed: int = 0
+    files_deleted: int = 0
+    files_skipped: int = 0
+    chunks_embedded: int = 0
+    chunks_reused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A row of `sync_runs`; a picture of one moment, never refreshed. Times are aware UTC.
+
+    (id, attempt, worker) is the fence of every write that a worker makes in the run's name. `started_at` and
+    `duration_seconds` are of the latest attempt. `full`: index everything again. `approved`: a person allowed the mass
+    deletion. `progress` is whatever the executing worker last said.
+    """
+
+    id: str
+    repository_id: str
+    repository: str
+    status: RunStatus
+    trigger: RunTrigger
+    priority: int
+    scheduled_for: datetime | None
+    not_before: datetime
+    queued_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    duration_seconds: float | None
+    attempt: int
+    max_attempts: int
+    worker: str | None
+    lease_until: datetime | None
+    full: bool
+    approved: bool
+    cancel_requested: bool
+    progress: Mapping[str, Any] | None
+    commit_before: str | None
+    commit_after: str | None
+    files_processed: int
+    files_deleted: int
+    files_skipped: int
+    chunks_embedded: int
+    chunks_reused: int
+    error_code: str | None
+    error_message: str | None
+
+    @property
+    def is_final(self) -> bool:
+        return self.status in FINAL
+
+    @property
+    def cursor(self) -> str:
+        """Where a page of history that ends with this run goes on (`Runs.history(before=...)`)."""
+        return f"{self.queued_at.strftime(_CURSOR_TIME)}_{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatState:
+    """`lease_until` by the database's clock; `cancel_requested`: a person wants the run to end."""
+
+    lease_until: datetime
+    cancel_requested: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunProblem:
+    """A file that was skipped or failed: `reason` is a `Skip` value, `detail` a sentence for a person."""
+
+    path: str
+    reason: str
+    detail: str
+
+
+def run_record(row: Row[Any]) -> Run:
+    values = dict(row._mapping)
+    values["status"] = RunStatus(values["status"])
+    values["trigger"] = RunTrigger(values["trigger"])
+    return Run(**values)
+
+
+def parse_cursor(cursor: str) -> tuple[datetime, str]:
+    """Raises UsageError for anything that `Run.cursor` never makes."""
+    moment, _, run_id = cursor.partition("_")
+    try:
+        return datetime.strptime(moment, _CURSOR_TIME).replace(tzinfo=UTC), run_id
+    except ValueError as error:
+        raise UsageError("That cursor is not one of ours.", remedy="Use `next_cursor` of the page before.") from error

@@ -1,0 +1,151 @@
+"""The tables. Queries use `REPOSITORIES`, `RUNS`, `PROBLEMS` and `FILES`; a change here needs a migration.
+
+No foreign key leads from `sync_runs` to `repositories`: the history of a repository outlives it, hence the copied name.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, cast
+
+from sqlalchemy import BigInteger, Column, Index, MetaData, Table, text
+from sqlalchemy.orm import registry
+from sqlmodel import Field, SQLModel
+from sqlmodel.sql.sqltypes import UTCDateTime
+
+from reposync.store.columns import SafeText, json_column_type
+from reposync.store.status import RunStatus
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class _Base(SQLModel, registry=registry(metadata=metadata)):
+    pass
+
+
+class RepositoryRow(_Base, table=True):
+    """What is kept in sync, and how far it got."""
+
+    __tablename__ = "repositories"
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    name: str = Field(unique=True, sa_type=SafeText)
+    location: str = Field(sa_type=SafeText)
+    source: str = Field(sa_type=SafeText)
+    origin: str = Field(sa_type=SafeText)
+    project_id: int | None = Field(default=None, sa_type=BigInteger)
+    branch: str | None = Field(default=None, sa_type=SafeText)
+    collection: str = Field(sa_type=SafeText)
+    cron_expression: str | None = Field(default=None, sa_type=SafeText)
+    timezone: str = Field(sa_type=SafeText)
+    is_active: bool = True
+    paused_reason: str | None = Field(default=None, sa_type=SafeText)
+    last_sync_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    last_commit: str | None = Field(default=None, sa_type=SafeText)
+    last_committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    epoch: int = Field(default=0, sa_type=BigInteger)
+    index_identity: str | None = Field(default=None, sa_type=SafeText)
+    content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
+    attributes: dict[str, Any] = Field(default_factory=dict, sa_column=Column(json_column_type(), nullable=False))
+    created_at: datetime = Field(sa_type=UTCDateTime)
+    updated_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class RunRow(_Base, table=True):
+    """The execution log, which is the queue as well."""
+
+    __tablename__ = "sync_runs"
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    repository_id: str = Field(sa_type=SafeText)
+    repository: str = Field(sa_type=SafeText)
+    status: str = Field(sa_type=SafeText)
+    trigger: str = Field(sa_type=SafeText)
+    priority: int
+    scheduled_for: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    not_before: datetime = Field(sa_type=UTCDateTime)
+    queued_at: datetime = Field(sa_type=UTCDateTime)
+    started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    completed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    duration_seconds: float | None = None
+    attempt: int = 0
+    max_attempts: int
+    worker: str | None = Field(default=None, sa_type=SafeText)
+    lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    full: bool = False
+    approved: bool = False
+    cancel_requested: bool = False
+    progress: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
+    commit_before: str | None = Field(default=None, sa_type=SafeText)
+    commit_after: str | None = Field(default=None, sa_type=SafeText)
+    files_processed: int = 0
+    files_deleted: int = 0
+    files_skipped: int = 0
+    chunks_embedded: int = 0
+    chunks_reused: int = 0
+    error_code: str | None = Field(default=None, sa_type=SafeText)
+    error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
+class ProblemRow(_Base, table=True):
+    """A file that a run skipped or failed on. `path` is `path_key` of its path."""
+
+    __tablename__ = "run_problems"
+
+    run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    reason: str = Field(sa_type=SafeText)
+    detail: str = Field(sa_type=SafeText)
+
+
+class FileRow(_Base, table=True):
+    """The manifest: every file of the last listing and what the index holds of it. `path` is `path_key` of the path;
+    `long_path` is the path itself where that differs."""
+
+    __tablename__ = "indexed_files"
+    # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.
+    __table_args__ = {"sqlite_with_rowid": False}
+
+    repository_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    long_path: str | None = Field(default=None, sa_type=SafeText)
+    blob_sha: str = Field(sa_type=SafeText)
+    mode: int
+    size_bytes: int | None = Field(default=None, sa_type=BigInteger)
+    chunks: int
+    skip_reason: str | None = Field(default=None, sa_type=SafeText)
+    language: str | None = Field(default=None, sa_type=SafeText)
+    epoch: int = Field(sa_type=BigInteger)
+
+
+def _table(row: type[_Base]) -> Table:
+    return cast(Table, getattr(row, "__table__"))  # noqa: B009  (SQLModel does not declare it to type checkers)
+
+
+REPOSITORIES = _table(RepositoryRow)
+RUNS = _table(RunRow)
+PROBLEMS = _table(ProblemRow)
+FILES = _table(FileRow)
+
+
+def _unique_while(name: str, status: RunStatus) -> None:
+    condition = text(f"status = '{status}'")
+    Index(name, RUNS.c.repository_id, unique=True, sqlite_where=condition, postgresql_where=condition)
+
+
+# The promises "never synced twice at a time", "one already queued is returned" and "a tick never runs twice" rest on
+# these, whatever the code above them does.
+_unique_while("uq_sync_runs_running", RunStatus.RUNNING)
+_unique_while("uq_sync_runs_queued", RunStatus.QUEUED)
+Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True)
+
+Index("ix_sync_runs_newest", RUNS.c.queued_at.desc(), RUNS.c.id.desc())
+Index("ix_sync_runs_repository_newest", RUNS.c.repository_id, RUNS.c.queued_at.desc(), RUNS.c.id.desc())
+Index("ix_sync_runs_status", RUNS.c.status, RUNS.c.not_before)

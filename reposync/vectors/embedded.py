@@ -1,0 +1,233 @@
+"""The embedded engine as its users see it: one process for all of the machine that share a state folder.
+
+Imports nothing heavy: a command starts the engine first, and imports Qdrant's client (a second) while it comes up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import sysconfig
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from reposync.errors import IndexUnavailable
+from reposync.vectors.engine.files import EXIT_LOCKED, LOCK, LOG, RECORD, REVISION
+
+START_SECONDS = 60.0  # a folder of a million points is read in less
+_POLL_SECONDS = 0.005
+_ANSWER_SECONDS = 2.0
+_DEFAULT_IDLE_SECONDS = 60.0
+IDLE_VARIABLE = "REPOSYNC_ENGINE_IDLE_SECONDS"
+# What the engine's process needs of the environment. Tokens and passwords are none of it.
+_ENVIRONMENT = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "PYTHONPATH",
+    "PYTHONHOME",
+    "VIRTUAL_ENV",
+    "LD_LIBRARY_PATH",
+)
+
+
+class EmbeddedEngine:
+    """Finds the engine of `state_dir`, or starts it. Any number of objects and processes may do so at once: the
+    engine's own lock lets one of those started serve, and the others end."""
+
+    def __init__(self, state_dir: Path, *, idle_seconds: float | None = None) -> None:
+        """`idle_seconds`: how long an engine started by this object stays without use (0: for ever)."""
+        self.folder = state_dir.expanduser().absolute() / "index"
+        self._idle_seconds = _idle_seconds() if idle_seconds is None else idle_seconds
+        self._child: int | None = None
+        self._starting = threading.Lock()
+
+    def ensure_started(self) -> None:
+        """Start the engine where none answers, and return at once. Raises IndexUnavailable where it cannot start."""
+        self._step()
+
+    def address(self, *, timeout_seconds: float = START_SECONDS) -> str:
+        """Path of the socket of an engine that answers, started where necessary. Blocks. Raises IndexUnavailable."""
+        deadline = time.monotonic() + timeout_seconds
+        while (found := self._step()) is None:
+            self._check(deadline, timeout_seconds)
+            time.sleep(_POLL_SECONDS)
+        return found
+
+    async def address_async(self, *, timeout_seconds: float = START_SECONDS) -> str:
+        """As `address`, without blocking the event loop."""
+        deadline = time.monotonic() + timeout_seconds
+        while (found := await asyncio.to_thread(self._step)) is None:
+            self._check(deadline, timeout_seconds)
+            await asyncio.sleep(_POLL_SECONDS)
+        return found
+
+    def stop(self, *, timeout_seconds: float = 30.0) -> None:
+        """Ask a running engine to end, and wait until its folder is free. Others that use it start it again."""
+        deadline = time.monotonic() + timeout_seconds
+        if record := self._record():
+            with contextlib.suppress(OSError):
+                _exchange(record["address"], "POST /engine/end")
+        while not self._is_free():
+            self._check(deadline, timeout_seconds)
+            time.sleep(_POLL_SECONDS)
+        self._reap()
+
+    def _step(self) -> str | None:
+        """One look at the engine: its address, or None while it comes up."""
+        with self._starting:
+            record = self._record()
+            try:
+                identity = _exchange(record["address"], "GET /engine") if record else None
+            except TimeoutError:
+                return None  # it lives, and is busy
+            except OSError:
+                identity = None
+            if identity is not None and identity.get("revision") == REVISION:
+                self._reap()
+                return str(identity["address"])
+            if identity is not None:
+                self._replace(identity)
+            if self._reap():
+                self._child = self._spawn()
+            return None
+
+    def _replace(self, identity: dict[str, Any]) -> None:
+        """An engine of another version of this package: an older one makes way."""
+        if identity.get("revision", 0) > REVISION:
+            raise IndexUnavailable(
+                f"The embedded engine in {self.folder} was started by a newer version of reposync.",
+                remedy="Upgrade this one, or wait until the newer one is done.",
+            )
+        with contextlib.suppress(OSError):
+            _exchange(identity["address"], "POST /engine/end")
+
+    def _record(self) -> dict[str, Any] | None:
+        try:
+            record = json.loads((self.folder / RECORD).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and str(record.get("address", "")).startswith("/") else None
+
+    def _is_free(self) -> bool:
+        import fcntl
+
+        try:
+            descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    def _spawn(self) -> int:
+        """In a session of its own: Ctrl-C ends the command, not the engine in the middle of a write."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
+        program = [
+            sys.executable,
+            "-P",
+            "-m",
+            "reposync.vectors.engine",
+            str(self.folder),
+            "--idle",
+            str(self._idle_seconds),
+        ]
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, log, 1),
+            (os.POSIX_SPAWN_DUP2, log, 2),
+        ]
+        # A command may block signals in the thread that starts the engine; the engine must hear them.
+        options: dict[str, Any] = {
+            "file_actions": files,
+            "setsigmask": [],
+            "setsigdef": [signal.SIGINT, signal.SIGTERM],
+        }
+        try:
+            try:
+                return os.posix_spawn(sys.executable, program, _environment(), setsid=True, **options)
+            except NotImplementedError:  # a C library that is older than sessions in posix_spawn
+                return os.posix_spawn(sys.executable, program, _environment(), **options)
+        except OSError as error:
+            raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
+        finally:
+            os.close(log)
+
+    def _reap(self) -> bool:
+        """True where no child of this object is on its way. Raises IndexUnavailable where it failed to come up."""
+        if self._child is None:
+            return True
+        try:
+            ended, status = os.waitpid(self._child, os.WNOHANG)
+        except ChildProcessError:
+            ended, status = self._child, 0
+        if not ended:
+            return False
+        self._child = None
+        code = os.waitstatus_to_exitcode(status)
+        if code > 0 and code != EXIT_LOCKED:
+            raise self._unavailable(f"ended with status {code} while starting{self._last_words()}")
+        return True
+
+    def _check(self, deadline: float, timeout_seconds: float) -> None:
+        if time.monotonic() > deadline:
+            raise self._unavailable(f"did not answer within {timeout_seconds:.0f} s")
+
+    def _last_words(self) -> str:
+        try:
+            lines = (self.folder / LOG).read_text(errors="replace").strip().splitlines()
+        except OSError:
+            return ""
+        return f": {lines[-1]}" if lines else ""
+
+    def _unavailable(self, what: str) -> IndexUnavailable:
+        return IndexUnavailable(f"The embedded engine in {self.folder} {what}.", remedy=f"See {self.folder / LOG}.")
+
+
+def _exchange(address: str, request: str) -> dict[str, Any] | None:
+    """One request over the socket; None where the answer makes no sense. Raises OSError, TimeoutError."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_ANSWER_SECONDS)
+        connection.connect(address)
+        connection.sendall(
+            f"{request} HTTP/1.1\r\nHost: engine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
+        )
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    try:
+        result = json.loads(answer.partition(b"\r\n\r\n")[2])["result"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return result if isinstance(result, dict) else None
+
+
+def _idle_seconds() -> float:
+    try:
+        return max(0.0, float(os.environ.get(IDLE_VARIABLE, _DEFAULT_IDLE_SECONDS)))
+    except ValueError:
+        return _DEFAULT_IDLE_SECONDS
+
+
+def _environment() -> dict[str, str]:
+    environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+    package_root = str(Path(__file__).resolve().parents[2])
+    if package_root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        # Run from a checkout: the engine has to find the same package.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), package_root]))
+    return environment

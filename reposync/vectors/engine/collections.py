@@ -1,0 +1,205 @@
+"""Collections on disk: one shard of the engine each, under the catalogue."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from pathlib import Path
+
+import qdrant_edge as edge
+
+from reposync.vectors.engine.catalogue import Catalogue, CollectionEntry, sync_folder
+from reposync.vectors.engine.operations import Change
+from reposync.vectors.engine.refusal import Json, Refusal, bad, fields, items, need, not_found, text
+from reposync.vectors.engine.schema import Schema, describe, edge_config, read_index, read_schema
+
+log = logging.getLogger(__name__)
+
+_ALIAS_ACTIONS = {
+    "create_alias": ("collection_name", "alias_name"),
+    "delete_alias": ("alias_name",),
+    "rename_alias": ("old_alias_name", "new_alias_name"),
+}
+
+
+class Collection:
+    """An open collection. The engine's own errors come out as Refusal: they are about the request as a rule."""
+
+    def __init__(self, name: str, schema: Schema, shard: edge.EdgeShard) -> None:
+        self.name = name
+        self.schema = schema
+        self.shard = shard
+        self.operations = 0
+
+    def apply(self, change: Change) -> None:
+        """Applied and safe against the death of this process; safe against a power cut after `flush`."""
+        if change.points:
+            self._must_exist(change)
+        self.shard.update(change.operation)
+        self.operations += 1
+
+    def _must_exist(self, change: Change) -> None:
+        found = {str(each.id) for each in self.shard.retrieve(list(change.points), False, False)}
+        for point in change.points:
+            if str(point) not in found and str(uuid.UUID(str(point)) if isinstance(point, str) else point) not in found:
+                raise not_found(f"No point with id {point} found")
+
+    def flush(self) -> None:
+        self.shard.flush()
+
+
+class Collections:
+    """All collections of one folder. The caller holds the folder's lock; nothing here is safe for threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens what is there. One collection that cannot be opened does not keep the others closed.
+
+        Raises OSError, ValueError where the catalogue itself cannot be read.
+        """
+        self._folder = folder
+        self._catalogue = Catalogue.load(folder)
+        self._open: dict[str, Collection] = {}
+        self._broken: dict[str, str] = {}
+        self._remove_left_over()
+        for name, entry in self._catalogue.collections.items():
+            self._load(name, entry)
+
+    def _remove_left_over(self) -> None:
+        """Folders of collections that were being made or deleted when the process died."""
+        known = {entry.folder for entry in self._catalogue.collections.values()}
+        for folder in self._folder.glob("collection-*"):
+            if folder.name not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _load(self, name: str, entry: CollectionEntry) -> None:
+        path = self._folder / entry.folder
+        # What a killed optimization leaves; nobody else is in this folder.
+        shutil.rmtree(path / "temp_segments", ignore_errors=True)
+        try:
+            shard = edge.EdgeShard.load(str(path))
+            self._open[name] = Collection(name, read_schema(entry.request), shard)
+        except Exception as error:  # noqa: BLE001 - the engine raises bare Exception
+            log.error("Collection %s cannot be opened: %s", name, error)  # noqa: TRY400 - a Rust error has no trace
+            self._broken[name] = str(error)
+
+    def names(self) -> list[str]:
+        return list(self._catalogue.collections)
+
+    def aliases(self, of: str | None = None) -> list[Json]:
+        return [
+            {"alias_name": alias, "collection_name": name}
+            for alias, name in self._catalogue.aliases.items()
+            if of is None or name == of
+        ]
+
+    def exists(self, name: str) -> bool:
+        return self._catalogue.aliases.get(name, name) in self._catalogue.collections
+
+    def get(self, name: str) -> Collection:
+        """By name or alias. Raises Refusal: 404, or 500 where the collection is damaged."""
+        real = self._catalogue.aliases.get(name, name)
+        if real in self._broken:
+            raise Refusal(500, f"Service internal error: collection `{real}` is damaged: {self._broken[real]}")
+        if real not in self._open:
+            raise not_found(f"Collection `{name}` doesn't exist!")
+        return self._open[real]
+
+    def create(self, name: str, request: Json) -> None:
+        if self.exists(name):
+            raise Refusal(409, f"Wrong input: Collection `{name}` already exists!")
+        if not name or len(name) > 255 or any(each in '<>:"/\\|?*\0' or ord(each) < 32 for each in name):
+            raise bad(f"collection name {name!r} holds a character that is not allowed, or is too long")
+        schema = read_schema(request)
+        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.request)
+        path = self._folder / entry.folder
+        path.mkdir(mode=0o700)
+        shard = edge.EdgeShard.create(str(path), edge_config(schema))
+        shard.flush()
+        sync_folder(self._folder)
+        self._catalogue.collections[name] = entry
+        self._catalogue.save(self._folder)
+        self._open[name] = Collection(name, schema, shard)
+
+    def delete(self, name: str) -> bool:
+        """False where there was none. Goes by name, never by alias, as on a server."""
+        entry = self._catalogue.collections.pop(name, None)
+        if entry is None:
+            return False
+        self._catalogue.aliases = {alias: to for alias, to in self._catalogue.aliases.items() if to != name}
+        self._catalogue.save(self._folder)
+        self._broken.pop(name, None)
+        if collection := self._open.pop(name, None):
+            collection.shard.close()
+        shutil.rmtree(self._folder / entry.folder, ignore_errors=True)
+        return True
+
+    def update(self, name: str, request: Json) -> None:
+        """Merge into the collection's metadata; nothing else of a collection can be changed here."""
+        collection = self.get(name)
+        beyond = ("vectors", "optimizers_config", "params", "hnsw_config", "quantization_config", "sparse_vectors")
+        present = fields(request, "collection update", ("metadata",), beyond=(*beyond, "strict_mode_config"))
+        changes = present.get("metadata", {})
+        if not isinstance(changes, dict):
+            raise bad("metadata must be an object")
+        collection.schema = collection.schema.with_metadata(changes)
+        self._catalogue.collections[collection.name].request = collection.schema.request
+        self._catalogue.save(self._folder)
+
+    def change_aliases(self, request: Json) -> None:
+        """All actions or none."""
+        aliases = dict(self._catalogue.aliases)
+        for action in items(
+            need(fields(request, "aliases", ("actions",)), "actions", "aliases"), "actions", _alias_action
+        ):
+            self._change_alias(aliases, *action)
+        self._catalogue.aliases = aliases
+        self._catalogue.save(self._folder)
+
+    def _change_alias(self, aliases: dict[str, str], kind: str, names: dict[str, str]) -> None:
+        if kind == "create_alias":
+            if names["collection_name"] not in self._catalogue.collections:
+                raise not_found(f"Collection `{names['collection_name']}` doesn't exist!")
+            if names["alias_name"] in self._catalogue.collections:
+                raise Refusal(409, f"Wrong input: Collection `{names['alias_name']}` already exists!")
+            aliases[names["alias_name"]] = names["collection_name"]
+        elif kind == "delete_alias":
+            aliases.pop(names["alias_name"], None)
+        elif names["old_alias_name"] not in aliases:
+            raise not_found(f"Alias {names['old_alias_name']} does not exists!")
+        else:
+            aliases[names["new_alias_name"]] = aliases.pop(names["old_alias_name"])
+
+    def create_index(self, name: str, request: Json) -> None:
+        collection = self.get(name)
+        field_name, params, said = read_index(request)
+        collection.apply(Change(edge.UpdateOperation.create_field_index(field_name, params)))
+        collection.flush()
+        self._catalogue.collections[collection.name].indexes[field_name] = said
+        self._catalogue.save(self._folder)
+
+    def delete_index(self, name: str, field_name: str) -> None:
+        collection = self.get(name)
+        collection.apply(Change(edge.UpdateOperation.delete_field_index(field_name)))
+        collection.flush()
+        self._catalogue.collections[collection.name].indexes.pop(field_name, None)
+        self._catalogue.save(self._folder)
+
+    def describe(self, name: str) -> Json:
+        collection = self.get(name)
+        return describe(collection.schema, self._catalogue.collections[collection.name].indexes, collection.shard)
+
+    def close(self) -> None:
+        """Durable on return."""
+        for collection in self._open.values():
+            collection.shard.flush()
+            collection.shard.close()
+        self._open.clear()
+
+
+def _alias_action(value: Json) -> tuple[str, dict[str, str]]:
+    kind = next(iter(value), "") if isinstance(value, dict) and len(value) == 1 else ""
+    if kind not in _ALIAS_ACTIONS:
+        raise bad(f"each alias action must be an object with one of {', '.join(_ALIAS_ACTIONS)}")
+    present = fields(value[kind], kind, _ALIAS_ACTIONS[kind])
+    return kind, {name: text(need(present, name, kind), name) for name in _ALIAS_ACTIONS[kind]}

@@ -1,0 +1,183 @@
+"""The index port on Qdrant's client: a server and the embedded engine answer the same requests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+from qdrant_client import AsyncQdrantClient
+
+from reposync.embedding.port import EmbeddingSpec, Matrix
+from reposync.errors import IndexUnavailable, VectorIndexError
+from reposync.vectors import filters
+from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection
+from reposync.vectors.encoding import write_requests
+from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
+from reposync.vectors.filters import Filter
+from reposync.vectors.port import DENSE, FileWrite, SearchHit, SearchQuery, WriteScope
+from reposync.vectors.search import Search
+from reposync.vectors.settings import IndexSettings
+
+_HASHES_A_PAGE = 512
+_VECTORS_A_PAGE = 128
+_MULTIVECTORS_A_PAGE = 32
+_IDS_A_PAGE = 4_000
+_SELECTED_A_REQUEST = 1_000
+
+
+class QdrantIndex:
+    """One collection of one Qdrant; fills `reposync.vectors.port.Index`."""
+
+    def __init__(self, client: AsyncQdrantClient, settings: IndexSettings, patience: Patience) -> None:
+        self._client = client
+        self._settings = settings
+        self._patience = patience
+        self._spec: EmbeddingSpec | None = None
+
+    async def ensure(self, spec: EmbeddingSpec) -> str:
+        try:
+            collection = await self._describe()
+        except CollectionMissing:
+            collection = await self._create(spec)
+        identity = identity_of(collection, spec, self._settings.collection, self._patience.where)
+        for field, schema in PAYLOAD_INDEXES.items():
+            if field not in collection["payload_schema"]:
+                body = {"field_name": field, "field_schema": schema}
+                await self._request(f"index the payload field {field}", "PUT", "/index", body, wait=True)
+        self._spec = spec
+        return identity
+
+    async def _describe(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._request("look at the collection", "GET", "")
+        return found
+
+    async def _create(self, spec: EmbeddingSpec) -> dict[str, Any]:
+        """Of two processes that make it at once, the second finds what the first made: one identity."""
+        with contextlib.suppress(AlreadyExists):
+            await self._request("make the collection", "PUT", "", new_collection(spec, self._settings))
+        return await self._describe()
+
+    async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
+        found: dict[str, Matrix] = {}
+        asked = list(dict.fromkeys(content_hashes))
+        for start in range(0, len(asked), _HASHES_A_PAGE):
+            await self._find_vectors(asked[start : start + _HASHES_A_PAGE], found)
+        return found
+
+    async def _find_vectors(self, hashes: list[str], found: dict[str, Matrix]) -> None:
+        multivector = self._spec is None or self._spec.multivector
+        limit = _MULTIVECTORS_A_PAGE if multivector else _VECTORS_A_PAGE
+        while hashes:
+            # A hash may stand in thousands of points (a licence in every file): each page asks for the rest alone.
+            page = await self._request(
+                "look for known vectors",
+                "POST",
+                "/points/scroll",
+                {
+                    "filter": {"must": [filters.one_of(filters.CONTENT_HASH, hashes), {"has_vector": DENSE}]},
+                    "limit": limit,
+                    "with_payload": [filters.CONTENT_HASH],
+                    "with_vector": [DENSE],
+                },
+            )
+            for point in page["points"]:
+                content_hash = point["payload"]["metadata"]["content_hash"]
+                if content_hash not in found:
+                    found[content_hash] = np.array(point["vector"][DENSE], dtype=np.float32, ndmin=2)
+            if page["next_page_offset"] is None:
+                return
+            hashes = [each for each in hashes if each not in found]
+
+    async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
+        requests = write_requests(scope, files, multivector=self._spec is not None and self._spec.multivector)
+        # Encoding 256 points takes some 10 ms, which the event loop is not to wait for.
+        while (request := await asyncio.to_thread(next, requests, None)) is not None:
+            results = await self._write("store points", "/points/batch", request.body)
+            if len(results) != request.operations:
+                raise VectorIndexError(
+                    f"{self._patience.where} answered {len(results)} of {request.operations} writes."
+                )
+
+    async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
+        for page in _pages(paths):
+            await self._delete(filters.points_of_paths(scope, page))
+
+    async def remove_points(self, scope: WriteScope, ids: Sequence[str]) -> None:
+        for page in _pages(ids):
+            await self._delete(filters.points_by_id(scope, page))
+
+    async def remove_repository(self, repository_id: str) -> None:
+        await self._delete(filters.points_of_repository(repository_id))
+
+    async def _delete(self, selected: Filter) -> None:
+        await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}))
+
+    async def _write(self, what: str, path: str, body: bytes) -> list[Any]:
+        """Raises IndexUnavailable where Qdrant took the write but did not say in time that it is done."""
+
+        async def attempt() -> list[Any]:
+            answer = await self._send("POST", path, body, wait=True)
+            results = answer if isinstance(answer, list) else [answer]
+            for result in results:
+                status = result.get("status") if isinstance(result, dict) else None
+                if status != "completed":
+                    raise IndexUnavailable(f"{self._patience.where}: could not {what}: its status is {status}.")
+            return results
+
+        return await self._patience.call(what, attempt)
+
+    async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
+        if repository_id is not None:
+            counted: Filter | None = filters.points_of_repository(repository_id, epoch=epoch)
+        else:
+            counted = None if epoch is None else {"must": [filters.equals(filters.EPOCH, epoch)]}
+        answer = await self._request("count points", "POST", "/points/count", {"filter": counted, "exact": True})
+        return int(answer["count"])
+
+    async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[str]]:
+        request = {
+            "filter": filters.points_of_repository(repository_id),
+            "limit": _IDS_A_PAGE,
+            "with_payload": False,
+            "with_vector": False,
+        }
+        offset: Any = None
+        while True:
+            page = await self._request("list points", "POST", "/points/scroll", request | {"offset": offset})
+            if page["points"]:
+                yield [str(point["id"]) for point in page["points"]]
+            if (offset := page["next_page_offset"]) is None:
+                return
+
+    async def search(self, query: SearchQuery) -> list[SearchHit]:
+        return await Search(self._request, query).hits()
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _request(self, what: str, method: str, path: str, body: Any = None, *, wait: bool = False) -> Any:
+        content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        return await self._patience.call(what, lambda: self._send(method, path, content, wait=wait))
+
+    async def _send(self, method: str, path: str, content: bytes | None, *, wait: bool) -> Any:
+        """The result in Qdrant's answer, by the client's own request but past its models: bytes in, plain JSON out."""
+        answer: dict[str, Any] = await self._client.http.client.request(
+            type_=dict[str, Any],
+            method=method,
+            url="/collections/{collection_name}" + path,
+            path_params={"collection_name": self._settings.collection},
+            params={"wait": "true"} if wait else {},
+            content=content,
+            headers={"content-type": "application/json"} if content is not None else {},
+        )
+        if "result" not in answer:
+            raise VectorIndexError(f"{self._patience.where} answered without a result.")
+        return answer["result"]
+
+
+def _pages(selected: Sequence[str]) -> list[Sequence[str]]:
+    return [selected[start : start + _SELECTED_A_REQUEST] for start in range(0, len(selected), _SELECTED_A_REQUEST)]

@@ -1,0 +1,106 @@
+"""One search: hybrid by reciprocal rank fusion, and globs over paths, which Qdrant has not."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from pathspec import GitIgnoreSpec
+
+from reposync.errors import UsageError, VectorIndexError
+from reposync.vectors import filters
+from reposync.vectors.port import DENSE, SPARSE, SearchHit, SearchQuery
+
+# Ranks that each kind of vector hands to the fusion: deep enough that a hit that one kind ranks low and the other
+# high is found, and so that the first page does not depend on the page's size.
+_LEAST_CANDIDATES = 50
+_CANDIDATES_A_HIT = 4
+# How much more is fetched in each round while a glob leaves too few.
+_GROWTH = 4
+
+
+class Ask(Protocol):
+    async def __call__(self, what: str, method: str, path: str, body: Any) -> Any: ...
+
+
+class Search:
+    """Raises UsageError for a glob that is none."""
+
+    def __init__(self, ask: Ask, query: SearchQuery) -> None:
+        self._ask = ask
+        self._query = query
+        self._filter = filters.searched(query)
+        self._glob = _glob(query.path_glob)
+
+    async def hits(self) -> list[SearchHit]:
+        """Best first."""
+        if self._query.limit < 1:
+            return []
+        if self._glob is None:
+            return [_hit(point) for point in await self._points(self._query.limit, True)]
+        return await self._matching(self._glob)
+
+    async def _matching(self, glob: GitIgnoreSpec) -> list[SearchHit]:
+        """Exact: what is fetched grows until enough of it matches or there is no more. Texts follow for hits alone."""
+        limit = self._query.limit * _GROWTH
+        while True:
+            points = await self._points(limit, [filters.PATH])
+            matching = [point for point in points if glob.match_file(_metadata(point)["path"])][: self._query.limit]
+            if len(matching) == self._query.limit or len(points) < limit:
+                break
+            limit *= _GROWTH
+        if not matching:
+            return []
+        body = {"ids": [point["id"] for point in matching], "with_payload": True}
+        found = await self._ask("read what was found", "POST", "/points", body)
+        payloads = {point["id"]: point["payload"] for point in found}
+        # A point may be deleted in between: then it is no hit any more.
+        return [_hit(each | {"payload": payloads[each["id"]]}) for each in matching if each["id"] in payloads]
+
+    async def _points(self, limit: int, with_payload: bool | list[str]) -> list[dict[str, Any]]:
+        body = self._ranking(limit) | {"limit": limit, "with_payload": with_payload}
+        answer = await self._ask("search", "POST", "/points/query", body)
+        points: list[dict[str, Any]] = answer["points"]
+        return points
+
+    def _ranking(self, limit: int) -> dict[str, Any]:
+        query = self._query
+        sparse = {"query": {"indices": query.sparse.indices, "values": query.sparse.values}, "using": SPARSE}
+        if query.dense is None:
+            return sparse | {"filter": self._filter}
+        # One row is one vector, to a collection of multivectors too.
+        dense = {"query": query.dense[0] if len(query.dense) == 1 else query.dense, "using": DENSE}
+        if not len(query.sparse.indices):
+            return dense | {"filter": self._filter}
+        common = {"filter": self._filter, "limit": max(_LEAST_CANDIDATES, limit * _CANDIDATES_A_HIT)}
+        return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
+
+
+def _glob(pattern: str | None) -> GitIgnoreSpec | None:
+    if pattern is None:
+        return None
+    try:
+        return GitIgnoreSpec.from_lines([pattern])
+    except ValueError as error:
+        raise UsageError(f"{pattern!r} is no glob: {error}.") from error
+
+
+def _metadata(point: dict[str, Any]) -> dict[str, Any]:
+    metadata = (point.get("payload") or {}).get("metadata")
+    if not isinstance(metadata, dict) or "path" not in metadata:
+        raise VectorIndexError(f"The point {point['id']} was not written by reposync.", remedy="Delete it.")
+    return metadata
+
+
+def _hit(point: dict[str, Any]) -> SearchHit:
+    metadata = _metadata(point)
+    return SearchHit(
+        repository=metadata["repository"],
+        path=metadata["path"],
+        start_line=metadata["start_line"],
+        end_line=metadata["end_line"],
+        language=metadata["language"],
+        score=point["score"],
+        text=point["payload"]["page_content"],
+        url=metadata["url"],
+        commit=metadata["commit"],
+    )

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from reposync.store.database import Database
+from reposync.store.manifest import Manifests
+from reposync.store.repositories import Registration, Repositories, Repository
+from reposync.store.run import Run
+from reposync.store.runs import Runs
+from reposync.store.status import RunTrigger
+from tests.fixtures.databases import (  # noqa: F401
+    database,
+    database_kind,
+    database_url,
+    empty_database_url,
+    open_database,
+    postgresql,
+    upgraded_sqlite_file,
+)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The store over one database, and short ways to the states that tests start from."""
+
+    database: Database
+
+    @property
+    def repositories(self) -> Repositories:
+        return Repositories(self.database)
+
+    @property
+    def manifests(self) -> Manifests:
+        return Manifests(self.database)
+
+    @property
+    def runs(self) -> Runs:
+        return Runs(self.database)
+
+    async def repository(self, name: str = "payments", **changes: str) -> Repository:
+        registration = {
+            "name": name,
+            "location": "https://git.example.com/payments.git",
+            "source": "git",
+            "origin": "config",
+            "collection": "code",
+            **changes,
+        }
+        return await self.repositories.register(Registration(**registration))  # type: ignore[arg-type]
+
+    async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND) -> Run:
+        await self.repository(name)
+        run, created = await self.runs.enqueue(name, trigger)
+        assert created
+        return run
+
+    async def running(self, name: str = "payments", *, worker: str = "worker-1", lease_seconds: float = 60.0) -> Run:
+        run = await self.queued(name)
+        claimed = await self.runs.claim(worker, lease_seconds, run_id=run.id)
+        assert claimed is not None
+        return claimed
+
+    async def taken_over(self, run: Run, *, worker: str = "worker-2") -> Run:
+        """The run as another worker has it after the lease of the first ran out."""
+        await self.runs.expire(run)
+        claimed = await self.runs.claim(worker, 60.0, run_id=run.id)
+        assert claimed is not None
+        return claimed
+
+
+@pytest.fixture
+def store(database: Database) -> Store:  # noqa: F811
+    return Store(database)

@@ -1,0 +1,146 @@
+"""The execution log as people page through it, and the problems of a run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from reposync.errors import LeaseLost, RunNotFound, UsageError
+from reposync.store.run import Run, RunFigures, RunProblem
+from reposync.store.runs import MAX_DETAIL_CHARS, MAX_MESSAGE_CHARS
+from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+
+async def finished(store: Store, name: str, status: RunStatus = RunStatus.COMPLETED) -> Run:
+    await store.repository(name)
+    run, _ = await store.runs.enqueue(name, RunTrigger.COMMAND)
+    claimed = await store.runs.claim("worker-1", 60.0, run_id=run.id)
+    return await store.runs.finish(claimed, status, RunFigures())
+
+
+async def test_the_newest_run_is_shown_first(store: Store) -> None:
+    runs = [await finished(store, name) for name in ("a", "b", "a", "c")]
+
+    assert await store.runs.history() == runs[::-1]
+
+
+async def test_history_is_narrowed_to_a_repository_and_to_states(store: Store) -> None:
+    good = await finished(store, "a")
+    bad = await finished(store, "a", RunStatus.FAILED)
+    await finished(store, "b", RunStatus.FAILED)
+    waiting, _ = await store.runs.enqueue("a", RunTrigger.HTTP)
+
+    assert await store.runs.history("a") == [waiting, bad, good]
+    assert await store.runs.history("a", RunStatus.FAILED) == [bad]
+    assert await store.runs.history("a", FINAL) == [bad, good]
+    assert await store.runs.history(status=WAITING) == [waiting]
+    assert await store.runs.history("nowhere") == []
+
+
+async def test_pages_follow_each_other_without_gap_or_repetition_while_runs_are_added(store: Store) -> None:
+    runs = [await finished(store, name) for name in "abcdefg"]
+
+    seen = page = await store.runs.history(limit=3)
+    await finished(store, "later")
+    while page:
+        page = await store.runs.history(limit=3, before=page[-1].cursor)
+        seen = seen + page
+
+    assert seen == runs[::-1]
+
+
+@pytest.mark.parametrize("cursor", ["", "rubbish", "20260301T120000_x", "_", "20260301T250000.000000Z_x"])
+async def test_a_cursor_that_is_not_ours_is_refused(store: Store, cursor: str) -> None:
+    with pytest.raises(UsageError, match="cursor"):
+        await store.runs.history(before=cursor)
+
+
+@pytest.mark.parametrize("limit", [0, -1])
+async def test_a_page_of_nothing_is_empty(store: Store, limit: int) -> None:
+    await finished(store, "a")
+
+    assert await store.runs.history(limit=limit) == []
+
+
+async def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
+    run = await finished(store, "a")
+
+    assert await store.runs.get(run.id[:8]) == run
+    assert await store.runs.get(f" {run.id.upper()} ") == run
+
+
+async def test_a_beginning_that_fits_several_runs_is_refused(store: Store) -> None:
+    runs = [await finished(store, f"r{number}") for number in range(17)]
+    first = [run.id[0] for run in runs]
+    shared = next(digit for digit in first if first.count(digit) > 1)
+
+    with pytest.raises(RunNotFound, match="Several runs"):
+        await store.runs.get(shared)
+
+
+@pytest.mark.parametrize("run_id", ["", "  ", "%", "_", "no-such-run", "'; drop table sync_runs", "\0", "\udce9"])
+async def test_an_id_that_no_run_has_is_not_found(store: Store, run_id: str) -> None:
+    await finished(store, "a")
+
+    with pytest.raises(RunNotFound):
+        await store.runs.get(run_id)
+
+
+async def test_each_file_with_a_problem_has_one_row(store: Store) -> None:
+    run = await store.running()
+
+    await store.runs.add_problems(
+        run, [RunProblem("b.bin", "binary", "NUL bytes"), RunProblem("a.py", "failed", "one")]
+    )
+    await store.runs.add_problems(run, [RunProblem("a.py", "too_large", "2 MB"), RunProblem("c.bin", "binary", "NUL")])
+
+    problems = await store.runs.problems(run.id)
+    assert [(each.path, each.reason, each.detail) for each in problems] == [
+        ("a.py", "too_large", "2 MB"),
+        ("b.bin", "binary", "NUL bytes"),
+        ("c.bin", "binary", "NUL"),
+    ]
+    assert list((await store.runs.count_problems(run.id)).items()) == [("binary", 2), ("too_large", 1)]
+    assert await store.runs.problems(run.id, limit=1, offset=1) == [problems[1]]
+
+
+async def test_names_and_words_from_a_hostile_repository_do_not_fail_the_run(store: Store) -> None:
+    run = await store.running()
+
+    await store.runs.add_problems(
+        run, [RunProblem("a\0\udce9" + "x" * 5_000, "failed", "y\0" * 100_000), RunProblem("", "failed", "")]
+    )
+    done = await store.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_ERROR", "\0\udce9" + "z" * 100_000)
+
+    problems = await store.runs.problems(run.id)
+    assert [len(each.detail) for each in problems] == [0, MAX_DETAIL_CHARS]
+    assert problems[1].path.startswith("a␀\\udce9xxx")
+    assert done.error_message.startswith("␀\\udce9zzz")
+    assert len(done.error_message) <= MAX_MESSAGE_CHARS + len("\\udce9")
+
+
+async def test_an_attempt_that_lost_the_run_adds_no_problem(store: Store) -> None:
+    stale = await store.running()
+    await store.taken_over(stale)
+
+    with pytest.raises(LeaseLost):
+        await store.runs.add_problems(stale, [RunProblem("a.py", "failed", "late")])
+
+    assert await store.runs.problems(stale.id) == []
+
+
+async def test_old_runs_go_with_their_problems_and_what_waits_stays(store: Store) -> None:
+    run = await store.running("a")
+    await store.runs.add_problems(run, [RunProblem("a.py", "failed", "why")])
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    blocked = await finished(store, "b", RunStatus.BLOCKED)
+    waiting = await store.queued("c")
+    now = datetime.now(UTC)
+
+    assert await store.runs.purge(now - timedelta(days=30)) == 0
+    assert await store.runs.purge(now + timedelta(days=30)) == 1
+
+    assert {each.id for each in await store.runs.history()} == {blocked.id, waiting.id}
+    assert await store.runs.problems(run.id) == []

@@ -1,0 +1,141 @@
+"""The recorded files of a repository, and that only the attempt that holds the run changes them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reposync.errors import LeaseLost
+from reposync.store.manifest import ManifestRow, ManifestTotals
+from tests.integration.store.conftest import Store
+
+
+def indexed(path: str, *, chunks: int = 1, epoch: int = 1, blob_sha: str = "a" * 40) -> ManifestRow:
+    return ManifestRow(path, blob_sha, 0o100644, 120, chunks, None, "python", epoch)
+
+
+def skipped(path: str, *, reason: str = "binary", epoch: int = 1) -> ManifestRow:
+    return ManifestRow(path, "b" * 40, 0o100644, None, 0, reason, None, epoch)
+
+
+async def test_what_is_recorded_is_loaded(store: Store) -> None:
+    run = await store.running()
+    rows = [indexed("src/a.py"), skipped("logo.png"), indexed('"caf\\351.py"'), indexed("src/日本.py", chunks=3)]
+
+    await store.manifests.record(run, run.repository_id, rows)
+
+    assert await store.manifests.load(run.repository_id) == {row.path: row for row in rows}
+
+
+async def test_a_file_that_is_recorded_again_has_one_row(store: Store) -> None:
+    run = await store.running()
+    await store.manifests.record(run, run.repository_id, [indexed("a.py", blob_sha="1" * 40), skipped("b.py")])
+
+    changed = [indexed("a.py", blob_sha="2" * 40, chunks=5, epoch=2), indexed("b.py", epoch=2)]
+    await store.manifests.record(run, run.repository_id, changed)
+
+    assert await store.manifests.load(run.repository_id) == {row.path: row for row in changed}
+
+
+async def test_ten_thousand_files_are_recorded_and_forgotten_in_one_call_each(store: Store) -> None:
+    run = await store.running()
+    rows = [indexed(f"src/package_{number // 100}/module_{number}.py") for number in range(10_000)]
+
+    await store.manifests.record(run, run.repository_id, rows)
+    assert len(await store.manifests.load(run.repository_id)) == 10_000
+
+    await store.manifests.forget(run, run.repository_id, [row.path for row in rows[1:]] + ["never/there.py"])
+    assert await store.manifests.load(run.repository_id) == {rows[0].path: rows[0]}
+
+
+async def test_one_repository_does_not_see_the_files_of_another(store: Store) -> None:
+    mine, other = await store.running("mine"), await store.running("other")
+    await store.manifests.record(mine, mine.repository_id, [indexed("README.md")])
+    await store.manifests.record(other, other.repository_id, [indexed("README.md", chunks=9)])
+
+    await store.manifests.clear(other, other.repository_id)
+
+    assert await store.manifests.load(mine.repository_id) == {"README.md": indexed("README.md")}
+    assert await store.manifests.load(other.repository_id) == {}
+
+
+async def test_totals_count_what_the_index_should_hold(store: Store) -> None:
+    run = await store.running()
+    rows = [indexed("a", chunks=3, epoch=1), indexed("b", chunks=4, epoch=2), indexed("c", chunks=1, epoch=2)]
+    await store.manifests.record(
+        run, run.repository_id, [*rows, skipped("d", epoch=3), indexed("e", chunks=0, epoch=3)]
+    )
+
+    totals = await store.manifests.totals(run.repository_id)
+
+    assert totals == ManifestTotals(files=4, chunks=8, skipped=1, max_epoch=2, chunks_of_max_epoch=5)
+
+
+async def test_totals_of_a_repository_without_files_are_zero(store: Store) -> None:
+    repository = await store.repository()
+
+    assert await store.manifests.totals(repository.id) == ManifestTotals(0, 0, 0, 0, 0)
+
+
+async def test_an_attempt_that_lost_the_run_changes_no_row(store: Store) -> None:
+    stale = await store.running()
+    await store.manifests.record(stale, stale.repository_id, [indexed("kept.py")])
+    await store.taken_over(stale)
+
+    for write in (
+        store.manifests.record(stale, stale.repository_id, [indexed("late.py")]),
+        store.manifests.forget(stale, stale.repository_id, ["kept.py"]),
+        store.manifests.clear(stale, stale.repository_id),
+    ):
+        with pytest.raises(LeaseLost, match="nothing was written"):
+            await write
+
+    assert await store.manifests.load(stale.repository_id) == {"kept.py": indexed("kept.py")}
+
+
+async def test_a_removed_repository_is_not_written_to_by_the_run_that_was_busy_with_it(store: Store) -> None:
+    run = await store.running()
+    await store.manifests.record(run, run.repository_id, [indexed("a.py")])
+
+    await store.repositories.remove("payments")
+
+    with pytest.raises(LeaseLost):
+        await store.manifests.record(run, run.repository_id, [indexed("b.py")])
+    assert await store.manifests.load(run.repository_id) == {}
+
+
+async def test_long_paths_that_begin_alike_are_different_files(store: Store) -> None:
+    run = await store.running()
+    deep = "directory/" * 900
+    rows = [indexed(f"{deep}a.py"), indexed(f"{deep}b.py"), indexed("短い/" * 300 + "c.py"), indexed("d" * 512)]
+
+    await store.manifests.record(run, run.repository_id, rows)
+    assert await store.manifests.load(run.repository_id) == {row.path: row for row in rows}
+
+    await store.manifests.forget(run, run.repository_id, [rows[0].path])
+    assert await store.manifests.load(run.repository_id) == {row.path: row for row in rows[1:]}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(paths=st.sets(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=40)))
+async def test_any_path_that_git_can_have_comes_back_as_it_was(store: Store, paths: set[str]) -> None:
+    active = await store.runs.history(limit=1)
+    run = active[0] if active else await store.running()
+
+    await store.manifests.clear(run, run.repository_id)
+    await store.manifests.record(run, run.repository_id, [indexed(path) for path in sorted(paths)])
+
+    assert set(await store.manifests.load(run.repository_id)) == paths
+    await store.manifests.forget(run, run.repository_id, paths)
+    assert await store.manifests.load(run.repository_id) == {}
+
+
+async def test_a_path_that_no_database_can_hold_does_not_fail_the_run(store: Store) -> None:
+    run = await store.running()
+
+    await store.manifests.record(run, run.repository_id, [indexed("nul\0.py"), indexed("lone\udce9.py")])
+
+    assert set(await store.manifests.load(run.repository_id)) == {"nul␀.py", "lone\\udce9.py"}
+    await store.manifests.forget(run, run.repository_id, ["nul\0.py", "lone\udce9.py"])
+    assert await store.manifests.load(run.repository_id) == {}

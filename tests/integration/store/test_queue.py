@@ -1,0 +1,442 @@
+"""What a worker and a person may count on when they ask for, claim, hand back and end runs."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
+from reposync.store.runs import MAX_ATTEMPTS, RunFigures, Runs
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NEXT_TICK = TICK + timedelta(minutes=30)
+
+
+async def ended(store: Store, run, status: RunStatus = RunStatus.COMPLETED):
+    return await store.runs.finish(run, status, RunFigures())
+
+
+# Asking for a run ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_second_click_returns_the_run_that_waits_already(store: Store) -> None:
+    first = await store.queued()
+
+    second, created = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    assert (second.id, created) == (first.id, False)
+
+
+async def test_what_a_second_click_asks_for_besides_is_added_to_the_run_that_waits(store: Store) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+
+    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
+    again, _ = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
+
+    assert (run.full, run.approved, run.priority) == (True, True, 0)
+    assert (again.full, again.approved, again.priority) == (True, True, 0)
+    assert again.trigger is RunTrigger.SCHEDULE
+    assert again.scheduled_for == TICK
+
+
+async def test_clicks_at_the_same_moment_queue_one_run(store: Store) -> None:
+    await store.repository()
+
+    answers = await asyncio.gather(*(store.runs.enqueue("payments", RunTrigger.HTTP) for _ in range(12)))
+
+    assert len({run.id for run, _ in answers}) == 1
+    assert [created for _, created in answers].count(True) == 1
+    assert len(await store.runs.history()) == 1
+
+
+async def test_a_click_while_a_run_executes_queues_another_one(store: Store) -> None:
+    running = await store.running()
+
+    queued, created = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
+
+    assert created and queued.id != running.id
+    assert [run.id for run in await store.runs.active(running.repository_id)] == [running.id, queued.id]
+
+
+async def test_a_tick_that_every_pod_announces_runs_once(store: Store) -> None:
+    await store.repository()
+
+    answers = await asyncio.gather(
+        *(store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK) for _ in range(8))
+    )
+
+    assert [created for _, created in answers].count(True) == 1
+
+
+async def test_a_pod_that_is_late_does_not_repeat_a_tick_that_has_run(store: Store) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+    run = await store.runs.claim("worker-1", 60.0)
+    await ended(store, run)
+
+    late, created = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+
+    assert (late.id, late.status, created) == (run.id, RunStatus.COMPLETED, False)
+
+
+async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
+    clicked = await store.queued()
+
+    joined, _ = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+    await ended(store, await store.runs.claim("worker-1", 60.0))
+    late, created = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+
+    assert joined.id == late.id == clicked.id
+    assert not created
+
+
+async def test_ticks_that_pile_up_behind_a_busy_worker_become_one_run(store: Store) -> None:
+    await store.repository()
+    first, _ = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+
+    second, created = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=NEXT_TICK)
+
+    assert (second.id, created, second.scheduled_for) == (first.id, False, NEXT_TICK)
+    assert await store.runs.last_ticks() == {first.repository_id: NEXT_TICK}
+
+
+async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store: Store) -> None:
+    run = await store.running()
+    await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+    clicked, created = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    assert (clicked.id, created) == (run.id, False)
+    assert (await store.runs.claim("worker-1", 60.0)).id == run.id
+
+
+async def test_a_tick_respects_the_pause_before_the_next_attempt(store: Store) -> None:
+    run = await store.running()
+    await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+
+    await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+
+async def test_a_repository_that_is_not_registered_cannot_be_synced(store: Store) -> None:
+    with pytest.raises(RepositoryNotFound, match="'nowhere'"):
+        await store.runs.enqueue("nowhere", RunTrigger.HTTP)
+
+
+# Claiming -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_claimed_run_says_who_executes_it_and_until_when(store: Store) -> None:
+    queued = await store.queued()
+
+    run = await store.runs.claim("pod-1:42", 60.0)
+
+    assert run is not None
+    assert (run.id, run.status, run.worker, run.attempt) == (queued.id, RunStatus.RUNNING, "pod-1:42", 1)
+    assert run.lease_until - run.started_at == pytest.approx(timedelta(seconds=60), abs=timedelta(seconds=1))
+    assert await store.runs.get(queued.id) == run
+
+
+async def test_nothing_to_do_is_none(store: Store) -> None:
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+
+async def test_a_person_who_waits_goes_before_a_push_and_a_push_before_the_clock(store: Store) -> None:
+    for name, trigger in (("tick", RunTrigger.SCHEDULE), ("push", RunTrigger.WEBHOOK), ("click", RunTrigger.HTTP)):
+        await store.queued(name, trigger)
+
+    order = [(await store.runs.claim("worker-1", 60.0)).repository for _ in range(3)]
+
+    assert order == ["click", "push", "tick"]
+
+
+async def test_among_equals_the_oldest_goes_first(store: Store) -> None:
+    names = ["one", "two", "three"]
+    for name in names:
+        await store.queued(name)
+
+    assert [(await store.runs.claim("worker-1", 60.0)).repository for _ in names] == names
+
+
+async def test_two_runs_of_one_repository_never_execute_at_once(store: Store) -> None:
+    running = await store.running()
+    await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    await ended(store, running)
+    assert await store.runs.claim("worker-2", 60.0) is not None
+
+
+async def test_many_workers_at_once_share_the_runs_without_a_repetition(store: Store) -> None:
+    for number in range(10):
+        await store.queued(f"repository-{number}")
+
+    claimed = await asyncio.gather(*(store.runs.claim(f"worker-{number}", 60.0) for number in range(14)))
+    claimed += [await store.runs.claim("worker-late", 60.0) for _ in range(10)]
+
+    runs = [run for run in claimed if run is not None]
+    assert sorted(run.repository for run in runs) == sorted(f"repository-{number}" for number in range(10))
+
+
+async def test_a_run_that_was_asked_for_by_id_is_claimed_before_its_turn(store: Store) -> None:
+    await store.queued("first")
+    mine = await store.queued("second")
+
+    assert (await store.runs.claim("worker-1", 60.0, run_id=mine.id)).id == mine.id
+    assert await store.runs.claim("worker-1", 60.0, run_id=mine.id) is None
+
+
+# Leases -------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_heartbeat_keeps_the_run(store: Store) -> None:
+    run = await store.running(lease_seconds=-1.0)
+
+    state = await store.runs.heartbeat(run, 60.0)
+
+    assert state.lease_until > run.lease_until
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+
+async def test_a_run_whose_worker_died_is_taken_over_when_its_lease_is_over(store: Store) -> None:
+    run = await store.running(lease_seconds=-1.0)
+
+    taken = await store.runs.claim("worker-2", 60.0)
+
+    assert (taken.id, taken.worker, taken.attempt) == (run.id, "worker-2", 2)
+
+
+async def test_a_worker_known_to_be_dead_is_not_waited_for(store: Store) -> None:
+    run = await store.running(lease_seconds=3600.0)
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    await store.runs.expire(run)
+
+    assert (await store.runs.claim("worker-2", 60.0)).id == run.id
+
+
+async def test_the_lease_of_a_dead_worker_is_ended_and_not_its_successors(store: Store) -> None:
+    dead = await store.running()
+    await store.taken_over(dead)
+
+    await store.runs.expire(dead)
+
+    assert await store.runs.claim("worker-3", 60.0) is None
+
+
+async def test_a_run_that_kills_every_worker_fails_and_says_so(store: Store) -> None:
+    run = await store.running(lease_seconds=-1.0)
+    for number in range(2, MAX_ATTEMPTS + 1):
+        assert (await store.runs.claim(f"worker-{number}", -1.0)).attempt == number
+
+    assert await store.runs.claim("worker-last", 60.0) is None
+
+    dead = await store.runs.get(run.id)
+    assert (dead.status, dead.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")
+    assert f"worker-{MAX_ATTEMPTS}" in dead.error_message
+    assert dead.completed_at is not None and dead.duration_seconds is not None
+
+
+async def test_the_next_run_starts_at_once_when_the_one_before_killed_its_last_worker(store: Store) -> None:
+    await store.running(lease_seconds=-1.0)
+    for _ in range(2, MAX_ATTEMPTS + 1):
+        await store.runs.claim("worker-2", -1.0)
+    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    assert (await store.runs.claim("worker-3", 60.0, run_id=queued.id)).id == queued.id
+
+
+async def test_a_worker_that_lost_its_run_can_neither_keep_nor_end_nor_hand_it_back(store: Store) -> None:
+    stale = await store.running()
+    current = await store.taken_over(stale)
+
+    for attempt in (
+        store.runs.heartbeat(stale, 60.0),
+        store.runs.progress(stale, {"stage": "late"}),
+        store.runs.finish(stale, RunStatus.COMPLETED, RunFigures(files_processed=7)),
+        store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late"),
+        store.runs.release(stale),
+        store.runs.add_problems(stale, []),
+    ):
+        if attempt.__name__ == "add_problems":
+            await attempt  # nothing to write, nothing to lose
+            continue
+        with pytest.raises(LeaseLost, match="attempt 1 of worker-1"):
+            await attempt
+
+    assert await store.runs.get(stale.id) == current
+
+
+async def test_the_same_worker_is_fenced_from_its_own_earlier_attempt(store: Store) -> None:
+    stale = await store.running(worker="worker-1")
+    await store.taken_over(stale, worker="worker-1")
+
+    with pytest.raises(LeaseLost):
+        await store.runs.heartbeat(stale, 60.0)
+
+
+# Ends ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_finished_run_shows_what_it_did(store: Store) -> None:
+    run = await store.running()
+    figures = RunFigures(commit_before="a" * 40, commit_after="b" * 40, files_processed=3, chunks_embedded=9)
+
+    done = await store.runs.finish(run, RunStatus.COMPLETED, figures)
+
+    assert done == await store.runs.get(run.id)
+    assert (done.status, done.commit_after, done.files_processed) == (RunStatus.COMPLETED, "b" * 40, 3)
+    assert done.duration_seconds == pytest.approx((done.completed_at - done.started_at).total_seconds())
+    assert done.lease_until is None and done.is_final
+
+
+async def test_saying_twice_that_a_run_is_finished_changes_nothing(store: Store) -> None:
+    run = await store.running()
+    once = await store.runs.finish(run, RunStatus.COMPLETED, RunFigures(files_processed=3))
+
+    assert await store.runs.finish(run, RunStatus.COMPLETED, RunFigures()) == once
+    with pytest.raises(LeaseLost):
+        await store.runs.finish(run, RunStatus.FAILED, RunFigures())
+
+
+async def test_a_run_does_not_finish_as_something_that_is_no_end(store: Store) -> None:
+    run = await store.running()
+
+    with pytest.raises(ValueError, match="retrying"):
+        await store.runs.finish(run, RunStatus.RETRYING, RunFigures())
+
+
+async def test_a_failure_that_may_pass_is_tried_again_later(store: Store) -> None:
+    run = await store.running()
+
+    waits = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+    again = await store.runs.claim("worker-2", 60.0)
+
+    assert (waits.status, waits.error_code) == (RunStatus.RETRYING, "SOURCE_UNAVAILABLE")
+    assert (again.id, again.attempt) == (run.id, 2)
+
+
+async def test_the_last_attempt_that_fails_ends_the_run(store: Store) -> None:
+    run = await store.running()
+    for _ in range(MAX_ATTEMPTS - 1):
+        await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+        run = await store.runs.claim("worker-1", 60.0)
+
+    over = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+
+    assert (over.status, over.error_message) == (RunStatus.FAILED, "GitLab answered 503.")
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+
+async def test_pods_that_are_replaced_again_and_again_do_not_use_up_the_attempts(store: Store) -> None:
+    run = await store.running()
+    for _ in range(MAX_ATTEMPTS * 2):
+        assert (await store.runs.release(run)).status is RunStatus.QUEUED
+        run = await store.runs.claim("worker-1", 60.0)
+
+    assert (await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.RETRYING
+
+
+async def test_a_run_that_is_handed_back_stands_beside_one_that_was_queued_meanwhile(store: Store) -> None:
+    run = await store.running()
+    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    released = await store.runs.release(run)
+
+    assert released.status is RunStatus.RETRYING
+    first = await store.runs.claim("worker-2", 60.0)
+    await ended(store, first)
+    second = await store.runs.claim("worker-2", 60.0)
+    assert {first.id, second.id} == {run.id, queued.id}
+
+
+async def test_a_waiting_run_is_cancelled_at_once(store: Store) -> None:
+    run = await store.queued()
+
+    cancelled = await store.runs.request_cancel(run.id)
+
+    assert cancelled.status is RunStatus.CANCELLED and cancelled.completed_at is not None
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+
+async def test_a_running_run_hears_of_its_cancellation_at_the_next_heartbeat(store: Store) -> None:
+    run = await store.running()
+
+    assert (await store.runs.request_cancel(run.id)).status is RunStatus.RUNNING
+
+    assert (await store.runs.heartbeat(run, 60.0)).cancel_requested
+    assert (await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.CANCELLED
+
+
+async def test_a_cancelled_run_is_not_started_again_when_its_worker_stops(store: Store) -> None:
+    run = await store.running()
+    await store.runs.request_cancel(run.id)
+
+    assert (await store.runs.release(run)).status is RunStatus.CANCELLED
+
+
+async def test_a_cancelled_run_whose_worker_died_is_not_taken_over(store: Store) -> None:
+    run = await store.running(lease_seconds=-1.0)
+    await store.runs.request_cancel(run.id)
+
+    assert await store.runs.claim("worker-2", 60.0) is None
+    assert (await store.runs.get(run.id)).status is RunStatus.CANCELLED
+
+
+async def test_cancelling_a_finished_run_leaves_it_as_it_is(store: Store) -> None:
+    done = await ended(store, await store.running())
+
+    assert await store.runs.request_cancel(done.id) == done
+
+
+async def test_an_approved_run_goes_on_and_knows_that_it_may_delete(store: Store) -> None:
+    run = await store.running()
+    await ended(store, run, RunStatus.BLOCKED)
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+    approved = await store.runs.approve(run.id)
+
+    assert (approved.id, approved.status, approved.approved) == (run.id, RunStatus.QUEUED, True)
+    claimed = await store.runs.claim("worker-1", 60.0)
+    assert claimed.approved and claimed.attempt == 2
+
+
+async def test_only_a_blocked_run_can_be_approved(store: Store) -> None:
+    run = await store.queued()
+
+    with pytest.raises(UsageError, match="is queued"):
+        await store.runs.approve(run.id)
+    with pytest.raises(RunNotFound):
+        await store.runs.approve("no-such-run")
+
+
+async def test_a_blocked_run_can_be_declined(store: Store) -> None:
+    run = await store.running()
+    await ended(store, run, RunStatus.BLOCKED)
+
+    assert (await store.runs.request_cancel(run.id)).status is RunStatus.CANCELLED
+
+
+async def test_progress_is_what_the_worker_last_said(store: Store) -> None:
+    run = await store.running()
+
+    await store.runs.progress(run, {"stage": "read", "done": 1})
+    await store.runs.progress(run, {"stage": "store", "path": "caf\udce9\0.py"})
+
+    assert (await store.runs.get(run.id)).progress == {"stage": "store", "path": "caf\udce9\0.py"}
+
+
+async def test_another_connection_sees_what_this_one_wrote(store: Store, open_database) -> None:
+    run = await store.running()
+
+    other = Runs(await open_database())
+
+    assert await other.get(run.id) == run

@@ -1,0 +1,205 @@
+"""What is registered, what a second registration changes, and what a run may write about a repository."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+
+from reposync.errors import LeaseLost, RepositoryNotFound, UsageError
+from reposync.store.manifest import ManifestRow
+from reposync.store.repositories import Registration, repository_id
+from reposync.store.run import Run
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
+
+
+async def published(store: Store, run: Run, **changes: object):
+    what = {
+        "commit": "c" * 40,
+        "committed_at": WHEN - timedelta(hours=1),
+        "index_identity": "index-1",
+        "fingerprint": "settings-1",
+        "attributes": {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]},
+        "when": WHEN,
+        **changes,
+    }
+    return await store.repositories.publish(run, run.repository_id, **what)
+
+
+async def test_a_registered_repository_is_found_by_name_and_by_id(store: Store) -> None:
+    registered = await store.repository("payments", cron_expression="*/30 * * * *")
+
+    assert await store.repositories.get("payments") == registered
+    assert await store.repositories.by_id(registered.id) == registered
+    assert registered.id == repository_id("payments")
+    assert (registered.is_active, registered.epoch, registered.last_commit) == (True, 0, None)
+
+
+async def test_a_name_that_is_not_registered_is_not_found(store: Store) -> None:
+    for search in (store.repositories.get("nowhere"), store.repositories.by_id("nowhere")):
+        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
+            await search
+    for change in (store.repositories.remove, store.repositories.resume, store.repositories.deactivate):
+        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
+            await change("nowhere")
+
+
+async def test_repositories_are_listed_by_name(store: Store) -> None:
+    for name in ("b", "c", "a"):
+        await store.repository(name)
+
+    assert [repository.name for repository in await store.repositories.list()] == ["a", "b", "c"]
+
+
+async def test_registering_again_unchanged_touches_nothing(store: Store) -> None:
+    first = await store.repository()
+
+    assert await store.repository() == first
+
+
+async def test_a_changed_schedule_keeps_what_was_synced(store: Store) -> None:
+    run = await store.running()
+    synced = await published(store, run)
+
+    changed = await store.repository(cron_expression="0 3 * * *")
+
+    assert changed.cron_expression == "0 3 * * *"
+    assert replace(changed, cron_expression=None, updated_at=synced.updated_at) == synced
+
+
+@pytest.mark.parametrize("change", [{"location": "https://new.example.com/x.git"}, {"collection": "other"}])
+async def test_a_moved_repository_is_compared_afresh_against_the_manifest_it_has(store: Store, change: dict) -> None:
+    run = await store.running()
+    await store.manifests.record(run, run.repository_id, [FILE])
+    await published(store, run)
+
+    moved = await store.repository(**change)
+
+    assert moved.last_commit is None
+    assert await store.manifests.load(moved.id) == {"a.py": FILE}
+
+
+async def test_another_branch_is_compared_afresh(store: Store) -> None:
+    await store.repository(branch="main")
+    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND)
+    assert (await published(store, await store.runs.claim("worker-1", 60.0, run_id=run.id))).last_commit is not None
+
+    assert (await store.repository(branch="main")).last_commit is not None
+    assert (await store.repository(branch="develop")).last_commit is None
+
+
+async def test_a_paused_repository_stays_paused_when_the_registry_is_read_again(store: Store) -> None:
+    await store.repository()
+    await store.repositories.pause("payments", "being moved")
+
+    again = await store.repository()
+
+    assert (again.is_active, again.paused_reason) == (False, "being moved")
+    resumed = await store.repositories.resume("payments")
+    assert (resumed.is_active, resumed.paused_reason) == (True, None)
+
+
+async def test_a_pause_says_why(store: Store) -> None:
+    await store.repository()
+
+    with pytest.raises(UsageError, match="reason"):
+        await store.repositories.pause("payments", "")
+
+
+async def test_a_repository_that_returns_to_the_registry_is_active_again(store: Store) -> None:
+    await store.repository()
+    assert not (await store.repositories.deactivate("payments")).is_active
+
+    assert (await store.repository()).is_active
+
+
+@pytest.mark.parametrize("name", ["", "n" * 256])
+async def test_a_name_has_a_reasonable_length(store: Store, name: str) -> None:
+    with pytest.raises(UsageError, match="1 to 255 characters"):
+        await store.repositories.register(
+            Registration(name=name, location="/x", source="path", origin="command", collection="code")
+        )
+
+
+async def test_a_removed_repository_takes_its_files_along_and_leaves_its_history(store: Store) -> None:
+    done = await store.running()
+    await store.manifests.record(done, done.repository_id, [FILE])
+    await store.runs.finish(done, RunStatus.COMPLETED, await _figures())
+    running, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    await store.runs.claim("worker-1", 60.0)
+    waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    await store.repositories.remove("payments")
+
+    assert await store.repositories.list() == []
+    assert await store.manifests.load(done.repository_id) == {}
+    history = {run.id: run.status for run in await store.runs.history("payments")}
+    assert history == {
+        done.id: RunStatus.COMPLETED,
+        running.id: RunStatus.CANCELLED,
+        waiting.id: RunStatus.CANCELLED,
+    }
+
+
+async def test_each_attempt_writes_under_a_higher_epoch(store: Store) -> None:
+    run = await store.running()
+    first = await store.repositories.begin_epoch(run, run.repository_id, content_fingerprint=None)
+    taken = await store.taken_over(run)
+
+    second = await store.repositories.begin_epoch(taken, run.repository_id, content_fingerprint=None)
+
+    assert second > first > 0
+
+
+async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -> None:
+    run = await store.running()
+
+    shown = await published(store, run)
+
+    assert shown == await store.repositories.get("payments")
+    assert (shown.last_commit, shown.last_sync_at) == ("c" * 40, WHEN)
+    assert (shown.index_identity, shown.content_fingerprint) == ("index-1", "settings-1")
+    assert shown.attributes == {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]}
+
+
+async def test_attributes_come_back_exactly_whatever_bytes_they_were(store: Store) -> None:
+    run = await store.running()
+    attributes = {"nul\0/.gitattributes": ["d" * 40, "\udce9\0\u2028 ☃"]}
+
+    await published(store, run, attributes=attributes)
+
+    assert (await store.repositories.get("payments")).attributes == attributes
+
+
+async def test_times_are_utc_whatever_zone_they_were_said_in(store: Store) -> None:
+    run = await store.running()
+    tokyo = WHEN.astimezone(timezone(timedelta(hours=9)))
+
+    shown = await published(store, run, when=tokyo)
+
+    assert shown.last_sync_at == WHEN
+    assert shown.last_sync_at.utcoffset() == timedelta(0)
+
+
+async def test_an_attempt_that_lost_the_run_publishes_nothing(store: Store) -> None:
+    stale = await store.running()
+    await store.taken_over(stale)
+    before = await store.repositories.get("payments")
+
+    with pytest.raises(LeaseLost):
+        await published(store, stale)
+    with pytest.raises(LeaseLost):
+        await store.repositories.begin_epoch(stale, stale.repository_id, content_fingerprint="late")
+
+    assert await store.repositories.get("payments") == before
+
+
+async def _figures():
+    from reposync.store.run import RunFigures
+
+    return RunFigures()

@@ -1,0 +1,41 @@
+import itertools
+import os
+from collections.abc import AsyncGenerator, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.world import World
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def qdrant(tmp_path_factory: pytest.TempPathFactory) -> Generator[QdrantServer, None, None]:
+    """One engine for all tests of this process; every test has a collection of its own."""
+    with QdrantServer(tmp_path_factory.mktemp("qdrant")) as server:
+        yield server
+
+
+@pytest.fixture
+def embeddings() -> Generator[EmbeddingServer, None, None]:
+    with EmbeddingServer() as server:
+        yield server
+
+
+@pytest.fixture
+def closed_world(tmp_path: Path, qdrant: QdrantServer, embeddings: EmbeddingServer) -> World:
+    """A world whose configuration can still be written."""
+    repository = GitRepository.create(tmp_path / "project.git")
+    world = World(tmp_path, repository, embeddings, qdrant.url, f"c{os.getpid()}-{next(_numbers)}")
+    world.configure()
+    return world
+
+
+@pytest.fixture
+async def world(closed_world: World) -> AsyncGenerator[World, None]:
+    async with closed_world.opened():
+        yield closed_world

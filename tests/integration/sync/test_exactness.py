@@ -1,0 +1,173 @@
+"""After a completed run the index holds precisely the indexable files of one commit."""
+
+from tests.fixtures.repositories import Executable, Submodule, Symlink
+from tests.fixtures.world import World
+
+CODE = b"def answer():\n    return 42\n"
+
+
+def module(name: str, lines: int = 60) -> bytes:
+    return "".join(f"def {name}_{number}(value):\n    return value + {number}\n" for number in range(lines)).encode()
+
+
+async def test_a_first_sync_stores_every_file_once(world: World):
+    world.repository.commit({"a.py": CODE, "src/b.py": module("b"), "docs/read me.md": b"# Title\n\ntext\n"})
+    run = await world.completed()
+    assert await world.indexed() == await world.expected()
+    assert run.files_processed == 3
+    assert run.chunks_embedded == len(await world.points())
+
+
+async def test_an_unchanged_repository_embeds_and_stores_nothing(world: World):
+    world.repository.commit({"a.py": CODE})
+    await world.completed()
+    before = await world.points()
+    world.embeddings.forget()
+    run = await world.completed()
+    assert (run.files_processed, run.chunks_embedded, run.chunks_reused) == (0, 0, 0)
+    assert world.embeddings.log == []
+    assert await world.points() == before
+
+
+async def test_a_changed_file_is_replaced_and_the_others_stay(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    await world.completed()
+    untouched = {key for key, point in (await world.points()).items() if point["payload"]["metadata"]["path"] == "b.py"}
+    world.repository.commit({"a.py": b"def answer():\n    return 43\n"})
+    run = await world.completed()
+    assert run.files_processed == 1
+    assert await world.indexed() == await world.expected()
+    assert untouched <= (await world.points()).keys()
+
+
+async def test_a_file_that_shrank_keeps_no_tail(world: World):
+    world.repository.commit({"a.py": module("long", 200)})
+    await world.completed()
+    assert len(await world.points()) > 5
+    world.repository.commit({"a.py": CODE})
+    await world.completed()
+    assert len(await world.points()) == 1
+
+
+async def test_a_renamed_file_costs_no_embedding_call_and_its_old_path_is_gone(world: World):
+    world.repository.commit({"old.py": module("same"), "other.py": CODE})
+    await world.completed()
+    world.embeddings.forget()
+    world.repository.commit({"old.py": None, "moved/new.py": module("same")})
+    run = await world.completed()
+    assert world.embeddings.log == []
+    assert run.chunks_reused > 1
+    assert run.files_deleted == 1
+    assert await world.indexed() == await world.expected()
+
+
+async def test_a_deleted_file_leaves_no_point(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    await world.completed()
+    world.repository.commit({"b.py": None})
+    run = await world.completed()
+    assert run.files_deleted == 1
+    assert set(await world.indexed()) == {"a.py"}
+
+
+async def test_identical_files_are_embedded_once_and_both_are_found(world: World):
+    world.repository.commit({"a.py": CODE, "copy/a.py": CODE})
+    run = await world.completed()
+    assert set(await world.indexed()) == {"a.py", "copy/a.py"}
+    assert (run.chunks_embedded, run.chunks_reused) == (1, 1)
+
+
+async def test_a_force_push_to_an_unrelated_history_ends_at_the_new_tree(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    await world.completed()
+    world.repository.commit({"c.py": b"print('new root')\n"}, parents=[], replace=True)
+    await world.completed()
+    assert await world.indexed() == await world.expected()
+
+
+async def test_a_branch_that_went_backwards_ends_at_the_old_tree(world: World):
+    first = world.repository.commit({"a.py": CODE})
+    world.repository.commit({"a.py": b"def later():\n    return 1\n", "b.py": CODE})
+    await world.completed()
+    world.repository.git("update-ref", "refs/heads/main", first)
+    await world.completed()
+    assert await world.indexed() == await world.expected()
+
+
+async def test_a_symlink_is_never_followed_and_a_dangling_one_hurts_nobody(world: World, tmp_path):
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the launch code is 0000")
+    world.repository.commit(
+        {"link.txt": Symlink(str(secret)), "dangling": Symlink("nowhere"), "loop": Symlink("loop"), "a.py": CODE}
+    )
+    run = await world.completed()
+    assert set(await world.indexed()) == {"a.py"}
+    assert all("launch code" not in point["payload"]["page_content"] for point in (await world.points()).values())
+    assert await world.app.runs.count_problems(run.id) == {"symlink": 3}
+
+
+async def test_a_submodule_and_an_lfs_pointer_are_skipped_with_their_reason(world: World):
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"4" * 64 + b"\nsize 12345\n"
+    world.repository.commit(
+        {"sub": Submodule("1" * 40), "model.py": pointer, "run.sh": Executable(b"#!/bin/sh\necho\n")}
+    )
+    run = await world.completed()
+    assert set(await world.indexed()) == {"run.sh"}
+    assert await world.app.runs.count_problems(run.id) == {"submodule": 1, "lfs_pointer": 1}
+
+
+async def test_hidden_files_are_indexed_and_blank_and_binary_files_are_not(world: World):
+    world.repository.commit(
+        {
+            ".github/workflows/ci.yml": b"on: push\n",
+            ".hidden": b"text\n",
+            "empty.py": b"",
+            "blank.py": b" \n\n\t\n",
+            "data.py": b"\x00\x01\x02\xff" * 100,
+            "a.py": CODE,
+        }
+    )
+    run = await world.completed()
+    assert set(await world.indexed()) == {".github/workflows/ci.yml", ".hidden", "a.py"}
+    assert await world.app.runs.count_problems(run.id) == {"empty": 2, "binary": 1}
+
+
+async def test_skipped_files_are_not_read_and_not_reported_again(world: World):
+    world.repository.commit({"data.bin2": b"\x00\x01" * 50, "empty.py": b"", "a.py": CODE})
+    await world.completed()
+    world.repository.commit({"b.py": b"print(1)\n"})
+    run = await world.completed()
+    assert (run.files_processed, run.files_skipped) == (1, 0)
+
+
+async def test_hostile_and_unusual_paths_are_only_names(world: World):
+    names = [b"-rf", b"sp ace/na\nme.py", b"caf\xe9.py", "ümlaut/日本.py".encode(), b"a%2Fb.py", b'quo"te.py', b"\\.py"]
+    world.repository.commit({name: b"value = %d\n" % number for number, name in enumerate(names)})
+    await world.completed()
+    assert len(await world.indexed()) == len(names)
+    world.repository.commit(dict.fromkeys(names[:-1]))
+    await world.completed()
+    assert len(await world.indexed()) == 1
+
+
+async def test_two_files_whose_names_differ_in_broken_bytes_alone_both_get_in(world: World):
+    world.repository.commit({b"caf\xe9.py": b"x = 1\n", b"caf\xe8.py": b"x = 2\n"})
+    await world.completed()
+    assert len(await world.points()) == 2
+
+
+async def test_every_line_of_a_file_is_in_some_chunk(world: World):
+    text = module("covered", 300)
+    world.repository.commit({"a.py": text})
+    await world.completed()
+    lines: set[int] = set()
+    for each in await world.metadata():
+        lines.update(range(each["start_line"], each["end_line"] + 1))
+    assert lines == set(range(1, len(text.splitlines()) + 1))
+
+
+async def test_a_project_without_any_indexable_file_completes_with_no_points(world: World):
+    world.repository.commit({"empty.py": b""})
+    run = await world.completed()
+    assert run.files_processed == 0
+    assert await world.points() == {}

@@ -1,0 +1,155 @@
+"""What was lost, killed or cut off is noticed, and the next run goes on from there."""
+
+import asyncio
+import itertools
+
+import pytest
+
+from reposync.errors import LeaseLost
+from tests.fixtures.world import World, comparable
+from tests.integration.sync.test_exactness import CODE, module
+
+
+async def test_a_dropped_collection_is_noticed_and_rebuilt_although_nothing_changed(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    await world.completed()
+    before = comparable(await world.points())
+    await world.drop_collection()
+    run = await world.completed()
+    assert run.error_code == "INDEX_REBUILT"
+    assert "dropped" in str(run.error_message)
+    assert comparable(await world.points()) == before
+
+
+async def test_lost_points_are_noticed_and_only_their_files_are_read_again(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b"), "c.py": module("c")})
+    await world.completed()
+    before = comparable(await world.points())
+    lost = [key for key, each in before.items() if each["path"] == "b.py"][1:]
+    await world.delete_points(lost)
+    run = await world.completed()
+    assert run.files_processed == 1
+    assert f"lost {len(lost)} of {len(before)} points" in str(run.error_message)
+    assert comparable(await world.points()) == before
+
+
+async def test_an_index_restored_from_an_older_snapshot_with_as_many_points_is_noticed(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": b"print('b')\n"})
+    await world.completed()
+    old = (await world.points()).copy()
+    world.repository.commit({"a.py": b"def answer():\n    return 'newer'\n"})
+    await world.completed()
+    current = await world.points()
+    # Put the older state back: the newer point of a.py goes, its older one returns, the number stays the same.
+    await world.delete_points(list(current.keys() - old.keys()))
+    await world.put_points([old[key] for key in old.keys() - current.keys()])
+    assert len(await world.points()) == len(current)
+    run = await world.completed()
+    assert run.error_code == "INDEX_REBUILT"
+    assert comparable(await world.points()) == comparable(current)
+
+
+async def test_foreign_points_of_this_repository_are_taken_out(world: World):
+    world.repository.commit({"a.py": CODE})
+    await world.completed()
+    before = await world.points()
+    stranger = next(iter(before.values())) | {"id": "11111111-2222-5333-8444-555555555555"}
+    await world.put_points([stranger])
+    await world.completed()
+    assert (await world.points()).keys() == before.keys()
+
+
+async def test_a_run_that_was_cut_off_goes_on_without_embedding_anything_twice(closed_world: World):
+    world = closed_world
+    world.repository.many(300, content=lambda n: module(f"m{n}", 20))
+    async with world.opened():
+        with world.embeddings.holding():
+            running = asyncio.create_task(world.sync())
+            await asyncio.to_thread(world.embeddings.wait_for_waiting, 1)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+    async with world.opened():
+        (cut,) = await world.app.runs.history()
+        assert cut.status == "cancelled"
+        run = await world.completed()
+        assert await world.indexed() == await world.expected()
+        assert run.chunks_embedded + run.chunks_reused == len(await world.points())
+
+
+async def test_a_failed_embedding_server_fails_the_run_and_the_next_one_goes_on(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    await world.completed()
+    before = comparable(await world.points())
+    world.repository.commit({"b.py": module("changed")})
+    world.embeddings.answer_next(401, times=50)
+    run = await world.sync()
+    assert run.status == "failed"
+    assert run.error_code == "EMBEDDING_ERROR"
+    assert comparable(await world.points()) == before, "a failure loses nothing"
+    world.embeddings.forget()
+    await world.completed()
+    assert await world.indexed() == await world.expected()
+
+
+async def test_a_listing_that_lost_most_files_deletes_nothing_until_a_person_approves(world: World):
+    world.repository.many(60)
+    await world.completed()
+    before = await world.points()
+    world.repository.commit({"only.py": CODE}, replace=True)
+    run = await world.sync()
+    assert (run.status, run.error_code) == ("blocked", "DELETION_BLOCKED")
+    assert "--allow-mass-delete" in str(run.error_message)
+    assert await world.points() == before
+    await world.completed(approved=True)
+    assert set(await world.indexed()) == {"only.py"}
+
+
+async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):
+    world.repository.commit({"a.py": CODE})
+    await world.completed()
+    before = await world.points()
+    world.repository.commit({"a.py": b"print('newer')\n"})
+    with world.embeddings.holding():
+        running = asyncio.create_task(world.sync())
+        await asyncio.to_thread(world.embeddings.wait_for_waiting, 1)
+        (run, *_) = await world.app.runs.history(limit=1)
+        await world.app.runs.expire(run)
+        assert await world.app.runs.claim("somebody-else", 60, run_id=run.id)
+    with pytest.raises(LeaseLost):
+        await running
+    assert await world.points() == before
+    assert (await world.app.runs.get(run.id)).worker == "somebody-else"
+
+
+async def test_one_file_that_the_model_refuses_becomes_a_problem_and_the_others_pass(world: World):
+    world.repository.commit({"bad.py": b"poison = 1\n", "c.py": CODE, "d.py": b"d = 1\n", "e.py": b"e = 1\n"})
+    await world.app.embedder().spec()
+    # The batch of four is refused, then its first half, then its first text; the other three pass.
+    world.embeddings.answer_next(422, times=3)
+    run = await world.completed()
+    assert set(await world.indexed()) == {"c.py", "d.py", "e.py"}
+    (problem,) = await world.app.runs.problems(run.id)
+    assert (problem.path, problem.reason) == ("bad.py", "failed")
+
+
+async def test_two_syncs_at_once_make_one_index_and_never_overlap(world: World):
+    world.repository.many(50)
+    first, second = await asyncio.gather(world.sync(), world.sync())
+    assert {first.status, second.status} == {"completed"}
+    assert await world.indexed() == await world.expected()
+    runs = sorted(await world.app.runs.history(), key=lambda run: run.started_at)
+    for earlier, later in itertools.pairwise(runs):
+        assert earlier.completed_at <= later.started_at
+
+
+async def test_a_model_that_refuses_everything_fails_the_run_and_no_file_loses_its_points(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": b"b = 1\n"})
+    await world.completed()
+    before = await world.points()
+    world.repository.commit({"a.py": b"a = 2\n", "b.py": b"b = 2\n"})
+    world.embeddings.answer_next(400, times=50)
+    run = await world.sync()
+    assert (run.status, run.error_code) == ("failed", "EMBEDDING_ERROR")
+    assert "refuses every text" in str(run.error_message)
+    assert await world.points() == before

@@ -1,0 +1,96 @@
+"""A change of settings changes the index to what a fresh sync would make, and embeds no text again that it has."""
+
+from tests.fixtures.world import World, comparable
+from tests.integration.sync.test_exactness import CODE, module
+
+
+async def test_another_chunk_size_chunks_every_file_again_and_leaves_no_old_chunk(closed_world: World):
+    world = closed_world
+    world.repository.commit({"a.py": module("a"), "b.py": module("b")})
+    async with world.opened():
+        await world.completed()
+        many = len(await world.points())
+    world.configure(size=2000, overlap=100)
+    async with world.opened():
+        await world.completed()
+        assert 0 < len(await world.points()) < many
+        covered = sum(len(point["payload"]["page_content"]) for point in (await world.points()).values())
+        assert covered >= len(module("a")) + len(module("b"))
+
+
+async def test_an_excluded_folder_loses_its_points_and_comes_back_when_the_rule_goes(closed_world: World):
+    world = closed_world
+    world.repository.commit({"a.py": CODE, "gen/b.py": module("b")})
+    async with world.opened():
+        await world.completed()
+        before = comparable(await world.points())
+    world.configure(more='exclude: ["gen/"]')
+    async with world.opened():
+        run = await world.completed()
+        assert set(await world.indexed()) == {"a.py"}
+        assert await world.app.runs.count_problems(run.id) == {"excluded": 1}
+    world.configure()
+    async with world.opened():
+        await world.completed()
+        assert comparable(await world.points()) == before
+
+
+async def test_gitattributes_decide_and_are_followed_when_they_change(world: World):
+    world.repository.commit({".gitattributes": b"api/** linguist-generated\n", "api/x.py": CODE, "a.py": module("a")})
+    await world.completed()
+    assert "api/x.py" not in await world.indexed()
+    world.repository.commit({".gitattributes": None})
+    await world.completed()
+    assert "api/x.py" in await world.indexed()
+
+
+async def test_a_full_sync_reads_everything_and_embeds_nothing_that_is_known(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    await world.completed()
+    before = comparable(await world.points())
+    world.embeddings.forget()
+    run = await world.completed(full=True)
+    assert run.files_processed == 2
+    assert world.embeddings.log == []
+    assert comparable(await world.points()) == before
+
+
+async def test_a_plan_tells_what_a_sync_would_do_and_writes_nothing(world: World):
+    world.repository.commit({"a.py": CODE, "b.py": module("b"), "c.py": CODE + b"# c\n"})
+    plan = await world.preview()
+    assert (plan.files_to_store, plan.files_unchanged, plan.commit_before) == (3, 0, None)
+    assert plan.chunks_to_embed == plan.chunks
+    assert await world.app.repositories.list() == []
+    assert await world.app.runs.history() == []
+    assert world.embeddings.log == [] or all(each.inputs == 1 for each in world.embeddings.log)
+    run = await world.completed()
+    assert run.chunks_embedded == plan.chunks_to_embed
+
+    world.repository.commit({"a.py": None, "c.py": None, "d.py": CODE, "b.py": module("b", 61)})
+    plan = await world.preview()
+    before = await world.points()
+    assert (plan.files_to_store, plan.files_to_delete, plan.files_renamed) == (2, 2, 1)
+    assert await world.points() == before
+    run = await world.completed()
+    assert (run.chunks_embedded, run.files_deleted) == (plan.chunks_to_embed, 2)
+    assert (await world.preview()).files_to_read == 0
+
+
+async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_world: World, tmp_path):
+    from tests.fixtures.repositories import GitRepository
+
+    other = GitRepository.create(tmp_path / "other.git")
+    other.commit({"a.py": CODE, "x.py": module("x")})
+    closed_world.configure(extra=f'  - {{name: other, path: "{other.path}"}}\n')
+    closed_world.repository.commit({"a.py": CODE})
+    async with closed_world.opened() as world:
+        await world.completed("project")
+        world.embeddings.forget()
+        await world.completed("other")
+        assert sum(each.inputs for each in world.embeddings.log) < 12, "a.py is known from the other repository"
+        other.commit({"a.py": None})
+        await world.completed("other")
+        assert {(each["repository"], each["path"]) for each in await world.metadata()} == {
+            ("project", "a.py"),
+            ("other", "x.py"),
+        }

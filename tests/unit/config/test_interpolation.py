@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reposync.config.addresses import split_credentials
+from reposync.config.document import read_document
+from reposync.config.interpolation import InterpolationError, interpolate
+from tests.unit.config.conftest import Load
+
+# What an environment can hold: any text without NUL.
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("plain", "plain"),
+        ("${SET}", "value"),
+        ("a${SET}b${SET}", "avaluebvalue"),
+        ("${UNSET:-other}", "other"),
+        ("${EMPTY:-other}", "other"),
+        ("${SET:-other}", "value"),
+        ("${EMPTY}", ""),
+        ("${UNSET:-}", ""),
+        ("${UNSET:-a:-b $x}", "a:-b $x"),
+        ("$$", "$"),
+        ("$${SET}", "${SET}"),
+        ("$$${SET}", "$value"),
+        ("pa$word$", "pa$word$"),
+        ("$SET", "$SET"),
+    ],
+)
+def test_a_reference_is_replaced(raw: str, expected: str) -> None:
+    assert interpolate(raw, {"SET": "value", "EMPTY": ""}) == expected
+
+
+@pytest.mark.parametrize("raw", ["${", "${}", "${1A}", "${A", "${A-b}", "${A:?b}", "${A:-{}}", "${A B}", "${Ä}"])
+def test_a_reference_that_cannot_be_read_is_an_error(raw: str) -> None:
+    with pytest.raises(InterpolationError, match="cannot be read"):
+        interpolate(raw, {"A": "a", "B": "b"})
+
+
+def test_a_value_that_is_not_utf8_is_an_error_that_names_the_variable() -> None:
+    with pytest.raises(InterpolationError, match="variable A is not valid UTF-8"):
+        interpolate("${A}", {"A": "caf\udce9"})
+
+
+@settings(max_examples=150, deadline=None)
+@given(VALUES)
+def test_no_value_changes_the_structure_of_the_file(value: str) -> None:
+    template = "a: {V}\nb: '{V}'\nc: \"x{V}y\"\nd: [\"{V}\", {{e: '{V}'}}]\nf: |\n  {V}\n"
+
+    document = read_document(template.format(V="${V}").encode(), "file", {"V": value})
+
+    assert not document.problems
+    assert document.data == {"a": value, "b": value, "c": f"x{value}y", "d": [value, {"e": value}], "f": f"{value}\n"}
+
+
+@settings(max_examples=150, deadline=None)
+@given(user=VALUES, password=VALUES)
+def test_no_credential_changes_where_an_address_points_to(user: str, password: str) -> None:
+    url = interpolate("https://${U}:${P}@git.example.com/g/${R}.git", {"U": user, "P": password, "R": "repo"})
+
+    assert split_credentials(url) == ("https://git.example.com/g/repo.git", user, password)
+
+
+def test_a_whole_address_may_come_from_one_variable() -> None:
+    url = interpolate("${URL}", {"URL": "https://user:p%40ss@git.example.com/x"})
+
+    assert split_credentials(url) == ("https://git.example.com/x", "user", "p@ss")
+
+
+def test_a_variable_may_stand_for_a_number_true_or_a_word(load: Load) -> None:
+    registry = load(
+        "defaults: {max_file_bytes: '${SIZE}'}\n"
+        "qdrant: {timeout_seconds: '${SECONDS:-2.5}', on_disk_payload: '${DISK}', quantization: '${Q}'}\n",
+        SIZE=" 5000 ",
+        DISK="False",
+        Q="int8",
+    ).registry
+
+    assert registry.defaults.max_file_bytes == 5000
+    assert registry.qdrant.timeout_seconds == 2.5
+    assert registry.qdrant.on_disk_payload is False
+    assert registry.qdrant.quantization == "int8"
+
+
+def test_a_variable_that_looks_like_a_number_stays_the_text_it_is(load: Load) -> None:
+    registry = load(
+        "gitlab: [{name: main, url: 'https://x', token: '${T}'}]\n"
+        "repositories:\n  - name: a\n    path: .\n    branch: ${B}\n",
+        T="0123",
+        B="1.10",
+    ).registry
+
+    token = registry.gitlab[0].token
+    assert token is not None
+    assert token.get_secret_value() == "0123"
+    assert registry.repositories[0].branch == "1.10"
+
+
+def test_an_empty_variable_means_none_where_none_is_allowed(load: Load) -> None:
+    registry = load("qdrant: {url: '${URL:-}', api_key: '${KEY}', shard_number: '${SHARDS:-}'}\n", KEY="").registry
+
+    assert registry.qdrant.url is None
+    assert registry.qdrant.api_key is None
+    assert registry.qdrant.shard_number is None
+
+
+def test_the_line_end_of_a_mounted_secret_is_taken_off(load: Load) -> None:
+    token = load("gitlab: [{name: main, url: 'https://x', token: '${T}'}]\n", T="glpat-1\n").registry.gitlab[0].token
+
+    assert token is not None
+    assert token.get_secret_value() == "glpat-1"

@@ -1,0 +1,139 @@
+"""What servers answer, and what a hostile one may."""
+
+from __future__ import annotations
+
+import base64
+import time
+from email.utils import formatdate
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reposync.embedding.dialect import Answer, Dialect, Nonsense, endpoint
+from reposync.embedding.ollama import OllamaDialect
+from reposync.embedding.openai import OpenAIDialect
+from reposync.embedding.patience import retry_after_seconds
+from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.tei import TeiDialect
+from reposync.embedding.truncation import looks_cut, with_another_ending
+from reposync.errors import ConfigError
+
+CONFIG = EmbedderConfig(url="http://localhost:1", model="m")
+DIALECTS: list[Dialect] = [OpenAIDialect(CONFIG), TeiDialect(CONFIG), OllamaDialect(CONFIG)]
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["data", "embedding", "embeddings", "index", "usage", "prompt_tokens"]) | st.text(),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=12,
+)
+VECTORS = SCALARS | st.lists(SCALARS, max_size=3) | st.lists(st.lists(SCALARS, max_size=3), max_size=3)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.provider)
+@given(
+    JSON
+    | VECTORS
+    | st.builds(lambda v: {"embeddings": v}, VECTORS)
+    | st.builds(lambda v: {"data": [{"embedding": v}]}, VECTORS)
+)
+def test_any_json_is_vectors_or_nonsense(dialect: Dialect, document: object) -> None:
+    try:
+        answer = dialect.answer(orjson.dumps(document))
+    except Nonsense:
+        return
+    assert isinstance(answer, Answer)
+    assert answer.vectors.ndim == 2
+    assert answer.vectors.dtype == np.float32
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.provider)
+@given(st.binary(max_size=30))
+def test_any_bytes_are_vectors_or_nonsense(dialect: Dialect, body: bytes) -> None:
+    try:
+        dialect.answer(body)
+    except Nonsense:
+        return
+
+
+def test_base64_and_numbers_are_the_same_vectors() -> None:
+    rows = np.array([[1, -2.5], [0.25, 3]], "<f4")
+    packed = [{"index": n, "embedding": base64.b64encode(row.tobytes()).decode()} for n, row in enumerate(rows)]
+    plain = [{"index": n, "embedding": row.tolist()} for n, row in enumerate(rows)]
+    for items in (packed, plain, packed[::-1]):
+        assert np.array_equal(DIALECTS[0].answer(orjson.dumps({"data": items})).vectors, rows)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("http://h:1", "http://h:1/v1/embeddings"),
+        ("http://h:1/", "http://h:1/v1/embeddings"),
+        ("http://h/v1", "http://h/v1/embeddings"),
+        ("https://h/proxy/v1/", "https://h/proxy/v1/embeddings"),
+        ("https://h/v1/embeddings", "https://h/v1/embeddings"),
+        ("https://h/deploy/embeddings?api-version=1", "https://h/deploy/embeddings?api-version=1"),
+    ],
+)
+def test_an_address_may_be_given_with_and_without_its_path(url: str, expected: str) -> None:
+    assert endpoint(url, "/embeddings", default_prefix="/v1") == expected
+
+
+@pytest.mark.parametrize("url", ["localhost:8080", "ftp://h/v1", "", "http://", "http://h:port", "http://[::1"])
+def test_what_is_no_web_address_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigError, match="embedding.url"):
+        endpoint(url, "/embed")
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (None, None),
+        ("soon", None),
+        ("nan", None),
+        ("3", 3.0),
+        ("0.5", 0.5),
+        ("-4", 0.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+    ],
+)
+def test_retry_after_is_read_in_every_form(header: str | None, expected: float | None) -> None:
+    assert retry_after_seconds(header) == expected
+
+
+def test_retry_after_may_be_a_moment() -> None:
+    seconds = retry_after_seconds(formatdate(time.time() + 30, usegmt=True))
+    assert seconds is not None
+    assert 25 < seconds < 31
+
+
+def test_few_tokens_for_much_text_look_cut() -> None:
+    text = "def read(path): return path.read_text()\n" * 150
+    assert not looks_cut([text, text], 2 * len(text) // 4)
+    assert looks_cut([text, text], 1024)
+    assert looks_cut([text, text], 2 * 333)
+    assert not looks_cut([" " * 7000 + "x = 1"], 40)
+    assert not looks_cut(["x = 1"], 128)
+
+
+@given(st.text(min_size=1, max_size=3000))
+def test_the_proof_of_a_cut_changes_the_end_alone(text: str) -> None:
+    other = with_another_ending(text)
+    assert len(other) == len(text)
+    assert other[: len(text) * 9 // 10 - 1] == text[: len(text) * 9 // 10 - 1]

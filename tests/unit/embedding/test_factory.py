@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.settings import EmbedderConfig
+from reposync.errors import ConfigError
+
+
+async def test_sparse_search_alone_has_no_dense_vectors() -> None:
+    embedder = open_embedder(EmbedderConfig(provider="none"))
+    spec = await embedder.spec()
+    assert (spec.dimension, spec.multivector) == (0, False)
+    assert [matrix.shape for matrix in await embedder.embed(["a", "b"])] == [(0, 0), (0, 0)]
+    assert (await embedder.embed_query("a")).shape == (0, 0)
+    await embedder.close()
+
+
+@pytest.mark.parametrize("provider", ["none", "openai", "tei", "ollama"])
+def test_only_the_local_provider_loads_a_model_runtime(provider: str) -> None:
+    program = (
+        "import sys\n"
+        "from reposync.embedding.factory import open_embedder\n"
+        "from reposync.embedding.settings import EmbedderConfig\n"
+        f"open_embedder(EmbedderConfig(provider={provider!r}, url='http://h', model='m'))\n"
+        "print(sorted({'fastembed', 'onnxruntime', 'tokenizers', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        (EmbedderConfig(provider="openai", model="m"), "embedding.url is missing"),
+        (EmbedderConfig(provider="openai", url="http://h"), "embedding.model is missing"),
+        (EmbedderConfig(provider="ollama", url="http://h"), "embedding.model is missing"),
+        (EmbedderConfig(provider="tei"), "embedding.url is missing"),
+        (EmbedderConfig(provider="tei", url="tei:8080"), "not an http"),
+        (EmbedderConfig(provider="tei", url="http://h", window=0), "embedding.window"),
+        (EmbedderConfig(provider="local", window=0), "embedding.window"),
+        (EmbedderConfig(provider="local", model="bge-large"), "one model"),
+        (EmbedderConfig(provider="local", dimensions=1024), "embedding.dimensions"),
+    ],
+)
+def test_a_provider_that_lacks_something_says_what(config: EmbedderConfig, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        open_embedder(config)
+
+
+def test_the_api_key_is_not_shown() -> None:
+    assert "hunter2" not in repr(EmbedderConfig(api_key="hunter2"))

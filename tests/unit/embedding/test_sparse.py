@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import sys
+from collections import Counter
+
+import mmh3
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reposync.embedding import sparse
+from reposync.embedding.sparse import AVERAGE_TERMS, B, K, document_vector, query_terms, query_vector, terms
+
+WORDS = st.text(alphabet="abzAZ019_ .\n日本かな한é́Жd", max_size=60)
+
+
+def overlap(query: str, document: str) -> int:
+    return len(np.intersect1d(query_vector(query).indices, document_vector(document).indices))
+
+
+@pytest.mark.parametrize(
+    "spelling", ["parseHTTPResponse", "parse_http_response", "ParseHttpResponse", "PARSE_HTTP_RESPONSE"]
+)
+def test_an_identifier_is_found_in_every_convention_and_by_its_words(spelling: str) -> None:
+    assert terms(spelling) == ["parsehttpresponse", "pars", "http", "respons"]
+    assert query_terms("parsing of http responses") == {"pars", "http", "respons"}
+
+
+def test_a_word_is_found_in_its_other_grammatical_forms() -> None:
+    assert overlap("connection", "def connect(): ...") == overlap("connecting", "connections") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("東京タワー", ["東京", "京タ", "タワ", "ワー"]),
+        ("本", ["本"]),
+        ("한국어 검색", ["한국", "국어", "검색"]),
+        ("データbase64", ["デー", "ータ", "base64", "base", "64"]),
+        ("ｶﾀｶﾅ", ["カタ", "タカ", "カナ"]),
+        ("𠮷野家", ["𠮷野", "野家"]),
+    ],
+)
+def test_scripts_without_spaces_are_found_by_two_neighbouring_characters(text: str, expected: list[str]) -> None:
+    assert terms(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Поиск данных", ["поиск", "данных"]),
+        ("ПолучитьДанные", ["получитьданные", "получить", "данные"]),
+        ("Ελληνικά", ["ελληνικά"]),
+        ("naïveté", ["naïveté"]),
+        ("हिन्दी", ["हिन्दी"]),
+        ("ｆｕｌｌ", ["full"]),
+    ],
+)
+def test_words_of_other_alphabets_stay_words(text: str, expected: list[str]) -> None:
+    assert terms(text) == expected
+
+
+def test_an_accent_is_the_same_composed_and_decomposed() -> None:
+    assert terms("de\u0301ja\u0300") == terms("d\u00e9j\u00e0")
+
+
+@pytest.mark.parametrize("text", ["", "the of and", "___ -- ...", "\n\t ", "\ud800"])
+def test_a_text_without_words_has_no_terms(text: str) -> None:
+    assert terms(text) == []
+    assert document_vector(text).indices.size == query_vector(text).indices.size == 0
+
+
+def test_a_file_is_found_by_its_name() -> None:
+    named = document_vector("x = 1", path="src/http_server.py")
+    assert set(query_vector("http server").indices) <= set(named.indices)
+    assert not set(query_vector("http server").indices) & set(document_vector("x = 1").indices)
+
+
+def test_a_long_run_of_data_is_one_term() -> None:
+    assert len(terms("aB" * 5000)) == 1
+
+
+@settings(max_examples=100)
+@given(WORDS, st.none() | WORDS)
+def test_weights_are_bm25_of_the_terms(text: str, path: str | None) -> None:
+    vector = document_vector(text, path=path)
+
+    found = terms(text) + (terms(path) if path is not None else [])
+    frequencies = Counter(mmh3.hash(term, signed=False) for term in found)
+    norm = K * (1 - B + B * len(found) / AVERAGE_TERMS)
+    expected = {index: count * (K + 1) / (count + norm) for index, count in frequencies.items()}
+    assert vector.indices.dtype == np.uint32
+    assert vector.values.dtype == np.float32
+    assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-5)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=80))
+def test_a_query_weighs_each_term_of_any_text_once(text: str) -> None:
+    vector = query_vector(text)
+    assert set(vector.indices.tolist()) == {mmh3.hash(term, signed=False) for term in query_terms(text)}
+    assert len(set(vector.indices.tolist())) == len(vector.indices)
+    assert (vector.values == 1).all()
+    assert all(term and not term.isspace() for term in terms(text))
+
+
+def test_two_words_with_one_id_share_one_weight() -> None:
+    first, second = colliding_words()
+    assert document_vector(f"{first} {second}").indices.size == 1
+    assert query_vector(f"{first} {second}").values.tolist() == [1.0]
+
+
+def colliding_words() -> tuple[str, str]:
+    seen: dict[int, str] = {}
+    for number in range(1_000_000):
+        word = f"{number}"
+        if (other := seen.setdefault(mmh3.hash(word, signed=False), word)) is not word:
+            return other, word
+    raise AssertionError("no collision among a million words")
+
+
+def test_a_hostile_repository_cannot_fill_the_memory() -> None:
+    remembered = sparse._WordIds()
+    for start in range(0, sparse._REMEMBERED_WORDS + 10):
+        remembered[f"w{start}" + "aB" * 31]
+    assert len(remembered) <= sparse._REMEMBERED_WORDS
+    remembered["x" * 100_000]
+    assert "x" * 100_000 not in remembered
+    heaviest = max(sum(map(sys.getsizeof, ids)) + sys.getsizeof(ids) for ids in remembered.values())
+    assert heaviest * sparse._REMEMBERED_WORDS < 64 << 20
