@@ -92,7 +92,7 @@ def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
             _print_json(_report(file, (), errors=error.problems))
         for problem in error.problems:
             click.echo(str(problem), err=True)
-        raise click.exceptions.Exit(error.exit_code) from None
+        raise SystemExit(error.exit_code) from None
 
 
 def _report(path: Path | None, warnings: tuple[Problem, ...], **more: Any) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +15,34 @@ from reposync.store.status import RunStatus
 if TYPE_CHECKING:
     from reposync.store.runs import Run
 
+WIDE = 200
+
+
+@dataclass(frozen=True)
+class Column:
+    """`from_width`: terminals narrower than this, in characters, do without it."""
+
+    title: str
+    cell: Callable[[Run], str]
+    number: bool = False
+    from_width: int = 0
+
+
+COLUMNS = (
+    Column("run", lambda run: run.id[:8]),
+    Column("repository", lambda run: visible(run.repository)[:40]),
+    Column("status", lambda run: run.status),
+    Column("trigger", lambda run: run.trigger, from_width=130),
+    Column("queued", lambda run: ago(run.queued_at)),
+    Column("took", lambda run: duration(run.duration_seconds)),
+    Column("stored", lambda run: f"{run.files_processed:,}", number=True),
+    Column("deleted", lambda run: f"{run.files_deleted:,}", number=True),
+    Column("skipped", lambda run: f"{run.files_skipped:,}", number=True, from_width=96),
+    Column("embedded", lambda run: f"{run.chunks_embedded:,}", number=True, from_width=106),
+    Column("reused", lambda run: f"{run.chunks_reused:,}", number=True, from_width=114),
+    Column("attempt", lambda run: str(run.attempt), number=True, from_width=140),
+    Column("commit", lambda run: short(run.commit_after), from_width=120),
+)
 STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled": "yellow", "running": "cyan"}
 
 
@@ -47,34 +77,22 @@ def _print_table(runs: list[Run]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # Piped somewhere, a table must not be cut at the width of a terminal that is not there.
+        console = Console(highlight=False, width=WIDE)
+    columns = [column for column in COLUMNS if column.from_width <= console.width]
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("run", "repository", "status", "trigger", "queued", "took"):
-        table.add_column(title, no_wrap=title != "repository", overflow="fold")
-    for title in ("files", "deleted", "skipped", "embedded", "reused"):
-        table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("commit", no_wrap=True)
-    table.add_column("why", overflow="fold")
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
     for run in runs:
-        table.add_row(
-            run.id[:13],
-            Text(visible(run.repository)),
-            Text(run.status, style=STYLES.get(run.status, "")),
-            run.trigger,
-            ago(run.queued_at),
-            duration(run.duration_seconds),
-            *(
-                f"{number:,}"
-                for number in (
-                    run.files_processed,
-                    run.files_deleted,
-                    run.files_skipped,
-                    run.chunks_embedded,
-                    run.chunks_reused,
-                )
-            ),
-            short(run.commit_after),
-            Text(visible(run.error_message or "")),
-        )
-    console = Console()
-    # A table that is piped somewhere must not be cut at the width of a terminal that is not there.
-    console.print(table, width=None if console.is_terminal else 250)
+        style = STYLES.get(run.status, "")
+        table.add_row(*(Text(column.cell(run), style if column.title == "status" else "") for column in columns))
+    console.print(table)
+    told = [run for run in runs if run.error_message]
+    if told:
+        console.print()
+    for run in told:
+        why = Text(f"{run.id[:8]} ", "bold")
+        why.append(f"{run.error_code}: {visible(run.error_message or '')}", "")
+        console.print(why, soft_wrap=True)

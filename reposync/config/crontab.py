@@ -175,7 +175,7 @@ def _text(values: tuple[int, ...], field: _Field) -> str:
     if len(values) > 1 and values[0] == field.low:
         step = values[1] - values[0]
         evenly = values == tuple(range(field.low, field.high + 1, step))
-        if evenly and step > 1 and (span % step == 0 or len(values) > 3):
+        if evenly and step > 1 and (len(values) > 3 or (field.low == 0 and span % step == 0)):
             return f"*/{step}"
     return ",".join(_runs(values))
 

@@ -16,7 +16,7 @@ Loc = tuple[str | int, ...]
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 # Aliases let a small file stand for an enormous one ("billion laughs"): what counts is the expanded size.
-MAX_VALUES = 200_000
+MAX_VALUES = 100_000
 
 UNUSABLE = object()
 """Stands in for a value that cannot be had: nothing accepts it, and it is not mistaken for one that is left out."""

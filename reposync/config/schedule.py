@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import zoneinfo
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING
 
 from reposync.config.crontab import WEEKDAYS, Crontab
@@ -13,7 +15,7 @@ from reposync.config.spelling import hint
 from reposync.errors import ConfigError
 
 if TYPE_CHECKING:
-    from apscheduler.triggers.cron import CronTrigger  # type: ignore[import-untyped]
+    from reposync.config.trigger import ScheduleTrigger
 
 _SHORTHANDS = {
     "hourly": "0 * * * *",
@@ -26,6 +28,10 @@ _SHORTHANDS = {
 }
 _DAYS = {"day": "*", "weekday": "1-5", "weekend": "0,6"} | {day.lower(): str(n) for n, day in enumerate(WEEKDAYS)}
 _UNITS = {"minute": 60, "hour": 24}
+# Samoa skipped a whole day in 2011.
+_LARGEST_CHANGE = timedelta(hours=25)
+# From 29 February 2096 to that of 2104.
+_LONGEST_PAUSE_DAYS = 366 * 8 + 2
 _EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
 
 
@@ -63,17 +69,17 @@ class Schedule:
         words = self.crontab.words()
         return words if self.timezone == "UTC" else f"{words} ({self.timezone})"
 
-    def trigger(self) -> CronTrigger:
-        """The same schedule for APScheduler 3.x."""
-        from apscheduler.triggers.cron import CronTrigger
+    def trigger(self) -> ScheduleTrigger:
+        """The same schedule for APScheduler 3.x: a CronTrigger with the ticks of `next_after`."""
+        from reposync.config.trigger import ScheduleTrigger
 
-        # Values are spelt out and weekdays named: APScheduler counts them from Monday and reads some steps otherwise.
-        return CronTrigger(
+        # Values are spelt out and weekdays named: APScheduler counts them from Monday and refuses some steps.
+        weekdays = ",".join(WEEKDAYS[day][:3].lower() for day in self.crontab.weekdays)
+        return ScheduleTrigger(
+            self.next_after,
             month=_values(self.crontab.months, 12),
             day=_values(self.crontab.days, 31),
-            day_of_week="*"
-            if len(self.crontab.weekdays) == 7
-            else ",".join(WEEKDAYS[day][:3].lower() for day in self.crontab.weekdays),
+            day_of_week="*" if len(self.crontab.weekdays) == 7 else weekdays,
             hour=_values(self.crontab.hours, 24),
             minute=_values(self.crontab.minutes, 60),
             second=0,
@@ -81,14 +87,33 @@ class Schedule:
         )
 
     def next_after(self, moment: datetime) -> datetime:
-        """The first tick after `moment` (aware), in UTC. A schedule always has one."""
+        """The first tick after `moment` (aware), in UTC. Raises ValueError for a moment without a time zone."""
         if moment.tzinfo is None:
             raise ValueError("a moment without a time zone")
-        after = (moment.astimezone(UTC) + timedelta(microseconds=1)).astimezone(zone(self.timezone))
-        tick: datetime | None = self.trigger().get_next_fire_time(None, after)
-        if tick is None:
+        here, moment = zone(self.timezone), moment.astimezone(UTC)
+        found: datetime | None = None
+        last = datetime.max
+        for wall in self._walls(_wall(moment, here) - _disorder(moment, here)):
+            if wall > last:
+                break
+            for tick in _instants(wall, here):
+                if tick > moment and (found is None or tick < found):
+                    found, last = tick, _wall(tick, here) + _disorder(tick, here)
+        if found is None:
             raise ScheduleError(f"schedule `{self.cron}` has no tick after {moment.isoformat()}")
-        return tick.astimezone(UTC)
+        return found
+
+    def _walls(self, start: datetime) -> Iterator[datetime]:
+        """What wall clocks show when it is time, in ascending order, from `start` on (without a time zone)."""
+        months, days, weekdays = set(self.crontab.months), set(self.crontab.days), set(self.crontab.weekdays)
+        for number in range(_LONGEST_PAUSE_DAYS):
+            day = start.date() + timedelta(days=number)
+            if day.month not in months or day.day not in days or day.isoweekday() % 7 not in weekdays:
+                continue
+            since = start.time() if number == 0 else time.min
+            for hour, minute in itertools.product(self.crontab.hours, self.crontab.minutes):
+                if (hour, minute) >= (since.hour, since.minute):
+                    yield datetime.combine(day, time(hour, minute))
 
 
 def zone(name: str) -> tzinfo:
@@ -101,6 +126,25 @@ def zone(name: str) -> tzinfo:
         near = hint(name, zoneinfo.available_timezones() | {"UTC"})
         near = near if "did you mean" in near else "; write a name such as UTC or Europe/Berlin"
         raise ScheduleError(f"unknown time zone {name[:100]!r}{near}") from None
+
+
+def _wall(moment: datetime, here: tzinfo) -> datetime:
+    return moment.astimezone(here).replace(tzinfo=None)
+
+
+def _disorder(moment: datetime, here: tzinfo) -> timedelta:
+    """How far around `moment` ticks may come in another order than their wall-clock times: as clocks change there."""
+    if here is UTC:
+        return timedelta(0)
+    around = (moment - _LARGEST_CHANGE, moment, moment + _LARGEST_CHANGE)
+    offsets = [each.astimezone(here).utcoffset() or timedelta(0) for each in around]
+    return max(offsets) - min(offsets)
+
+
+def _instants(wall: datetime, here: tzinfo) -> list[datetime]:
+    """When clocks show `wall` (UTC): twice where they go back; as much later as they skip where they do not show it."""
+    first, second = (wall.replace(tzinfo=here, fold=fold).astimezone(UTC) for fold in (0, 1))
+    return [first, second] if second > first else [first]
 
 
 def _values(values: tuple[int, ...], span: int) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from pathspec import GitIgnoreSpec
+from pathspec import PathSpec
 
 from reposync.content.attributes import Attributes
 from reposync.content.defaults import Default, by_folder, by_name
@@ -123,11 +123,15 @@ class PathRules:
 
 
 class _Patterns:
-    """Lines of a gitignore file. Text is bytes decoded as Latin 1, on both sides."""
+    """Lines of a gitignore file; the last one that matches decides. Text is bytes decoded as Latin 1, on both sides.
+
+    Unlike git, which never looks into an excluded folder, a later `!` pattern also brings back a file of such a folder:
+    `src/**`, `!src/old/**` would mean nothing otherwise.
+    """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._patterns = patterns
-        self._spec = GitIgnoreSpec.from_lines([pattern.encode().decode("latin-1") for pattern in patterns])
+        self._spec = PathSpec.from_lines("gitignore", [pattern.encode().decode("latin-1") for pattern in patterns])
 
     def match(self, text: str) -> str | None:
         """The pattern that decides for the path; None where none does, or a negative one."""

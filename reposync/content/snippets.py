@@ -89,8 +89,8 @@ def _window(
         inside = [at for at in matching[number : number + size] if at < start + size]
         terms = _weight(frozenset().union(*(found[at] for at in inside)), weights)
         lone = max(_weight(found[at], weights) for at in inside)
-        # Of windows with the same terms the one with the fullest single line, then the shortest.
-        score = (round(terms, 9), round(lone, 9), start - inside[-1])
+        # Of windows with the same terms the one with the fullest single line, then the one with the most matches.
+        score = (round(terms, 9), round(lone, 9), len(inside))
         if best is None or score > best:
             best, first, last = score, start, inside[-1] + 1
     # What is left of the room goes to the lines around it, a third of it before: what a line is about follows it.

@@ -62,7 +62,7 @@ class HttpEmbedder:
         concurrency = config.concurrency or DEFAULT_CONCURRENCY
         self._bulk = _Lane(asyncio.Semaphore(concurrency), config.attempts)
         self._query = _Lane(asyncio.Semaphore(concurrency), min(_QUERY_ATTEMPTS, config.attempts))
-        self._cooldown = Cooldown()
+        self._cooldown = Cooldown(config.longest_wait_seconds)
         self._spec_lock = asyncio.Lock()
         self._spec: EmbeddingSpec | None = None
         self._served: ServedModel | None = None
@@ -78,10 +78,14 @@ class HttpEmbedder:
             follow_redirects=False,  # the key would travel along
         )
 
-    async def spec(self) -> EmbeddingSpec:
+    async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         async with self._spec_lock:
             if self._spec is None:
                 self._served = await self._describe()
+                if self._dimension is None and recorded is not None and recorded.dimension:
+                    same = (self._dialect.provider, self._served.model, self._config.window)
+                    if (recorded.provider, recorded.model, recorded.window_chars) == same:
+                        self._dimension = recorded.dimension
                 if self._dimension is None:
                     self._dimension = (await self._vectors([PROBE], self._bulk)).shape[1]
                 self._spec = EmbeddingSpec(
@@ -240,7 +244,7 @@ class HttpEmbedder:
         """The body of a 200 answer. Raises what `_refusal` makes of any other, once all `attempts` are spent."""
         retrying = AsyncRetrying(
             stop=stop_after_attempt(attempts),
-            wait=self._cooldown.wait(self._config.longest_wait_seconds),
+            wait=self._cooldown.wait,
             retry=retry_if_exception_type(Transient),
             reraise=True,
         )
@@ -284,6 +288,8 @@ class HttpEmbedder:
         what = f"The embedding server at {self._where} answered {status}"
         if status in _TRANSIENT_STATUS:
             waits = retry_after_seconds(response.headers.get("Retry-After"))
+            if waits is not None:
+                self._cooldown.asked(waits)
             remedy = "It is overloaded or not ready: try again later, or lower embedding.concurrency."
             return Transient(EmbeddingUnavailable(f"{what}{reason}.", remedy=remedy), waits)
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key

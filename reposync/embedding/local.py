@@ -54,7 +54,7 @@ class LocalEmbedder:
         self._loading = asyncio.Lock()
         self._model: TextEmbedding | None = None
 
-    async def spec(self) -> EmbeddingSpec:
+    async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec("local", MODEL, DIMENSION, self._window)
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:

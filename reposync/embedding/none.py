@@ -12,7 +12,7 @@ from reposync.embedding.port import EmbeddingSpec, Matrix
 class NoEmbedder:
     """Provider `none`. Its matrices have no row and no column; the index is written and searched without `dense`."""
 
-    async def spec(self) -> EmbeddingSpec:
+    async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec(provider="none", model="none", dimension=0, window_chars=None)
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:

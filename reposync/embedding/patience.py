@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
@@ -27,32 +26,31 @@ class Transient(Exception):
 
 
 class Cooldown:
-    """A pause that one request was asked for and that the other requests to the same server keep too."""
+    """A pause that one request was asked for and that the other requests to the same server keep too.
 
-    def __init__(self) -> None:
+    Never longer than `longest_seconds`, whatever the server says.
+    """
+
+    def __init__(self, longest_seconds: float) -> None:
+        self._longest_seconds = longest_seconds
         self._until = 0.0
+
+    def asked(self, seconds: float) -> None:
+        self._until = max(self._until, time.monotonic() + min(seconds, self._longest_seconds))
 
     async def over(self) -> None:
         while (remaining := self._until - time.monotonic()) > 0:  # noqa: ASYNC110 (another refusal may move it)
             await asyncio.sleep(remaining)
 
-    def wait(self, longest_seconds: float) -> Callable[[RetryCallState], float]:
-        """Seconds before the next try: what Retry-After says and a little more, else doubling with full jitter.
-
-        Never more than `longest_seconds` (and the little more), whatever the server says.
-        """
-
-        def seconds(state: RetryCallState) -> float:
-            failure = state.outcome.exception() if state.outcome is not None else None
-            asked = failure.retry_after if isinstance(failure, Transient) else None
-            if asked is None:
-                ceiling = min(longest_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (state.attempt_number - 1))
-                return random.uniform(ceiling / 2, ceiling)  # noqa: S311
-            asked = min(asked, longest_seconds)
-            self._until = max(self._until, time.monotonic() + asked)
+    def wait(self, state: RetryCallState) -> float:
+        """Seconds before the next try: what Retry-After says and a little more, else doubling with jitter."""
+        failure = state.outcome.exception() if state.outcome is not None else None
+        asked = failure.retry_after if isinstance(failure, Transient) else None
+        if asked is not None:
+            asked = min(asked, self._longest_seconds)
             return asked + random.uniform(0, 0.1 + asked / 10)  # noqa: S311
-
-        return seconds
+        ceiling = min(self._longest_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (state.attempt_number - 1))
+        return random.uniform(ceiling / 2, ceiling)  # noqa: S311
 
 
 def retry_after_seconds(header: str | None) -> float | None:

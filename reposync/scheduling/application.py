@@ -128,8 +128,10 @@ class Application:
         rows = await self.repositories.list()
         if repository is not None:
             rows = [await self.repositories.get(repository)]
-        query = await make_query(self.embedder(), text, repository, path_glob, language, limit)
-        return await search_collections([self.index(name) for name in sorted({row.collection for row in rows})], query)
+        indexes = [self.index(name) for name in sorted({row.collection for row in rows})]
+        first = indexes[0] if indexes else None
+        query = await make_query(self.embedder(), first, text, repository, path_glob, language, limit)
+        return await search_collections(indexes, query)
 
     async def _execute(self, target: Target, run: Run, progress: RunProgress, watch: Watch) -> Run:
         row = await self.repositories.by_id(run.repository_id)

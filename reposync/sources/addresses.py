@@ -65,12 +65,16 @@ def same_home(old: str, new: str) -> bool:
     return before.scheme == "http" and after.scheme == "https" and _port(before) == 80 and _port(after) == 443
 
 
+class OtherServer(SourceError):
+    """A redirect leads to another server, which must not see what was meant for this one."""
+
+
 def redirected(url: str, location: str) -> str:
-    """Where a redirect from `url` leads. Raises SourceError where that is no longer the same server."""
+    """Where a redirect from `url` leads. Raises OtherServer where that is no longer the same one."""
     target = urljoin(url, location)
     if not same_home(url, target):
         there = urlsplit(target)
-        raise SourceError(
+        raise OtherServer(
             f"{_origin(urlsplit(url))} redirects to another server, {_origin(there)}; nothing was sent there.",
             remedy="If that is the right one, write its address into the configuration.",
         )

@@ -48,6 +48,11 @@ class _OpenPack:
             self.index.close()
             raise
         self.file = PackFile(self.fd, oid_bytes=object_format.oid_length, cache=cache, find=self.find)
+        try:
+            self.file.object_count()  # is it a pack at all
+        except PackDamaged:
+            self.close()
+            raise
 
     def find(self, sha: bytes) -> int | None:
         try:
@@ -71,7 +76,11 @@ class ObjectDirectories:
         self._packs: dict[Path, _OpenPack] = {}
         self._by_number: list[_OpenPack] = []
         self._order: list[_OpenPack] = []
-        self._find_packs()
+        try:
+            self._find_packs()
+        except BaseException:
+            self.close()
+            raise
 
     def content(self, sha: str, kind: int) -> bytes:
         """A commit or tree, verified. Raises SourceCorrupt."""
@@ -214,7 +223,6 @@ class ObjectDirectories:
                     continue
                 try:
                     opened = _OpenPack(len(self._by_number), path, self._format, self._cache)
-                    opened.file.object_count()
                 except FileNotFoundError:
                     continue  # repacked just now: its objects are in another pack
                 except (PackDamaged, OSError, ValueError, AssertionError) as error:
@@ -228,7 +236,7 @@ class ObjectDirectories:
     def _corrupt(self, what: str, why: str) -> SourceCorrupt:
         return SourceCorrupt(
             f"{what} of {self._where} cannot be read: {why}.",
-            remedy=f"Run `git -C {self._where} fsck`; a fresh clone, or `git fetch --refetch`, brings it back.",
+            remedy=f"Run `git -C {self._where} fsck`; a fresh clone (a full one, without --filter) brings it back.",
         )
 
 

@@ -14,6 +14,7 @@ import gitlab
 import structlog
 
 from reposync.errors import SourceCorrupt, SourceUnavailable
+from reposync.sources.addresses import OtherServer
 from reposync.sources.bulk import BlobFetcher
 from reposync.sources.git_protocol import Advertisement, FetchRefused
 from reposync.sources.gitlab_words import Refusal
@@ -33,6 +34,8 @@ log = structlog.get_logger(__name__)
 # GitLab.com grants. A usual push changes fewer files than this, so it needs no git at all.
 FEW_BLOBS = 20
 RAW_STEP_BYTES = 64 * 1024
+
+_NO_GIT = (GitHttpRefused, FetchRefused, SpoolFull, OtherServer, SourceUnavailable, SourceCorrupt)
 
 
 class GitLabBlobs:
@@ -80,7 +83,7 @@ class GitLabBlobs:
                     async for blob in blobs:
                         left.pop(blob.sha, None)
                         yield blob
-            except (GitHttpRefused, FetchRefused, SpoolFull, SourceUnavailable, SourceCorrupt) as error:
+            except _NO_GIT as error:
                 await self._after_failure(error)
             else:
                 break
@@ -97,7 +100,7 @@ class GitLabBlobs:
                 if not (await server.advertised()).filters:
                     return None
                 pack = await server.fetch([sha], depth=1, filter_spec="blob:none")
-            except (GitHttpRefused, FetchRefused, SpoolFull, SourceUnavailable, SourceCorrupt) as error:
+            except _NO_GIT as error:
                 await self._after_failure(error)
                 continue
             try:
@@ -138,7 +141,7 @@ class GitLabBlobs:
         return self._server
 
     async def _after_failure(
-        self, error: GitHttpRefused | FetchRefused | SpoolFull | SourceUnavailable | SourceCorrupt
+        self, error: GitHttpRefused | FetchRefused | SpoolFull | OtherServer | SourceUnavailable | SourceCorrupt
     ) -> None:
         """Find another way: follow a moved project, ask what the server really speaks, or leave git alone. Raises
         `error` itself where that would not help."""
@@ -157,7 +160,9 @@ class GitLabBlobs:
                 await self.close()
                 self._path = path
                 return
-        final = isinstance(error, SpoolFull) or (isinstance(error, GitHttpRefused) and error.status in (401, 403, 404))
+        final = isinstance(error, SpoolFull | OtherServer) or (
+            isinstance(error, GitHttpRefused) and error.status in (401, 403, 404)
+        )
         if assumed and server is not None and not final:
             server.assume(None)
             return

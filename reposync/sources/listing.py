@@ -42,6 +42,8 @@ class Listing:
         for row in rows:
             path, mode, sha = _checked(row)
             self.rows += 1
+            if not path:
+                continue  # a name of which no byte was text: counted, so that the listing is not proven
             if mode == TREE_MODE:
                 self.folders.setdefault(path, sha)
             else:
@@ -72,7 +74,7 @@ class Listing:
 def _checked(row: Mapping[str, Any]) -> tuple[bytes, int, str]:
     try:
         path, mode, sha = row["path"], int(row["mode"], 8), row["id"]
-        if len(sha) not in (40, 64) or not _HEX.issuperset(sha) or not path:
+        if len(sha) not in (40, 64) or not _HEX.issuperset(sha):
             raise ValueError("no object name")
         # Half of a surrogate pair can stand in JSON, but in no UTF-8: it becomes bytes that no folder's hash confirms.
         return path.encode("utf-8", "surrogatepass"), mode, sha

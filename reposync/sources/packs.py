@@ -319,4 +319,4 @@ class PackFile:
             raise PackDamaged(f"the object at {header.data_at} does not inflate: {error}") from error
         if left:
             raise PackDamaged(f"the object at {header.data_at} is shorter than its header says")
-        return at - len(inflater.unused_data) - len(pending)
+        return at - len(inflater.unused_data)  # at the end zlib repeats these bytes in unconsumed_tail

@@ -26,7 +26,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from reposync import __version__
 from reposync.errors import SourceError
-from reposync.sources.addresses import certificate_refused, redirected, same_home
+from reposync.sources.addresses import OtherServer, certificate_refused, redirected, same_home
 from reposync.sources.retries import TransientFailure, patiently, retry_after_seconds
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
 
@@ -94,8 +94,7 @@ class Rest:
                 lane.abort()
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([future], timeout=CANCEL_GRACE_SECONDS)
-                # Whatever it still says, nobody waits for it.
-                future.add_done_callback(lambda done: done.cancelled() or done.exception())
+                future.add_done_callback(lambda done: lane.close())
                 raise
             except Exception:
                 self._free.append(lane)
@@ -188,7 +187,11 @@ class _Session(requests.Session):
 
     def get_redirect_target(self, resp: requests.Response) -> str | None:
         target = super().get_redirect_target(resp)
-        return redirected(resp.url, target) if target is not None else None
+        try:
+            return redirected(resp.url, target) if target is not None else None
+        except OtherServer:
+            resp.close()
+            raise
 
 
 class _Transport(HTTPAdapter):
@@ -241,6 +244,7 @@ class _Bounded:
         for piece in self._raw.stream(amt, decode_content=decode_content):
             self._left -= len(piece)
             if self._left < 0:
+                self._raw.close()
                 raise SourceError(f"GitLab's answer is larger than {MAX_ANSWER_BYTES:,} bytes.")
             yield piece
 

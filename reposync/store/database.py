@@ -8,17 +8,16 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qsl, quote, urlencode
 
-from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, make_url, text
+from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.errors import ConfigError, StoreUnavailable
+from reposync.errors import StoreUnavailable
+from reposync.store.addresses import PostgresqlAddress, SqliteAddress, not_understood, parse_address
 from reposync.store.failures import connection_failure, is_locked, is_missing_table, translated
 from reposync.store.migrations import HEAD, REVISIONS
 
@@ -41,11 +40,6 @@ MIGRATION_LOCK = 0x7265706F73796E63 >> 1
 _WRITES = "reposync_writes"
 
 
-def sqlite_url(path: Path) -> str:
-    """The URL of a database file, whatever characters its path has."""
-    return f"sqlite:///{quote(str(path))}"
-
-
 class Database:
     """One per process and event loop; give it back with `close`. Every method raises StoreUnavailable."""
 
@@ -62,16 +56,10 @@ class Database:
 
         Does not look at the schema: `upgrade` or `require_current` do. Raises ConfigError for a URL of another kind.
         """
-        parsed = _parsed(url)
-        backend = parsed.get_backend_name()
-        if backend == "sqlite":
-            return await _open_sqlite(parsed, lock_seconds)
-        if backend in ("postgresql", "postgres"):
-            return await _open_postgresql(url, parsed, lock_seconds)
-        raise ConfigError(
-            f"reposync cannot keep its state in a {backend!r} database.",
-            remedy="DATABASE_URL takes postgresql:// and sqlite:// addresses.",
-        )
+        address = parse_address(url)
+        if isinstance(address, SqliteAddress):
+            return await _open_sqlite(address, lock_seconds)
+        return await _open_postgresql(address, lock_seconds)
 
     async def close(self) -> None:
         await self._engine.dispose()
@@ -168,28 +156,11 @@ class Database:
             )
 
 
-def _parsed(url: str) -> URL:
-    try:
-        return make_url(url)
-    except ArgumentError as error:
-        raise ConfigError(
-            "The address of the database is not a URL.",
-            remedy="DATABASE_URL looks like postgresql://user:password@host:5432/name or sqlite:///path.",
-        ) from error
-
-
-async def _open_sqlite(parsed: URL, lock_seconds: float) -> Database:
-    path = parsed.database
-    if not path or path == ":memory:":
-        raise ConfigError(
-            "The state of reposync cannot live in memory: its processes share it.",
-            remedy="Give DATABASE_URL a path: sqlite:///path.",
-        )
-    where = f"in {path}"
-    with translated(where):
-        await asyncio.to_thread(Path(path).parent.mkdir, parents=True, exist_ok=True, mode=0o700)
+async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
+    with translated(address.where):
+        await asyncio.to_thread(address.path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
     engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=path),
+        URL.create("sqlite+aiosqlite", database=str(address.path)),
         hide_parameters=True,
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
@@ -198,7 +169,7 @@ async def _open_sqlite(parsed: URL, lock_seconds: float) -> Database:
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
-    return await _checked(Database(engine, where), _turn_on_wal)
+    return await _checked(Database(engine, address.where), _turn_on_wal)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -236,18 +207,21 @@ async def _turn_on_wal(engine: AsyncEngine) -> None:
                 await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311
 
 
-async def _open_postgresql(url: str, parsed: URL, lock_seconds: float) -> Database:
+async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> Database:
     import asyncpg
 
-    dsn, cache_size = _libpq_dsn(url, parsed)
-    host = parsed.host or parsed.query.get("host") or "the local server"
-    host = host if isinstance(host, str) else ", ".join(host)
-    where = f"{parsed.database or parsed.query.get('dbname') or ''} on {host}{f':{parsed.port}' if parsed.port else ''}"
-
     async def connect() -> asyncpg.Connection:
-        connection = await asyncpg.connect(
-            dsn, timeout=CONNECT_SECONDS, command_timeout=STATEMENT_SECONDS, statement_cache_size=cache_size
-        )
+        try:
+            connection = await asyncpg.connect(
+                address.dsn,
+                timeout=CONNECT_SECONDS,
+                command_timeout=STATEMENT_SECONDS,
+                statement_cache_size=address.statement_cache_size,
+            )
+        except asyncpg.ClientConfigurationError as error:
+            raise not_understood(str(error)) from None
+        except ValueError:  # about a part of the address that is no number, and may be half of a password
+            raise not_understood() from None
         try:
             await connection.execute(f"{POSTGRESQL_SETTINGS}; SET lock_timeout = {int(lock_seconds * 1000)}")
         except BaseException:
@@ -258,28 +232,14 @@ async def _open_postgresql(url: str, parsed: URL, lock_seconds: float) -> Databa
     engine = create_async_engine(
         "postgresql+asyncpg://",
         async_creator=connect,
-        connect_args={"prepared_statement_cache_size": cache_size},
+        connect_args={"prepared_statement_cache_size": address.statement_cache_size},
         hide_parameters=True,
         pool_pre_ping=True,
         pool_size=POOL_SIZE,
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_SECONDS,
     )
-    return await _checked(Database(engine, where.strip()), _ping)
-
-
-def _libpq_dsn(url: str, parsed: URL) -> tuple[str, int]:
-    """The URL as asyncpg reads it itself (sslmode, sslrootcert, several hosts), less our one option: the size of the
-    statement cache, 0 behind a PgBouncer that pools transactions."""
-    _, _, rest = url.partition("://")
-    address, _, query = rest.partition("?")
-    options = parse_qsl(query, keep_blank_values=True)
-    sizes = [value for key, value in options if key == "prepared_statement_cache_size"]
-    kept = urlencode(
-        [(key, value) for key, value in options if key != "prepared_statement_cache_size"], quote_via=quote
-    )
-    cache_size = int(sizes[-1]) if sizes and sizes[-1].isdigit() else 100
-    return f"postgresql://{address}" + (f"?{kept}" if kept else ""), cache_size
+    return await _checked(Database(engine, address.where), _ping)
 
 
 async def _ping(engine: AsyncEngine) -> None:

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sqlalchemy import bindparam, case, delete, func, select
-from sqlalchemy.exc import IntegrityError
 
 from reposync.store.columns import path_key, storable
 from reposync.store.database import Database
-from reposync.store.fence import Attempt, hold, lease_lost
+from reposync.store.fence import Attempt, hold
 from reposync.store.tables import FILES
 
 LOAD_ROWS = 5_000
@@ -87,10 +86,7 @@ class Manifests:
         )
         async with self._database.write() as connection:
             await hold(connection, run)
-            try:
-                await connection.execute(upsert, [_stored(repository_id, row) for row in rows])
-            except IntegrityError as error:  # the repository was removed, and its runs with it
-                raise lease_lost(run) from error
+            await connection.execute(upsert, [_stored(repository_id, row) for row in rows])
 
     async def forget(self, run: Attempt, repository_id: str, paths: Iterable[str]) -> None:
         """Delete the rows of these paths, all of them or none; a path that has no row is fine."""

@@ -50,13 +50,14 @@ class DenseVectors:
         # Up to the first await this runs in the batch's turn: two batches never claim the same hash.
         mine = self._claim(batch)
         futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
-        before = self.embedded
         known = await self._known(list(mine))
         for content_hash, matrix in known.items():
             futures[content_hash].set_result(matrix)
-        await self._embed([chunk for content_hash, chunk in mine.items() if content_hash not in known], futures)
+        new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
+        await self._embed(new, futures)
         embedded = [await _with_vectors(file, futures) for file in batch]
-        self.reused += sum(len(file.dense) for file in embedded) - (self.embedded - before)
+        refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
+        self.reused += max(0, sum(len(file.dense) for file in embedded) - (len(new) - refused))
         return embedded
 
     def stored(self, batch: Sequence[EmbeddedFile]) -> None:

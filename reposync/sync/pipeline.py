@@ -28,6 +28,7 @@ async def run_pipeline(
     source: Source,
     entries: Sequence[TreeEntry],
     *,
+    keep_generated: Callable[[bytes], bool],
     max_file_bytes: int,
     batch_bytes: int,
     workers: ContentWorkers,
@@ -40,7 +41,14 @@ async def run_pipeline(
     embedded: asyncio.Queue[asyncio.Task[list[EmbeddedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
 
     async def read_stage(tasks: asyncio.TaskGroup) -> None:
-        batches = read_batches(source, entries, max_file_bytes, batch_bytes, progress)
+        batches = read_batches(
+            source,
+            entries,
+            keep_generated,
+            max_file_bytes=max_file_bytes,
+            batch_bytes=batch_bytes,
+            progress=progress,
+        )
         async with contextlib.aclosing(batches):
             async for batch in batches:
                 await prepared.put(tasks.create_task(workers.prepare(batch)))
@@ -68,7 +76,13 @@ async def run_pipeline(
 
 
 async def read_batches(
-    source: Source, entries: Sequence[TreeEntry], max_file_bytes: int, batch_bytes: int, progress: RunProgress
+    source: Source,
+    entries: Sequence[TreeEntry],
+    keep_generated: Callable[[bytes], bool],
+    *,
+    max_file_bytes: int,
+    batch_bytes: int,
+    progress: RunProgress,
 ) -> AsyncGenerator[list[RawFile], None]:
     """Blobs as they come, joined with the paths that have them, in batches bounded in bytes and files."""
     by_sha: dict[str, list[TreeEntry]] = {}
@@ -80,7 +94,8 @@ async def read_batches(
         async for blob in blobs:
             progress.bytes_read += blob.size_bytes if blob.content is not None else 0
             for entry in by_sha.pop(blob.sha):
-                batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content))
+                kept = keep_generated(entry.path)
+                batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content, kept))
                 size_bytes += len(blob.content or b"")
                 if size_bytes >= batch_bytes or len(batch) >= BATCH_FILES:
                     yield batch

@@ -23,13 +23,15 @@ class ContentSettings:
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """One path with its blob's content (None: over the limit)."""
+    """One path with its blob's content (None: over the limit). `keep_generated`: the rules want it even where its
+    content says that it is generated."""
 
     path: bytes
     mode: int
     sha: str
     size_bytes: int
     content: bytes | None
+    keep_generated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
         chunk_size=settings.chunk_size,
         chunk_overlap=settings.chunk_overlap,
         max_file_bytes=settings.max_file_bytes,
+        keep_generated=file.keep_generated,
     )
     if isinstance(document, Skipped):
         return PreparedFile(path, file.mode, file.sha, file.size_bytes, None, (), document)

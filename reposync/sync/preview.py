@@ -52,8 +52,10 @@ async def preview(
     exist yet is not made."""
     progress.phase = "planning"
     watch(progress)
-    head, spec = await parts.source.head(), await parts.embedder.spec()
-    exists = await parts.index.exists()
+    head = await parts.source.head()
+    recorded = await parts.index.spec()
+    exists = recorded is not None
+    spec = await parts.embedder.spec(recorded)
     state = IndexState("", 0, remade=True)
     if exists:
         state = await inspect_index(parts.index, spec, repository, parts.manifests, thorough=full)
@@ -67,7 +69,12 @@ async def preview(
     hashes: set[str] = set()
     async with ContentWorkers(len(plan.read), settings.content) as workers:
         async for batch in read_batches(
-            parts.source, plan.read, settings.content.max_file_bytes, BATCH_BYTES, progress
+            parts.source,
+            plan.read,
+            target.rules.keeps_generated,
+            max_file_bytes=settings.content.max_file_bytes,
+            batch_bytes=BATCH_BYTES,
+            progress=progress,
         ):
             new: dict[str, int] = {}
             for file in await workers.prepare(batch):

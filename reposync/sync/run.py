@@ -69,6 +69,7 @@ class Target:
     plan: Plan
     recorded: Mapping[str, ManifestRow]
     attributes: dict[str, list[str]]
+    rules: PathRules
 
 
 class SyncRun:
@@ -113,7 +114,9 @@ class SyncRun:
     async def execute(self) -> RunResult:
         """Raises DeletionBlocked, LeaseLost, and what source, embedder, index and store raise."""
         self._enter("listing")
-        head, spec = await self._parts.source.head(), await self._parts.embedder.spec()
+        head = await self._parts.source.head()
+        # A server whose model and dimension the collection knows already is not asked for them again.
+        spec = await self._parts.embedder.spec(await self._parts.index.spec())
         state = await inspect_index(
             self._parts.index, spec, self._repository, self._parts.manifests, thorough=self._run.full
         )
@@ -161,6 +164,7 @@ class SyncRun:
                 await run_pipeline(
                     parts.source,
                     plan.read,
+                    keep_generated=target.rules.keeps_generated,
                     max_file_bytes=self._settings.content.max_file_bytes,
                     batch_bytes=WINDOWED_BATCH_BYTES if spec.multivector else BATCH_BYTES,
                     workers=workers,
@@ -247,7 +251,7 @@ async def make_target(
         reread=reread or (bool(recorded) and not same_content(repository.content_fingerprint, current)),
         damaged=state.audit.damaged,
     )
-    return Target(plan, recorded, attributes)
+    return Target(plan, recorded, attributes, rules)
 
 
 def path_rules(settings: SyncSettings, attributes: Mapping[str, Sequence[str]]) -> PathRules:
@@ -255,8 +259,14 @@ def path_rules(settings: SyncSettings, attributes: Mapping[str, Sequence[str]]) 
 
 
 def fingerprint(settings: SyncSettings, attributes: Mapping[str, Sequence[str]]) -> str:
-    """Of everything that decides what a commit's index looks like: `<of the path rules>:<of the chunking>`."""
-    content = hashlib.sha256(repr((CONTENT_REVISION, settings.content)).encode()).hexdigest()[:16]
+    """Of everything that decides what a commit's index looks like: `<of the path rules>:<of reading and chunking>`.
+
+    Whether a file that calls itself generated is kept is decided by path, but seen only when the file is read: what
+    decides it counts among the second.
+    """
+    kept = [(path, text) for path, (_, text) in sorted(attributes.items()) if "linguist-generated" in text]
+    reading = repr((CONTENT_REVISION, settings.content, settings.include, kept))
+    content = hashlib.sha256(reading.encode()).hexdigest()[:16]
     return f"{path_rules(settings, attributes).fingerprint}:{content}"
 
 

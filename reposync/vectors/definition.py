@@ -15,6 +15,10 @@ from reposync.vectors.settings import IndexSettings
 METADATA_KEY = "reposync"
 SCHEMA_REVISION = 1
 
+# No graph of neighbours in the embedded engine: at 20,000 points it takes 17 s of a process that answers nobody
+# meanwhile, to make a search of 1.5 ms one of 0.9 ms. What is dead is cleared away when half of a segment is.
+_EMBEDDED_OPTIMIZERS = {"indexing_threshold": 1_000_000_000, "deleted_threshold": 0.5}
+
 PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     REPOSITORY_ID: {"type": "keyword", "is_tenant": True},
     REPOSITORY: {"type": "keyword"},
@@ -35,7 +39,7 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
         "metadata": {METADATA_KEY: {"identity": str(uuid.uuid4()), "schema": SCHEMA_REVISION, **_embedding(spec)}},
     }
     if settings.url is None:
-        return request
+        return request | {"optimizers_config": _EMBEDDED_OPTIMIZERS}
     options = {
         "shard_number": settings.shard_number,
         "replication_factor": settings.replication_factor,
@@ -61,31 +65,41 @@ def _embedding(spec: EmbeddingSpec) -> dict[str, Any]:
     }
 
 
+def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:
+    """What an existing collection says that it was made for; None where it does not say so as ours do."""
+    metadata = (collection["config"].get("metadata") or {}).get(METADATA_KEY)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("dimension"), int):
+        return None
+    return EmbeddingSpec(
+        str(metadata.get("provider")), str(metadata.get("model")), metadata["dimension"], metadata.get("window_chars")
+    )
+
+
 def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, where: str) -> str:
     """The identity of an existing collection. `collection` is Qdrant's description of it.
 
     Raises IndexMismatch where it is not ours, or was made for something else than `spec`.
     """
-    other = "Configure another `collection`"
     metadata = (collection["config"].get("metadata") or {}).get(METADATA_KEY)
     if not isinstance(metadata, dict) or "identity" not in metadata:
         raise IndexMismatch(
             f"{where}: the collection `{name}` was not made by reposync (its metadata does not say so).",
-            remedy=f"{other}, or delete this one. Where it was made just now, the server is older than Qdrant 1.16 and "
-            "forgets metadata: upgrade it.",
+            remedy="Configure another `collection`, or delete this one. Where it was made just now, the server is "
+            "older than Qdrant 1.16 and forgets metadata: upgrade it.",
         )
     if metadata.get("schema") != SCHEMA_REVISION:
         raise IndexMismatch(
             f"{where}: the collection `{name}` has schema revision {metadata.get('schema')}, and this version of "
             f"reposync writes revision {SCHEMA_REVISION}.",
-            remedy=f"{other}, or delete this one: the next sync makes it anew.",
+            remedy="Configure another `collection`, or delete this one: the next sync makes it anew.",
         )
     had = {key: metadata.get(key) for key in _embedding(spec)}
     if had != _embedding(spec) or not _holds(collection, spec):
         raise IndexMismatch(
             f"{where}: the collection `{name}` holds vectors of {_in_words(had)}, but {_in_words(_embedding(spec))} is "
             "configured. Vectors of two kinds must not be mixed.",
-            remedy="Configure that model again, or another `collection`, or delete this one: the next sync makes it anew.",
+            remedy="Configure that model again, or another `collection`, or delete this one: the next sync makes it "
+            "anew.",
         )
     return str(metadata["identity"])
 

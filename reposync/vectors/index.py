@@ -14,7 +14,7 @@ from qdrant_client import AsyncQdrantClient
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors import filters
-from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection
+from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection, recorded_spec
 from reposync.vectors.encoding import write_requests
 from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
 from reposync.vectors.filters import Filter
@@ -37,6 +37,12 @@ class QdrantIndex:
         self._settings = settings
         self._patience = patience
         self._spec: EmbeddingSpec | None = None
+
+    async def spec(self) -> EmbeddingSpec | None:
+        try:
+            return recorded_spec(await self._describe())
+        except CollectionMissing:
+            return None
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
         try:

@@ -81,8 +81,8 @@ class SearchHit:
 class Index(Protocol):
     """One collection. Every method raises IndexUnavailable (retryable) or VectorIndexError."""
 
-    async def exists(self) -> bool:
-        """Whether the collection is there at all. Makes nothing."""
+    async def spec(self) -> EmbeddingSpec | None:
+        """What the collection was made for; None where there is none, or one that is not ours. Makes nothing."""
         ...
 
     async def ensure(self, spec: EmbeddingSpec) -> str:

@@ -6,7 +6,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.fixtures.repositories import Executable, GitRepository, Submodule, Symlink, many_path
+from tests.fixtures.repositories import Content, Executable, GitRepository, Submodule, Symlink, many_path
 
 AWKWARD = {
     b"plain.txt": b"plain\n",
@@ -30,7 +30,8 @@ def test_any_path_and_content_comes_back_as_it_was_committed(tmp_path: Path) -> 
 def test_links_submodules_and_executables_have_their_modes(tmp_path: Path) -> None:
     repository = GitRepository.create(tmp_path / "r.git")
 
-    repository.commit({"link": Symlink("target"), "run": Executable(b"#!"), "sub": Submodule("1" * 40), "file": b""})
+    files: dict[str, Content] = {"link": Symlink("target"), "run": Executable(b"#!"), "file": b""}
+    repository.commit(files | {"sub": Submodule("1" * 40)})
 
     modes = {row.path: f"{row.mode:06o}" for row in repository.ls_tree()}
     assert modes == {b"link": "120000", b"run": "100755", b"sub": "160000", b"file": "100644"}

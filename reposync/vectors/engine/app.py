@@ -78,6 +78,13 @@ class EngineApp:
                 return 400, _error(f"Wrong input: {error}", started)
             log.exception("%s %s failed", scope["method"], scope["path"])
             return 500, _error(f"Service internal error: {error}", started)
+        except BaseException as panic:
+            if type(panic).__name__ != "PanicException":
+                raise
+            # The engine's memory can no longer be trusted; its log can. The next request starts another process.
+            log.critical("the engine panicked: %s", panic)
+            self.on_end()
+            return 500, _error(f"Service internal error: {panic}", started)
         if isinstance(result, Plain):
             return 200, result.content
         return 200, {"result": result, "status": "ok", "time": time.perf_counter() - started}

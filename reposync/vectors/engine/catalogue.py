@@ -20,7 +20,6 @@ class CollectionEntry:
 
     folder: str
     request: dict[str, Json]
-    indexes: dict[str, Json] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

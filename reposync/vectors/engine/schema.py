@@ -169,8 +169,8 @@ _INDEXES: Mapping[str, tuple[type, tuple[str, ...]]] = {
 }
 
 
-def read_index(request: Json) -> tuple[str, Any, Json]:
-    """Field, the engine's parameters, and the request's, of a payload index."""
+def read_index(request: Json) -> tuple[str, Any]:
+    """Field and parameters of a payload index."""
     present = fields(request, "index", ("field_name", "field_schema"))
     asked = need(present, "field_schema", "index")
     params = {"type": asked} if isinstance(asked, str) else asked
@@ -188,10 +188,17 @@ def read_index(request: Json) -> tuple[str, Any, Json]:
     for name, value in options.items():
         flag(value, name)
     field_name = text(need(present, "field_name", "index"), "field_name")
-    return field_name, edge_call(make, **options), {"type": kind, **options}
+    return field_name, edge_call(make, **options)
 
 
-def describe(schema: Schema, indexes: Mapping[str, Json], shard: edge.EdgeShard) -> Json:
+def _describe_index(index: edge.PayloadIndexInfo) -> Json:
+    kind = str(index.data_type).rpartition(".")[2].lower()
+    options = {name: getattr(index.params, name, None) for name in _INDEXES.get(kind, (None, ()))[1]}
+    set_options = {name: value for name, value in options.items() if value is not None}
+    return {"data_type": kind, "params": {"type": kind, **set_options}, "points": index.points}
+
+
+def describe(schema: Schema, shard: edge.EdgeShard) -> Json:
     """The answer to "what is this collection?"."""
     info = shard.info()
     request = schema.request
@@ -222,12 +229,5 @@ def describe(schema: Schema, indexes: Mapping[str, Json], shard: edge.EdgeShard)
             "wal_config": {"wal_capacity_mb": 32, "wal_segments_ahead": 0},
             "metadata": schema.metadata or None,
         },
-        "payload_schema": {
-            name: {
-                "data_type": str(each.data_type).rpartition(".")[2].lower(),
-                "params": indexes.get(name),
-                "points": each.points,
-            }
-            for name, each in info.payload_schema.items()
-        },
+        "payload_schema": {name: _describe_index(each) for name, each in info.payload_schema.items()},
     }

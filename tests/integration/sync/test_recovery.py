@@ -108,7 +108,7 @@ async def test_a_listing_that_lost_most_files_deletes_nothing_until_a_person_app
 async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):
     world.repository.commit({"a.py": CODE})
     await world.completed()
-    before = await world.points()
+    before = await world.app.manifests.load((await world.app.repositories.get("project")).id)
     world.repository.commit({"a.py": b"print('newer')\n"})
     with world.embeddings.holding():
         running = asyncio.create_task(world.sync())
@@ -118,8 +118,13 @@ async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):
         assert await world.app.runs.claim("somebody-else", 60, run_id=run.id)
     with pytest.raises(LeaseLost):
         await running
-    assert await world.points() == before
+    repository = await world.app.repositories.get("project")
+    assert await world.app.manifests.load(repository.id) == before
     assert (await world.app.runs.get(run.id)).worker == "somebody-else"
+    # Whoever goes on finds what the first one left in the index, and ends exact.
+    await world.app.runs.expire(await world.app.runs.get(run.id))
+    await world.completed()
+    assert await world.indexed() == await world.expected()
 
 
 async def test_one_file_that_the_model_refuses_becomes_a_problem_and_the_others_pass(world: World):

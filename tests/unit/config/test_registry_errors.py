@@ -263,7 +263,7 @@ def test_a_file_that_aliases_blow_up_is_refused(complaints: Complaints) -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
 
-    assert "more than 200,000 values" in complaints("\n".join(lines))[0]
+    assert "more than 100,000 values" in complaints("\n".join(lines))[0]
 
 
 def test_what_an_anchor_names_can_be_used_again(load: Load) -> None:
@@ -330,3 +330,12 @@ qdrant: {url: "https://key:glpat-hush@x", api_key: "glpat-hush\\n1"}
 )
 def test_the_parsers_own_words_which_quote_the_file_are_not_shown(text: str, complaints: Complaints) -> None:
     assert "hush" not in "".join(complaints(text))
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.one_of(st.binary(max_size=60), st.text("ab:- \n\t[]{}\"'#&*!|>%@`$?,\\", max_size=40).map(str.encode)))
+def test_rubbish_is_answered_with_a_place(load: Load, content: bytes) -> None:
+    try:
+        load(content)
+    except RegistryErrors as error:
+        assert all(problem.line >= 1 and problem.column >= 1 for problem in error.problems)

@@ -84,6 +84,8 @@ def test_exclude_has_the_semantics_of_gitignore() -> None:
     assert reason(some, "top.py") is Skip.EXCLUDED
     assert reason(some, "src/top.py") is None
     assert reason(some, "a/b/c/z.py") is Skip.EXCLUDED
+    assert reason(rules(exclude=("old/**", "!old/keep/**")), "old/keep/a.py") is None
+    assert reason(rules(exclude=("!old/keep/**", "old/")), "old/keep/a.py") is Skip.EXCLUDED
     assert some.decide(b"notes.txt", FILE) == Skipped(Skip.EXCLUDED, "matches the exclude pattern '*.txt'")
 
 

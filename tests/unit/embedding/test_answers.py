@@ -97,7 +97,7 @@ def test_an_address_may_be_given_with_and_without_its_path(url: str, expected: s
 
 @pytest.mark.parametrize("url", ["localhost:8080", "ftp://h/v1", "", "http://", "http://h:port", "http://[::1"])
 def test_what_is_no_web_address_is_a_configuration_error(url: str) -> None:
-    with pytest.raises(ConfigError, match="embedding.url"):
+    with pytest.raises(ConfigError, match=r"embedding\.url"):
         endpoint(url, "/embed")
 
 

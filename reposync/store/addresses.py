@@ -1,0 +1,93 @@
+"""`DATABASE_URL`: which database it names, and what of it may be shown to a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from reposync.errors import ConfigError
+
+_FORMS = "DATABASE_URL looks like postgresql://user:password@host:5432/name or sqlite:///path."
+_CACHE_OPTION = "prepared_statement_cache_size"
+_CACHE_SIZE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteAddress:
+    path: Path
+
+    @property
+    def where(self) -> str:
+        return f"in {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresqlAddress:
+    """`dsn`, which may hold a password, is read by asyncpg itself as libpq does: sslmode, sslrootcert, several hosts.
+    `statement_cache_size` is 0 behind a PgBouncer that pools transactions."""
+
+    dsn: str
+    where: str
+    statement_cache_size: int = _CACHE_SIZE
+
+
+def sqlite_url(path: Path) -> str:
+    """The URL of a database file, whatever characters its path has."""
+    return f"sqlite:///{quote(str(path))}"
+
+
+def parse_address(url: str) -> SqliteAddress | PostgresqlAddress:
+    """Raises ConfigError for an address that names neither; never with a part of it that may be a password."""
+    scheme, separator, rest = url.strip().partition("://")
+    if not separator:
+        raise ConfigError("The address of the database is not a URL.", remedy=_FORMS)
+    kind = scheme.partition("+")[0].lower()
+    if kind == "sqlite":
+        return _sqlite(rest)
+    if kind in ("postgresql", "postgres"):
+        return _postgresql(rest)
+    raise ConfigError(f"reposync cannot keep its state in a {kind!r} database.", remedy=_FORMS)
+
+
+def not_understood(reason: str = "") -> ConfigError:
+    return ConfigError(
+        "The address of the PostgreSQL database cannot be understood" + (f": {reason}." if reason else "."),
+        remedy=f"{_FORMS} Special characters of user and password must be percent-encoded (%40 for @, %2F for /).",
+    )
+
+
+def _sqlite(rest: str) -> SqliteAddress:
+    path = unquote(rest.partition("?")[0].removeprefix("/"))
+    if not path or path == ":memory:":
+        raise ConfigError(
+            "The state of reposync cannot live in memory: its processes share it.",
+            remedy="Give DATABASE_URL a path: sqlite:///path.",
+        )
+    if rest[0] != "/":
+        raise ConfigError("The address of the SQLite database names a host.", remedy=_FORMS)
+    return SqliteAddress(Path(path))
+
+
+def _postgresql(rest: str) -> PostgresqlAddress:
+    try:
+        parts = urlsplit(f"postgresql://{rest}")
+    except ValueError:
+        raise not_understood() from None
+    # A `/`, `?` or `#` inside a password cuts it in two, and the first half would be shown as the host.
+    if "@" in parts.path or "@" in parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
+        raise not_understood()
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    size = dict(options).get(_CACHE_OPTION, str(_CACHE_SIZE))
+    if not size.isdecimal():
+        raise ConfigError(f"{_CACHE_OPTION} in DATABASE_URL is not a number.", remedy="0 suits PgBouncer.")
+    # SQLAlchemy's name for `sslmode` is `ssl`, and addresses are copied from project to project.
+    kept = [("sslmode" if key == "ssl" else key, value) for key, value in options if key != _CACHE_OPTION]
+    dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(kept, quote_via=quote)}" if kept else "")
+    return PostgresqlAddress(dsn, _shown(parts, dict(options)), int(size))
+
+
+def _shown(parts: SplitResult, options: dict[str, str]) -> str:
+    host = parts.netloc.rpartition("@")[2] or options.get("host") or "the local server"
+    name = unquote(parts.path.removeprefix("/")) or options.get("dbname") or options.get("database")
+    return f"{name} on {host}" if name else f"on {host}"

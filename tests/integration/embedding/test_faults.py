@@ -1,0 +1,186 @@
+"""Embedding by a server that is overloaded, gone, wrong or hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from email.utils import formatdate
+
+import numpy as np
+import pytest
+
+from reposync.embedding.http import _MOST_ANSWER_BYTES
+from reposync.errors import EmbeddingError, EmbeddingUnavailable
+from tests.fixtures.embedding_server import EmbeddingServer, Garbling
+from tests.integration.embedding.conftest import Open
+from tests.integration.embedding.test_servers import every_provider, unit
+
+SECRET = "sk-hunter2-hunter2"
+
+
+@every_provider
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+async def test_a_server_in_trouble_is_asked_again(
+    server: EmbeddingServer, open_client: Open, provider: str, status: int
+) -> None:
+    embedder = open_client(provider, dimensions=64)
+    server.answer_next(status, times=2)
+    (matrix,) = await embedder.embed(["x"])
+    assert np.allclose(matrix[0], unit("x"), atol=1e-6)
+    assert [exchange.status for exchange in server.log if exchange.inputs] == [status, status, 200]
+
+
+@pytest.mark.parametrize("form", ["seconds", "date"])
+async def test_the_pause_that_a_server_asks_for_is_kept(server: EmbeddingServer, open_client: Open, form: str) -> None:
+    embedder = open_client(dimensions=64, longest_wait_seconds=20)
+    server.answer_next(
+        429, headers={"Retry-After": "1" if form == "seconds" else formatdate(time.time() + 2, usegmt=True)}
+    )
+    started = time.monotonic()
+    await embedder.embed(["x"])
+    assert time.monotonic() - started >= 0.9  # never early; how late is not the test's business
+
+
+async def test_other_requests_keep_the_pause_too(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(dimensions=64, longest_wait_seconds=20, attempts=1)
+    server.answer_next(503, headers={"Retry-After": "1"})
+    with pytest.raises(EmbeddingUnavailable):
+        await embedder.embed(["x"])
+    started = time.monotonic()
+    await embedder.embed(["y"])
+    assert time.monotonic() - started >= 0.8
+
+
+async def test_a_pause_of_a_day_is_not_kept(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(429, headers={"Retry-After": "86400"})
+    await open_client(dimensions=64).embed(["x"])
+    assert server.inputs == ["x"]
+
+
+async def test_patience_ends(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(503, body={"error": {"message": "model is loading"}}, times=20)
+    with pytest.raises(EmbeddingUnavailable, match="503: model is loading") as raised:
+        await open_client(dimensions=64, attempts=3).embed(["x"])
+    assert raised.value.retryable
+    assert len(server.log) == 3
+
+
+async def test_one_failing_request_ends_the_others(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(400, body={"error": {"message": "no"}})
+    with pytest.raises(EmbeddingError, match="400: no"):
+        await open_client(dimensions=64, batch=1).embed(["a", "b", "c", "d"])
+    assert len(asyncio.all_tasks()) == 1
+
+
+@every_provider
+@pytest.mark.parametrize(
+    ("how", "complaint"),
+    [
+        ("count", "answered 2 vectors to 3 texts"),
+        ("dimension", "63 dimensions instead of 64"),
+        ("nan", "JSON|finite"),
+        ("zeros", "zero"),
+        ("ragged", "different lengths"),
+        ("not_json", "not JSON"),
+    ],
+)
+async def test_a_wrong_answer_is_an_error_and_no_vector(
+    server: EmbeddingServer, open_client: Open, provider: str, how: Garbling, complaint: str
+) -> None:
+    embedder = open_client(provider, dimensions=64)
+    server.garble_next(how)
+    with pytest.raises(EmbeddingError, match=complaint):
+        await embedder.embed(["a", "b", "c"])
+
+
+async def test_nan_is_found_in_plain_numbers_too(server: EmbeddingServer, open_client: Open) -> None:
+    server.knows_base64 = False
+    server.garble_next("nan")
+    with pytest.raises(EmbeddingError, match="JSON"):
+        await open_client(dimensions=64).embed(["a"])
+
+
+async def test_vectors_are_put_in_order_by_their_index(server: EmbeddingServer, open_client: Open) -> None:
+    server.garble_next("shuffled")
+    matrices = await open_client(dimensions=64).embed(["one", "two", "three"])
+    assert all(np.allclose(m[0], unit(t), atol=1e-6) for m, t in zip(matrices, ["one", "two", "three"], strict=True))
+
+
+async def test_an_index_given_twice_is_an_error(server: EmbeddingServer, open_client: Open) -> None:
+    server.garble_next("index_twice")
+    with pytest.raises(EmbeddingError, match="twice"):
+        await open_client(dimensions=64).embed(["one", "two", "three"])
+
+
+async def test_an_answer_cut_short_is_asked_for_again(server: EmbeddingServer, open_client: Open) -> None:
+    server.garble_next("truncated")
+    (matrix,) = await open_client(dimensions=64).embed(["x"])
+    assert np.allclose(matrix[0], unit("x"), atol=1e-6)
+
+
+async def test_an_endless_answer_is_not_read_to_its_end(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(200, body=b" " * (_MOST_ANSWER_BYTES + 1))
+    with pytest.raises(EmbeddingError, match="more than 64 MB"):
+        await open_client(dimensions=64).embed(["x"])
+
+
+async def test_a_dimension_other_than_configured_is_an_error(server: EmbeddingServer, open_client: Open) -> None:
+    with pytest.raises(EmbeddingError, match=r"64 dimensions instead of 128.*embedding\.dimensions"):
+        await open_client("tei", dimensions=128).embed(["x"])
+
+
+async def test_the_key_is_sent_as_a_bearer_token(server: EmbeddingServer, open_client: Open) -> None:
+    server.api_key = SECRET
+    await open_client(api_key=SECRET, dimensions=64).embed(["x"])
+    assert server.log[0].authorization == f"Bearer {SECRET}"
+
+
+async def test_no_error_shows_the_key(server: EmbeddingServer, open_client: Open) -> None:
+    server.api_key = "another"
+    with pytest.raises(EmbeddingError, match=r"401.*embedding\.api_key") as refused:
+        await open_client(api_key=SECRET, dimensions=64).embed(["x"])
+    server.api_key = None
+    server.answer_next(400, body={"error": {"message": f"bad header 'Bearer {SECRET}'"}})
+    with pytest.raises(EmbeddingError, match=r"Bearer \*\*\*") as echoed:
+        await open_client(api_key=SECRET, dimensions=64).embed(["x"])
+    url = server.url.replace("http://", f"http://user:{SECRET}@") + f"?key={SECRET}"
+    server.answer_next(404, times=1)
+    with pytest.raises(EmbeddingError) as addressed:
+        await open_client(url=url, dimensions=64).embed(["x"])
+    for raised in (refused, echoed, addressed):
+        assert "hunter2" not in str(raised.value)
+
+
+async def test_a_redirect_is_not_followed(server: EmbeddingServer, open_client: Open) -> None:
+    with EmbeddingServer() as elsewhere:
+        server.answer_next(307, headers={"Location": f"{elsewhere.url}/v1/embeddings"})
+        with pytest.raises(EmbeddingError, match="redirect"):
+            await open_client(api_key=SECRET, dimensions=64).embed(["x"])
+        assert elsewhere.log == []
+
+
+async def test_nobody_listening_is_unavailable(open_client: Open) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(
+        EmbeddingUnavailable, match=rf"127\.0\.0\.1:{port}/v1/embeddings cannot be reached.*embedding\.url"
+    ):
+        await open_client(url=f"http://127.0.0.1:{port}", attempts=2).embed(["x"])
+
+
+async def test_a_server_that_hangs_is_unavailable(server: EmbeddingServer, open_client: Open) -> None:
+    with server.holding(), pytest.raises(EmbeddingUnavailable, match="did not answer in time"):
+        await open_client(dimensions=64, read_timeout_seconds=0.1, attempts=1).embed(["x"])
+
+
+async def test_cancelled_it_ends_at_once_and_can_be_used_again(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(dimensions=64, batch=1, concurrency=2)
+    with server.holding():
+        task = asyncio.create_task(embedder.embed(["a", "b", "c"]))
+        await asyncio.to_thread(server.wait_for_waiting, 2)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert len(await embedder.embed(["d"])) == 1

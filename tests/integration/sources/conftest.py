@@ -1,0 +1,111 @@
+"""A GitLab with one project, and what sources are asked for in these tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from reposync.sources.git import GitSource
+from reposync.sources.gitlab import GitLabSource
+from reposync.sources.port import Blob, Source, TreeEntry
+from reposync.sources.remote import RemoteGitSource
+from reposync.sources.spec import Patience
+from tests.fixtures.gitlab_server import GitLabServer, Project
+from tests.fixtures.repositories import GitRepository
+
+TOKEN = "glpat-reposync-secret"
+PATH = "platform/payments-api"
+# As patient as the real one, a hundred times as quick.
+QUICK = Patience(first_delay_seconds=0.005, max_delay_seconds=0.02, max_wait_seconds=5)
+
+
+class Watched:
+    """Keeps what an observer is told."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.waits: list[float] = []
+
+    def request(self, kind: str) -> None:
+        self.requests.append(kind)
+
+    def rate_limited(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+async def contents(source: Source, entries: Sequence[TreeEntry], *, max_bytes: int = 10**6) -> dict[str, bytes | None]:
+    """Sha -> content of what the source reads; each sha must come once."""
+    found: dict[str, bytes | None] = {}
+    async with aclosing(source.read(entries, max_bytes=max_bytes)) as blobs:
+        async for blob in blobs:
+            assert blob.sha not in found
+            assert blob.content is None or len(blob.content) == blob.size_bytes
+            found[blob.sha] = blob.content
+    return found
+
+
+async def first(blobs: AsyncGenerator[Blob, None]) -> Blob:
+    return await anext(blobs)
+
+
+def same_tree(entries: Sequence[TreeEntry], repository: GitRepository, revision: str = "HEAD") -> bool:
+    """Whether the entries are what `git ls-tree` lists."""
+    listed = sorted((row.path, row.mode, row.sha) for row in repository.ls_tree(revision))
+    return sorted((entry.path, entry.mode, entry.sha) for entry in entries) == listed
+
+
+def expected(repository: GitRepository, entries: Sequence[TreeEntry]) -> dict[str, bytes]:
+    """Sha -> content as git itself gives it."""
+    return {entry.sha: repository.read(entry.sha) for entry in entries if not entry.is_submodule}
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> GitRepository:
+    return GitRepository.create(tmp_path / "payments.git")
+
+
+@pytest.fixture
+def server() -> Iterator[GitLabServer]:
+    with GitLabServer() as server:
+        server.add_token(TOKEN, scopes=("read_api", "read_repository"))
+        yield server
+
+
+@pytest.fixture
+def project(server: GitLabServer, repository: GitRepository) -> Project:
+    return server.add_project(PATH, repository.path, id=42)
+
+
+@pytest.fixture
+async def gitlab(server: GitLabServer, project: Project) -> AsyncGenerator[Callable[..., GitLabSource], None]:
+    """Makes sources of the project; `project_id=None` makes one that has to find it."""
+    made: list[GitLabSource] = []
+
+    def make(path: str = PATH, *, project_id: int | None = 42, **changes: Any) -> GitLabSource:
+        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "patience": QUICK, "project_id": project_id}
+        made.append(GitLabSource(server.url, path, **(arguments | changes)))
+        return made[-1]
+
+    yield make
+    for source in made:
+        await source.close()
+
+
+@pytest.fixture
+async def remote(server: GitLabServer, project: Project) -> AsyncGenerator[Callable[..., RemoteGitSource], None]:
+    """Makes plain git sources of the project's URL."""
+    made: list[RemoteGitSource] = []
+
+    def make(url: str | None = None, **changes: Any) -> RemoteGitSource:
+        arguments: dict[str, Any] = {"username": "oauth2", "password": SecretStr(TOKEN), "patience": QUICK}
+        made.append(GitSource.remote(url or f"{server.url}/{PATH}.git", **(arguments | changes)))
+        return made[-1]
+
+    yield make
+    for source in made:
+        await source.close()

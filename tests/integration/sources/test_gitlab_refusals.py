@@ -1,0 +1,162 @@
+"""What a person reads when GitLab says no, and what is done when only git does."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any, Literal
+
+import pytest
+from pydantic import SecretStr
+
+from reposync.errors import ConfigError, RepoSyncError, SourceDenied, SourceGone
+from reposync.sources.gitlab import GitLabSource
+from tests.fixtures.gitlab_server import GitLabServer, Project
+from tests.fixtures.repositories import GitRepository
+from tests.integration.sources.conftest import TOKEN, contents, expected, same_tree
+
+Make = Callable[..., GitLabSource]
+SECRET = "glpat-another-secret"
+
+
+async def refusal(source: GitLabSource) -> RepoSyncError:
+    """The error of the first call; it must be one for a person, and must not hold a secret anywhere."""
+    with pytest.raises(RepoSyncError) as caught:
+        await source.tree(await source.head())
+    shown = "".join(traceback.format_exception(caught.value, chain=True)) + repr(caught.value)
+    # The tracebacks show lines of code, never values; messages of every cause are in them.
+    assert SECRET not in shown
+    assert TOKEN not in shown
+    assert caught.value.remedy
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("token", "kind", "words"),
+    [
+        ({"expired": True}, SourceDenied, "has expired"),
+        ({"revoked": True}, SourceDenied, "was revoked"),
+        ({"scopes": ("read_user",)}, SourceDenied, "lacks a scope: .* wants api or read_api"),
+        ({"projects": ()}, SourceGone, "missing, or hidden from this token"),
+        (None, SourceDenied, "is not known there"),
+    ],
+    ids=["expired", "revoked", "wrong scope", "not a member", "unknown"],
+)
+@pytest.mark.parametrize("known", [None, 42])
+async def test_each_refusal_says_what_is_wrong_with_the_token(
+    server: GitLabServer,
+    repository: GitRepository,
+    project: Project,
+    gitlab: Make,
+    token: dict[str, Any] | None,
+    kind: type[RepoSyncError],
+    words: str,
+    known: int | None,
+) -> None:
+    repository.commit({"a": b"1"})
+    if token is not None:
+        server.add_token(SECRET, **token)
+
+    error = await refusal(gitlab(token=SecretStr(SECRET), project_id=known))
+
+    assert type(error) is kind
+    with pytest.raises(kind, match=words):
+        raise error
+    assert len(server.log) == 1, "what a person must mend is not tried again"
+
+
+async def test_a_deleted_project_and_one_that_never_was_are_gone_not_empty(
+    repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.commit({"a": b"1"})
+    source = gitlab()
+    head = await source.head()
+    project.deleted = True
+
+    assert isinstance(await refusal(gitlab()), SourceGone)
+    assert isinstance(await refusal(gitlab("no/such", project_id=None)), SourceGone)
+    with pytest.raises(SourceGone):
+        await source.tree(head)
+
+
+async def test_a_project_that_goes_away_in_the_middle_of_a_read_is_gone(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.many(30)
+    source = gitlab()
+    entries = await source.tree(await source.head())
+    project.deleted = True
+
+    for wanted in (entries[:3], entries):
+        with pytest.raises(SourceGone):
+            await contents(source, wanted)
+
+
+async def test_a_private_project_without_a_token_says_that_none_was_given(
+    repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.commit({"a": b"1"})
+
+    error = await refusal(gitlab(token=None))
+
+    assert "no token was given" in str(error)
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+async def test_where_git_is_refused_everything_comes_by_rest(
+    server: GitLabServer,
+    repository: GitRepository,
+    project: Project,
+    gitlab: Make,
+    status: Literal[401, 403, 404],
+) -> None:
+    repository.many(60)
+    project.git_refused = status
+    source = gitlab()
+
+    entries = await source.tree(await source.head())
+    first = await contents(source, entries)
+    again = await contents(source, entries)
+
+    assert first == again == expected(repository, entries)
+    assert len(server.log.git) == 1, "one refusal is enough: failed logins get the address banned"
+
+
+async def test_where_git_is_switched_off_for_the_instance_paths_are_as_json_has_them(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.commit({b"caf\xe9.py": b"1\n", b"plain.py": b"2\n"})
+    server.faults.refuse_git(403)
+    source = gitlab()
+
+    entries = await source.tree(await source.head())
+
+    assert {entry.path for entry in entries} == {b"caf.py", b"plain.py"}
+    assert await contents(source, entries) == expected(repository, entries)
+
+
+async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.many(40)
+    repository.commit({"signed": b"1"}, when=None)
+    project.allow_filter = False
+    source = gitlab()
+
+    entries = await source.tree(await source.head())
+    found = await contents(source, entries)
+
+    assert same_tree(entries, repository)
+    assert found == expected(repository, entries)
+
+
+@pytest.mark.parametrize("url", ["gitlab.example.com", "ssh://gitlab.example.com", "https://"])
+def test_an_address_that_is_none_is_refused_before_anything_is_asked(url: str) -> None:
+    with pytest.raises(ConfigError, match="GitLab's address"):
+        GitLabSource(url, "a/b", token=None)
+
+
+def test_a_token_with_a_line_break_is_refused_without_being_shown() -> None:
+    with pytest.raises(ConfigError) as caught:
+        GitLabSource("https://gitlab.example.com", "a/b", token=SecretStr("glpat-x\ny"))
+    assert "glpat" not in str(caught.value)

@@ -1,0 +1,394 @@
+"""Repositories on this machine, in every shape that people have them."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import tracemalloc
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
+from reposync.sources.factory import open_source
+from reposync.sources.git import GitSource
+from reposync.sources.local import LocalGitSource
+from reposync.sources.objects import UnreadableBlobs
+from reposync.sources.spec import LocalGit
+from tests.fixtures.repositories import GitRepository, Submodule, Symlink, git_environment
+from tests.integration.sources.conftest import contents, expected, same_tree
+
+Open = Callable[..., LocalGitSource]
+
+
+@pytest.fixture
+async def local() -> AsyncGenerator[Open, None]:
+    made: list[LocalGitSource] = []
+
+    def make(path: Path, branch: str | None = None) -> LocalGitSource:
+        made.append(GitSource.local(path, branch))
+        return made[-1]
+
+    yield make
+    for source in made:
+        await source.close()
+
+
+def git(path: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@example.com", "-c", "protocol.file.allow=always"]
+    done = subprocess.run(["git", *identity, *arguments], cwd=path, env=git_environment(), capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+# Shapes --------------------------------------------------------------------------------------------------------------
+
+
+async def test_of_a_working_copy_only_what_is_committed_counts(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.commit({"a.py": b"committed\n", "b.py": b"b\n"})
+    work = repository.clone(tmp_path / "work")
+    (work / "a.py").write_text("changed\n")
+    (work / "staged.py").write_text("staged\n")
+    (work / "untracked.py").write_text("untracked\n")
+    git(work, "add", "staged.py")
+    source = local(work)
+
+    head = await source.head()
+    entries = await source.tree(head)
+
+    assert head.sha == repository.head()
+    assert (head.title, head.committed_at.isoformat()) == ("Change files", "2024-01-01T00:00:00+00:00")
+    assert sorted((await contents(source, entries)).values()) == [b"b\n", b"committed\n"]
+    assert source.url(b"a.py", head, 1, 2) is None
+    assert await source.project_id() is None
+
+
+async def test_a_linked_worktree_has_its_own_head(repository: GitRepository, tmp_path: Path, local: Open) -> None:
+    repository.commit({"a.py": b"main\n"})
+    feature = repository.commit({"a.py": b"feature\n"}, branch="feature")
+    work = repository.clone(tmp_path / "work")
+    git(work, "worktree", "add", "-q", str(tmp_path / "linked"), "origin/feature")
+
+    head = await local(tmp_path / "linked").head()
+
+    assert (tmp_path / "linked" / ".git").is_file()
+    assert head.sha == feature
+
+
+async def test_a_worktree_whose_repository_is_gone_says_so(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.commit({"a.py": b"main\n"})
+    work = repository.clone(tmp_path / "work")
+    git(work, "worktree", "add", "-q", str(tmp_path / "linked"))
+    work.rename(tmp_path / "moved")
+
+    with pytest.raises(SourceError, match="linked"):
+        await local(tmp_path / "linked").head()
+
+
+async def test_a_submodule_s_own_folder_is_a_repository(repository: GitRepository, tmp_path: Path, local: Open) -> None:
+    sha = repository.commit({"a.py": b"inner\n"})
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "submodule", "--quiet", "add", str(repository.path), "inner")
+
+    assert (await local(outer / "inner").head()).sha == sha
+
+
+async def test_objects_borrowed_from_another_repository_are_found(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.many(20)
+    git(tmp_path, "clone", "-q", "--shared", str(repository.path), "shared")
+    source = local(tmp_path / "shared")
+
+    entries = await source.tree(await source.head())
+
+    assert await contents(source, entries) == expected(repository, entries)
+
+
+async def test_a_shallow_clone_is_read(repository: GitRepository, tmp_path: Path, local: Open) -> None:
+    repository.commit({"a.py": b"one\n"})
+    repository.commit({"a.py": b"two\n"})
+    git(tmp_path, "clone", "-q", "--depth", "1", repository.path.as_uri(), "shallow")
+    source = local(tmp_path / "shallow")
+
+    entries = await source.tree(await source.head())
+
+    assert list((await contents(source, entries)).values()) == [b"two\n"]
+
+
+async def test_a_repository_with_sha_256_names_is_read(tmp_path: Path, local: Open) -> None:
+    repository = GitRepository.create(tmp_path / "r.git", object_format="sha256")
+    repository.many(30)
+    repository.git("gc", "--quiet")
+    source = local(repository.path)
+
+    head = await source.head()
+    entries = await source.tree(head)
+
+    assert len(head.sha) == 64
+    assert same_tree(entries, repository)
+    assert await contents(source, entries) == expected(repository, entries)
+
+
+async def test_a_branch_may_be_named_and_head_may_be_detached(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    old = repository.commit({"a.py": b"1\n"})
+    new = repository.commit({"a.py": b"2\n"})
+    other = repository.commit({"a.py": b"3\n"}, branch="feature/über", parents=[])
+    repository.git("pack-refs", "--all")
+    work = repository.clone(tmp_path / "work")
+    git(work, "checkout", "-q", "--detach", old)
+
+    assert (await local(repository.path).head()).sha == new
+    assert (await local(repository.path, "feature/über").head()).sha == other
+    assert (await local(work).head()).sha == old
+
+
+async def test_new_commits_and_packs_are_seen_by_a_source_that_stays_open(
+    repository: GitRepository, local: Open
+) -> None:
+    source = local(repository.path)
+    repository.commit({"a.py": b"1\n"})
+    await source.tree(await source.head())
+
+    sha = repository.commit({"a.py": b"2\n"})
+    head = await source.head()
+    entries = await source.tree(head)
+
+    assert head.sha == sha
+    assert list((await contents(source, entries)).values()) == [b"2\n"]
+
+
+async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_read(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    work = repository.clone(tmp_path / "work")
+    for number in range(300):
+        (work / f"f{number}").write_text(f"{number}\n")
+    git(work, "add", "-A")
+    git(work, "commit", "-qm", "many")
+    source = local(work)
+    entries = await source.tree(await source.head())
+
+    found: dict[str, bytes | None] = {}
+    async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
+        async for blob in blobs:
+            if not found:
+                git(work, "gc", "--quiet", "--prune=now")
+            found[blob.sha] = blob.content
+
+    assert len(found) == 300
+
+
+# Contents ------------------------------------------------------------------------------------------------------------
+
+
+async def test_paths_are_bytes_and_nothing_is_followed(repository: GitRepository, local: Open) -> None:
+    names = [b"a b", b"-rf", b"new\nline", b"caf\xe9.py", "日本/語.py".encode(), b"%2F", b'"quoted"', b"back\\slash"]
+    repository.commit({name: b"content of " + name for name in names})
+    repository.commit(
+        {
+            "link": Symlink("/etc/passwd"),
+            "library": Submodule("1" * 40),
+            "model.bin": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+        }
+    )
+    source = local(repository.path)
+
+    entries = await source.tree(await source.head())
+    found = await contents(source, entries)
+
+    assert same_tree(entries, repository)
+    assert {entry.path for entry in entries if entry.is_symlink} == {b"link"}
+    assert {entry.path for entry in entries if entry.is_submodule} == {b"library"}
+    assert b"/etc/passwd" in found.values(), "a symlink is a blob whose content is a path"
+    assert found == expected(repository, entries)
+
+
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "loose"])
+async def test_a_blob_over_the_limit_is_sized_but_never_held(
+    repository: GitRepository, local: Open, packed: bool
+) -> None:
+    repository.git("config", "pack.compression", "1")
+    repository.git("config", "fastimport.unpackLimit", "1" if packed else "10000")
+    repository.commit({"huge.bin": bytes(40_000_000), "small.py": b"x = 1\n"})
+    source = local(repository.path)
+    entries = await source.tree(await source.head())
+
+    tracemalloc.start()
+    async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
+        found = {blob.size_bytes: blob.content async for blob in blobs}
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert found == {40_000_000: None, 6: b"x = 1\n"}
+    assert peak_bytes < 4_000_000
+
+
+async def test_a_file_that_stands_twice_is_read_once(repository: GitRepository, local: Open) -> None:
+    repository.commit({"a.py": b"same\n", "b.py": b"same\n"})
+    source = local(repository.path)
+
+    entries = await source.tree(await source.head())
+
+    assert len(entries) == 2
+    assert len(await contents(source, entries)) == 1
+
+
+async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository: GitRepository, local: Open) -> None:
+    rows = [f"value_{number} = {number}\n".encode() for number in range(400)]
+    for version in range(25):
+        rows[version * 16] = b"changed = %d\n" % version
+        repository.commit({"table.py": b"".join(rows), f"copy_{version}.py": b"".join(rows)})
+    repository.git("repack", "-adfq", "--depth=50", "--window=50")
+    source = local(repository.path)
+
+    entries = await source.tree(await source.head())
+
+    assert await contents(source, entries) == expected(repository, entries)
+    assert await contents(source, list(reversed(entries))) == expected(repository, entries)
+
+
+async def test_a_missing_blob_is_named_after_all_others_were_read(repository: GitRepository, local: Open) -> None:
+    repository.git("config", "fastimport.unpackLimit", "10000")
+    repository.commit({"src/good.py": b"good\n", "src/bad.py": b"bad\n"})
+    source = local(repository.path)
+    entries = await source.tree(await source.head())
+    bad = next(entry.sha for entry in entries if entry.path == b"src/bad.py")
+    (repository.path / "objects" / bad[:2] / bad[2:]).unlink()
+
+    read = []
+    with pytest.raises(UnreadableBlobs, match=r"src/bad\.py: blob [0-9a-f]+ is missing.*fsck") as caught:
+        async for blob in source.read(entries, max_bytes=1000):
+            read.append(blob.content)
+
+    assert read == [b"good\n"]
+    assert caught.value.shas == {bad}
+    assert isinstance(caught.value, SourceCorrupt)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "swapped"])
+async def test_a_damaged_loose_blob_is_never_given_out(repository: GitRepository, local: Open, damage: str) -> None:
+    repository.git("config", "fastimport.unpackLimit", "10000")
+    repository.commit({"good.py": b"good\n" * 50, "bad.py": random.Random(1).randbytes(500)})
+    source = local(repository.path)
+    entries = {entry.path: entry for entry in await source.tree(await source.head())}
+    bad, good = (repository.path / "objects" / entries[name].sha[:2] / entries[name].sha[2:] for name in (b"bad.py", b"good.py"))
+    whole = bad.read_bytes()
+    bad.chmod(0o644)
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 1
+    bad.write_bytes({"flipped": bytes(changed), "cut": whole[:100], "emptied": b"", "swapped": good.read_bytes()}[damage])
+
+    read = []
+    with pytest.raises(UnreadableBlobs, match=r"bad\.py"):
+        async for blob in source.read(list(entries.values()), max_bytes=1000):
+            read.append(blob.sha)
+    assert read == [entries[b"good.py"].sha]
+
+
+async def test_a_damaged_pack_is_named_and_gives_nothing_wrong(repository: GitRepository, local: Open) -> None:
+    repository.commit({f"f{number}": random.Random(number).randbytes(300) for number in range(50)})
+    repository.git("repack", "-adq")
+    source = local(repository.path)
+    entries = await source.tree(await source.head())
+    true = expected(repository, entries)
+    [pack] = (repository.path / "objects" / "pack").glob("*.pack")
+    changed = bytearray(pack.read_bytes())
+    changed[len(changed) // 2] ^= 0x55
+    pack.chmod(0o644)
+    pack.write_bytes(changed)
+
+    read: dict[str, bytes | None] = {}
+    with pytest.raises(SourceCorrupt, match="fsck"):
+        async for blob in local(repository.path).read(entries, max_bytes=1000):
+            read[blob.sha] = blob.content
+    assert read
+    assert all(true[sha] == content for sha, content in read.items())
+
+
+@pytest.mark.parametrize("name", ["idx", "pack"])
+async def test_a_pack_that_is_rubbish_is_an_error_that_names_it(
+    repository: GitRepository, local: Open, name: str
+) -> None:
+    repository.many(20)
+    repository.git("repack", "-adq")
+    [broken] = (repository.path / "objects" / "pack").glob(f"*.{name}")
+    broken.chmod(0o644)
+    broken.write_bytes(b"rubbish" * 300)
+
+    with pytest.raises(SourceCorrupt, match="pack"):
+        await local(repository.path).head()
+
+
+# What is no repository -------------------------------------------------------------------------------------------------
+
+
+async def test_a_path_that_is_no_repository_says_what_it_is_and_what_to_give(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.commit({"src/a.py": b"1\n"})
+    work = repository.clone(tmp_path / "work")
+    plain = tmp_path / "plain"
+    plain.mkdir()
+
+    for path, words in [
+        (tmp_path / "nowhere", "does not exist"),
+        (work / "src" / "a.py", "is a file"),
+        (work / "src", f"is a folder inside the git repository {work.resolve()}.*Give {work.resolve()} instead"),
+        (plain, "is no git repository.*git init"),
+    ]:
+        with pytest.raises(SourceError, match=words):
+            await local(path).head()
+
+
+async def test_an_empty_repository_says_so(repository: GitRepository, local: Open) -> None:
+    with pytest.raises(RepositoryEmpty, match="has no commit yet"):
+        await local(repository.path).head()
+    with pytest.raises(RepositoryEmpty):
+        await local(repository.path, "main").head()
+
+
+async def test_a_missing_branch_names_those_that_look_like_it(repository: GitRepository, local: Open) -> None:
+    repository.commit({"a": b"1"}, branch="develop")
+    repository.commit({"a": b"2"}, branch="release/1")
+
+    with pytest.raises(BranchNotFound, match=r"no branch 'develp'\. Did you mean develop\?"):
+        await local(repository.path, "develp").head()
+    with pytest.raises(BranchNotFound, match="Its branches: develop, release/1"):
+        await local(repository.path, "zzz").head()
+    with pytest.raises(BranchNotFound, match="HEAD of .* names a branch without commits.*develop"):
+        await local(repository.path).head()
+
+
+async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.commit({"a": b"1"})
+    repository.git("config", "uploadpack.allowFilter", "true")
+    git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", repository.path.as_uri(), "partial")
+    source = local(tmp_path / "partial")
+    entries = await source.tree(await source.head())
+
+    with pytest.raises(UnreadableBlobs, match=r"is missing.*without --filter"):
+        await contents(source, entries)
+
+
+async def test_the_factory_opens_a_path_and_closing_gives_every_file_back(repository: GitRepository) -> None:
+    repository.many(5)
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    source = open_source(LocalGit(repository.path))
+
+    assert len(await source.tree(await source.head())) == 5
+    await source.close()
+
+    assert not before or len(os.listdir("/proc/self/fd")) <= before

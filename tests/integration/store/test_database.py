@@ -1,0 +1,241 @@
+"""A database that cannot be used says why, what to do, and no secret."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sqlite3
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+from sqlalchemy import text
+
+from reposync.errors import ConfigError, StoreUnavailable
+from reposync.store.addresses import sqlite_url
+from reposync.store.database import Database
+from reposync.store.runs import Runs
+from reposync.store.status import RunTrigger
+from tests.fixtures.databases import STRANGER, PostgresqlDatabases
+from tests.integration.store.conftest import Store
+
+SECRET = "s3cr3t-pa55word"
+
+
+async def refused(url: str) -> StoreUnavailable:
+    with pytest.raises(StoreUnavailable) as caught:
+        database = await Database.open(url)
+        await database.close()
+    assert caught.value.retryable
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+    return caught.value
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+# PostgreSQL ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_server_that_is_not_there_is_named_without_the_password() -> None:
+    port = free_port()
+
+    error = await refused(f"postgresql://sync:{SECRET}@127.0.0.1:{port}/reposync")
+
+    assert f"reposync on 127.0.0.1:{port}" in error.message
+    assert "refused" in error.message
+    assert "DATABASE_URL" in error.remedy
+
+
+async def test_a_server_that_answers_rubbish_is_not_waited_for() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(8)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        await refused(f"postgresql://sync:{SECRET}@127.0.0.1:{port}/reposync")
+
+
+async def test_a_wrong_password_is_told_from_a_missing_server(postgresql: PostgresqlDatabases) -> None:
+    await _execute(
+        postgresql.server_url, f"DROP ROLE IF EXISTS {STRANGER}", f"CREATE ROLE {STRANGER} LOGIN PASSWORD 'another'"
+    )
+    try:
+        error = await refused(postgresql.server_url.replace("postgres@", f"{STRANGER}:{SECRET}@"))
+    finally:
+        await _execute(postgresql.server_url, f"DROP ROLE {STRANGER}")
+
+    assert "user or the password" in error.message
+
+
+async def test_a_database_that_does_not_exist_is_said_to_be_missing(postgresql: PostgresqlDatabases) -> None:
+    error = await refused(postgresql.url("no_such_database"))
+
+    assert "no database of that name" in error.message
+    assert "no_such_database" in error.message
+
+
+@pytest.fixture
+def upgraded_url(postgresql: PostgresqlDatabases) -> str:
+    return postgresql.upgraded()
+
+
+DROP_CONNECTIONS = """
+    SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+    WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
+
+
+async def test_connections_that_the_server_dropped_are_replaced(upgraded_url: str) -> None:
+    async with await Database.open(upgraded_url) as database:
+        await database.require_current()
+        await _execute(upgraded_url, DROP_CONNECTIONS)
+
+        await database.require_current()
+
+
+async def test_a_connection_that_breaks_in_a_transaction_can_be_tried_again(upgraded_url: str) -> None:
+    async with await Database.open(upgraded_url) as database:
+        with pytest.raises(StoreUnavailable) as caught:
+            async with database.write() as connection:
+                await _execute(upgraded_url, DROP_CONNECTIONS)
+                await connection.execute(text("SELECT 1"))
+
+        assert caught.value.retryable
+        assert await Runs(database).history() == []
+
+
+async def test_the_address_may_be_written_as_libpq_has_it(postgresql: PostgresqlDatabases) -> None:
+    url = postgresql.server_url.replace("postgresql://", "postgres://", 1)
+    separator = "&" if "?" in url else "?"
+
+    for form in (url, url.replace("postgres://", "postgresql+asyncpg://", 1)):
+        options = "sslmode=prefer&prepared_statement_cache_size=0"
+        async with await Database.open(f"{form}{separator}{options}") as database:
+            assert await database.current() is None
+
+
+async def _execute(url: str, *statements: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        for statement in statements:
+            await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+# SQLite -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["with space.db", "50%25 #1?.db", "日本.db"])
+async def test_a_database_file_may_have_any_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "new folder" / name
+
+    async with await Database.open(sqlite_url(path)) as database:
+        await database.upgrade()
+
+    assert path.is_file()
+
+
+async def test_a_database_file_is_opened_for_many_processes(tmp_path: Path) -> None:
+    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database, database.read() as connection:
+        settings = {
+            name: (await connection.exec_driver_sql(f"PRAGMA {name}")).scalar_one()
+            for name in ("journal_mode", "busy_timeout", "foreign_keys", "synchronous")
+        }
+
+    assert settings == {"journal_mode": "wal", "busy_timeout": 10_000, "foreign_keys": 1, "synchronous": 1}
+
+
+async def test_another_process_that_writes_for_too_long_is_a_reason_to_try_again(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    async with await Database.open(sqlite_url(path), lock_seconds=0.05) as database:
+        await database.upgrade()
+        other = sqlite3.connect(path, isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+
+        with pytest.raises(StoreUnavailable, match="write lock") as caught:
+            await Runs(database).request_cancel("x")
+        assert caught.value.retryable
+        assert await Runs(database).history() == [], "reading needs no lock"
+
+        other.execute("ROLLBACK")
+        other.close()
+
+
+async def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("Not a database, and dear to somebody.\n" * 100)
+
+    error = await refused(sqlite_url(path))
+
+    assert "not an SQLite database" in error.message
+    assert str(path) in error.message
+    assert path.read_text().startswith("Not a database")
+
+
+async def test_a_folder_that_cannot_be_made_is_said_to_be_the_trouble(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    error = await refused(sqlite_url(tmp_path / "file" / "x.db"))
+
+    assert str(tmp_path / "file") in error.message
+
+
+async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
+    assert "cannot be opened" in (await refused(sqlite_url(tmp_path))).message
+
+
+# Both ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("address", ["db:port/x", f"sync:{SECRET}@db/x?sslmode=perhaps", f"sync:{SECRET}@db:x/x"])
+async def test_an_address_that_postgresql_does_not_understand_is_a_mistake_in_the_configuration(address: str) -> None:
+    with pytest.raises(ConfigError, match="DATABASE_URL") as caught:
+        await Database.open(f"postgresql://{address}")
+
+    assert SECRET not in "".join(traceback.format_exception(caught.value))
+
+
+async def test_missing_tables_are_said_to_be_missing(empty_database_url: str) -> None:
+    async with await Database.open(empty_database_url) as database:
+        with pytest.raises(StoreUnavailable, match=r"tables are missing.*reposync db upgrade"):
+            await Runs(database).history()
+
+
+async def test_a_cancelled_task_leaves_the_database_usable(store: Store) -> None:
+    await store.repository()
+    inside = asyncio.Event()
+
+    async def interrupted() -> None:
+        async with store.database.write() as connection:
+            await connection.execute(text("DELETE FROM repositories"))
+            inside.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(interrupted())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert (await store.runs.enqueue("payments", RunTrigger.COMMAND))[1]
+
+
+async def test_transactions_of_other_connections_are_seen_when_they_are_committed(
+    store: Store, open_database: Callable[[], Awaitable[Database]]
+) -> None:
+    other = await open_database()
+
+    async with store.database.write() as connection:
+        await connection.execute(text("DELETE FROM sync_runs"))
+        assert await Runs(other).history() == [], "a reader does not wait for the writer"

@@ -1,0 +1,176 @@
+"""`reposync config`, as the command that people type."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REGISTRY = """\
+gitlab:
+  - {name: main, url: "https://gitlab.example.com", token: "${GITLAB_TOKEN}"}
+repositories:
+  - {name: payments, gitlab: main, project: platform/payments-api, schedule: every 30 minutes}
+  - {name: book, git: "https://reader:${PASSWORD}@git.example.com/book.git", timezone: Europe/Berlin}
+groups:
+  - {gitlab: main, group: platform, include: ["platform/**"]}
+qdrant: {url: "https://qdrant.example.com", api_key: "${GITLAB_TOKEN}"}
+"""
+SECRETS = {"GITLAB_TOKEN": "glpat-hush", "PASSWORD": "hush-word"}
+WRONG = "defaults: {shedule: '@daily'}\nrepositories:\n  - {name: a}\n"
+
+
+@dataclass
+class Shell:
+    folder: Path
+
+    def __call__(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        home = {"HOME": str(self.folder / "home"), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, "-c", "from reposync.cli.main import main; main()", "config", *arguments]
+        return subprocess.run(
+            command, cwd=self.folder, env=home | environ, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def json(self, *arguments: str, **environ: str) -> Any:
+        return json.loads(self(*arguments, "--json", **environ).stdout)
+
+
+@pytest.fixture
+def reposync_config(tmp_path: Path) -> Shell:
+    return Shell(tmp_path)
+
+
+def test_check_without_any_file_is_fine(reposync_config: Shell) -> None:
+    done = reposync_config("check")
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "ok: no registry file, everything has its defaults\n"
+
+
+def test_check_counts_what_it_found_and_warns(reposync_config: Shell, tmp_path: Path) -> None:
+    (tmp_path / "repositories.yaml").write_text(REGISTRY.replace('"${GITLAB_TOKEN}"}\nrep', "glpat-hush}\nrep"))
+
+    done = reposync_config("check", **SECRETS)
+
+    file = tmp_path / "repositories.yaml"
+    assert done.returncode == 0
+    assert done.stdout == f"ok: 2 repositories, 1 group, 1 GitLab server in {file}\n"
+    assert done.stderr.startswith(f"warning: {file}:2:60: `token` stands in the clear")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_check_lists_all_problems_on_standard_error_and_exits_with_2(reposync_config: Shell, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(WRONG)
+
+    done = reposync_config("check", "r.yaml")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "r.yaml:1:12: unknown key `shedule` in defaults; did you mean `schedule`?\n"
+        "r.yaml:3:5: repositories[0]: exactly one of `gitlab`, `git` and `path` says where it is: none is given\n"
+    )
+
+
+def test_check_as_json_is_one_document_with_problems_or_warnings(reposync_config: Shell, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text(WRONG)
+    (tmp_path / "right.yaml").write_text(REGISTRY)
+
+    wrong, right = (
+        reposync_config("check", "wrong.yaml", "--json"),
+        reposync_config.json("check", "right.yaml", **SECRETS),
+    )
+
+    report = json.loads(wrong.stdout)
+    assert wrong.returncode == 2
+    assert (report["ok"], report["file"], report["warnings"]) == (False, "wrong.yaml", [])
+    assert [(each["file"], each["line"], each["column"]) for each in report["errors"]] == [
+        ("wrong.yaml", 1, 12),
+        ("wrong.yaml", 3, 5),
+    ]
+    assert right == {"ok": True, "file": "right.yaml", "errors": [], "warnings": [], "repositories": 2}
+
+
+@pytest.mark.parametrize("command", ["check", "show"])
+def test_a_file_that_is_not_there_is_an_error(command: str, reposync_config: Shell) -> None:
+    done = reposync_config(command, "gone.yaml")
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "There is no registry file gone.yaml." in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_variable_is_an_error_but_not_for_a_file_that_is_named(reposync_config: Shell, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text("{}\n")
+
+    unnamed = reposync_config("check", REPOSYNC_CONFIG="gone.yaml")
+    named = reposync_config("check", "r.yaml", REPOSYNC_CONFIG="gone.yaml")
+
+    assert unnamed.returncode == 2
+    assert "REPOSYNC_CONFIG names gone.yaml" in unnamed.stderr
+    assert (named.returncode, named.stdout) == (0, "ok: 0 repositories in r.yaml\n")
+
+
+def test_show_fills_in_the_defaults_tells_schedules_in_words_and_masks_secrets(
+    reposync_config: Shell, tmp_path: Path
+) -> None:
+    (tmp_path / "r.yaml").write_text(REGISTRY)
+    environ = SECRETS | {
+        "DATABASE_URL": "postgres://u:hush@db/reposync",
+        "REDIS_URL": "redis://:hush@redis",
+        "REPOSYNC_API_TOKEN": "hush,hush2",
+        "REPOSYNC_CONFIG": "r.yaml",
+    }
+
+    done, document = reposync_config("show", **environ), reposync_config.json("show", **environ)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "every 30 minutes" in done.stdout
+    assert "every 6 hours (Europe/Berlin)" in done.stdout
+    assert "hush" not in done.stdout + json.dumps(document)
+    assert document["settings"]["database_url"] == "postgresql+asyncpg://u:***@db/reposync"
+    assert document["settings"]["redis_url"] == "redis://:***@redis"
+    assert document["settings"]["api_tokens"] == ["***", "***"]
+    assert document["gitlab"][0]["token"] == "***"
+    assert document["qdrant"]["api_key"] == "***"
+    assert [each["location"] for each in document["repositories"]] == [
+        "gitlab:main:platform/payments-api",
+        "https://git.example.com/book.git",
+    ]
+    book = document["repositories"][1]
+    assert (book["username"], book["password"], book["collection"], book["chunk_size"]) == (
+        "reader",
+        "***",
+        "code",
+        7000,
+    )
+    assert (book["cron_expression"], book["timezone"]) == ("0 */6 * * *", "Europe/Berlin")
+
+
+def test_show_says_what_is_wrong_as_check_does(reposync_config: Shell, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(WRONG)
+
+    assert reposync_config("show", "r.yaml").stderr == reposync_config("check", "r.yaml").stderr
+
+
+def test_schema_prints_the_schema(reposync_config: Shell) -> None:
+    done = reposync_config("schema")
+
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+
+
+def test_the_group_stands_alone_and_loads_nothing_heavy() -> None:
+    script = (
+        "import sys; from reposync.cli.config import config; import click; assert isinstance(config, click.Group);"
+        "print(sorted({'pydantic', 'ruamel', 'apscheduler', 'pathspec'} & set(sys.modules)))"
+    )
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+
+    assert (done.stdout, done.stderr) == ("[]\n", "")

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+import functools
+import itertools
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reposync.config.schedule import Schedule, ScheduleError
+
+Values = frozenset[int]
+DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+
+
+# A crontab field as text, together with the values it stands for, known without reading the text.
+
+
+def items(low: int, high: int, names: list[str] | None = None) -> st.SearchStrategy[tuple[str, Values]]:
+    number = st.integers(low, high)
+    pairs = st.tuples(number, number).map(sorted)
+    spelt = (lambda n: names[n - low].upper() if n % 2 else names[n - low]) if names else str
+    steps = st.integers(1, (high - low) // 2)
+    return st.one_of(
+        number.map(lambda n: (str(n), frozenset({n}))),
+        number.map(lambda n: (spelt(n), frozenset({n}))),
+        pairs.map(lambda p: (f"{spelt(p[0])}-{spelt(p[1])}", frozenset(range(p[0], p[1] + 1)))),
+        steps.map(lambda s: (f"*/{s}", frozenset(range(low, high + 1, s)))),
+        st.tuples(pairs, steps)
+        .filter(lambda each: each[1] == 1 or each[1] <= each[0][1] - each[0][0])
+        .map(
+            lambda each: (f"{each[0][0]}-{each[0][1]}/{each[1]}", frozenset(range(each[0][0], each[0][1] + 1, each[1])))
+        ),
+    )
+
+
+def fields(low: int, high: int, names: list[str] | None = None) -> st.SearchStrategy[tuple[str, Values]]:
+    several = st.lists(items(low, high, names), min_size=1, max_size=3).map(
+        lambda found: (",".join(text for text, _ in found), frozenset().union(*(values for _, values in found)))
+    )
+    return st.one_of(st.just(("*", frozenset(range(low, high + 1)))), several)
+
+
+SUNDAY_AS_7 = st.sampled_from([("7", frozenset({0})), ("5-7", frozenset({0, 5, 6})), ("1,7", frozenset({0, 1}))])
+EVERY_DAY = st.just(("*", frozenset(range(32))))
+CRONTABS = st.tuples(
+    fields(0, 59),
+    fields(0, 23),
+    st.one_of(
+        st.tuples(fields(1, 31), fields(1, 12, MONTHS), EVERY_DAY),
+        st.tuples(EVERY_DAY, fields(1, 12, MONTHS), st.one_of(fields(0, 6, DAYS), SUNDAY_AS_7)),
+    ),
+).map(lambda each: (each[0], each[1], *each[2]))
+MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2035, 1, 1))
+
+
+def first_match(crontab: tuple[tuple[str, Values], ...], moment: datetime) -> datetime | None:
+    """The first minute after `moment` that is in all sets, by looking at each day and each minute of it."""
+    minutes, hours, days, months, weekdays = (values for _, values in crontab)
+    day = moment.date()
+    while day < moment.date() + timedelta(days=366 * 9):  # 29 February is up to 8 years away
+        if day.day in days and day.month in months and day.isoweekday() % 7 in weekdays:
+            for hour in range(24):
+                for minute in range(60):
+                    tick = datetime(day.year, day.month, day.day, hour, minute, tzinfo=UTC)
+                    if hour in hours and minute in minutes and tick > moment:
+                        return tick
+        day += timedelta(days=1)
+    return None
+
+
+@settings(max_examples=300, deadline=None)
+@given(CRONTABS, MOMENTS)
+def test_the_next_tick_is_the_first_minute_that_matches(
+    crontab: tuple[tuple[str, Values], ...], moment: datetime
+) -> None:
+    text, moment = " ".join(field for field, _ in crontab), moment.replace(tzinfo=UTC)
+    expected = first_match(crontab, moment)
+    if expected is None:
+        with pytest.raises(ScheduleError, match="never fires"):
+            Schedule.parse(text)
+        return
+
+    schedule = Schedule.parse(text)
+
+    assert schedule.next_after(moment) == expected
+    assert schedule.trigger().get_next_fire_time(None, moment + timedelta(microseconds=1)) == expected
+    assert schedule.next_after(expected - timedelta(microseconds=1)) == expected
+    assert schedule.next_after(expected) > expected
+    again = Schedule.parse(schedule.cron)
+    assert again == schedule
+    assert again.cron == schedule.cron
+
+
+@functools.cache
+def changes(zone: ZoneInfo) -> list[datetime]:
+    hours = [datetime(2025, 1, 1, tzinfo=UTC) + timedelta(hours=hour) for hour in range(365 * 24)]
+    return [b for a, b in itertools.pairwise(hours) if utc_offset(a, zone) != utc_offset(b, zone)]
+
+
+def utc_offset(moment: datetime, zone: ZoneInfo) -> timedelta:
+    offset = moment.astimezone(zone).utcoffset()
+    assert offset is not None
+    return offset
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    name=st.sampled_from(["Europe/Berlin", "America/New_York", "Europe/Dublin", "Australia/Lord_Howe"]),
+    change=st.integers(0, 1),
+    minutes=fields(0, 59),
+    hours=st.one_of(st.just(frozenset(range(24))), st.frozensets(st.integers(0, 5), min_size=1)),
+)
+def test_no_wall_clock_time_is_left_out_or_doubled_when_clocks_change(
+    name: str, change: int, minutes: tuple[str, Values], hours: Values
+) -> None:
+    zone = ZoneInfo(name)
+    schedule = Schedule.parse(f"{minutes[0]} {','.join(map(str, hours))} * * *", name)
+    middle = changes(zone)[change]
+    start, end = middle - timedelta(hours=4), middle + timedelta(hours=4)
+    shown = {minute: minute.astimezone(zone).replace(tzinfo=None) for minute in every_minute(start, end)}
+    expected = {minute for minute, wall in shown.items() if wall.minute in minutes[1] and wall.hour in hours}
+    # What no clock showed is due as much later as the clocks were put forward.
+    before, on_a_clock = utc_offset(start, zone), set(shown.values())
+    for minute in every_minute(start, end):
+        wall = (minute + before).replace(tzinfo=None)
+        if wall not in on_a_clock and wall.minute in minutes[1] and wall.hour in hours:
+            expected.add(minute)
+
+    ticks, tick = [], schedule.next_after(start)
+    while tick <= end - timedelta(hours=1):
+        ticks.append(tick)
+        tick = schedule.next_after(tick)
+
+    assert ticks == sorted(each for each in expected if each <= end - timedelta(hours=1))
+
+
+def every_minute(start: datetime, end: datetime) -> list[datetime]:
+    return [start + timedelta(minutes=number) for number in range(1, (end - start) // timedelta(minutes=1) + 1)]
+
+
+def test_a_skipped_wall_clock_time_fires_after_the_gap_and_a_doubled_one_twice() -> None:
+    schedule = Schedule.parse("30 2 * * *", "Europe/Berlin")
+
+    in_spring = schedule.next_after(datetime(2025, 3, 29, 12, tzinfo=UTC))
+    in_autumn = schedule.next_after(datetime(2025, 10, 25, 12, tzinfo=UTC))
+
+    assert in_spring == datetime(2025, 3, 30, 1, 30, tzinfo=UTC)
+    assert in_autumn == datetime(2025, 10, 26, 0, 30, tzinfo=UTC)
+    assert schedule.next_after(in_autumn) == datetime(2025, 10, 26, 1, 30, tzinfo=UTC)
+
+
+def test_a_day_that_a_country_skipped_is_made_up_for() -> None:
+    schedule = Schedule.parse("0 12 * * *", "Pacific/Apia")
+
+    before = datetime(2011, 12, 29, 23, tzinfo=UTC)  # the 29th, 13:00, in Apia
+
+    assert schedule.next_after(before) == datetime(2011, 12, 30, 22, tzinfo=UTC)  # the 31st, 12:00
+
+
+def test_a_scheduler_fires_at_the_same_ticks() -> None:
+    schedule = Schedule.parse("1,30 2 * * *", "Australia/Lord_Howe")
+    trigger, now = schedule.trigger(), datetime(2025, 10, 4, 12, tzinfo=UTC)
+
+    first = trigger.get_next_fire_time(None, now)
+    second = trigger.get_next_fire_time(first, first)
+    after_a_pause = trigger.get_next_fire_time(first, now + timedelta(days=7))
+
+    assert [first, second] == [schedule.next_after(now), schedule.next_after(schedule.next_after(now))]
+    assert after_a_pause == second
+    assert trigger.get_next_fire_time(None, first) == first
+    assert str(trigger) == "cron[month='*', day='*', day_of_week='*', hour='2', minute='1,30', second='0']"
+
+
+def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
+    schedule = Schedule.parse("daily at 03:00", "Asia/Tokyo")
+
+    assert schedule.next_after(datetime(2025, 6, 1, tzinfo=UTC)) == datetime(2025, 6, 1, 18, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "cron", "words"),
+    [
+        ("*/30 * * * *", "*/30 * * * *", "every 30 minutes"),
+        ("0 */6 * * *", "0 */6 * * *", "every 6 hours"),
+        ("every 6 hours", "0 */6 * * *", "every 6 hours"),
+        ("Every 30 Minutes", "*/30 * * * *", "every 30 minutes"),
+        ("every minute", "* * * * *", "every minute"),
+        ("every hour", "0 * * * *", "every hour"),
+        ("every 1 hour", "0 * * * *", "every hour"),
+        ("every 60 minutes", "0 * * * *", "every hour"),
+        ("every 24 hours", "0 0 * * *", "at 00:00 every day"),
+        ("daily", "0 0 * * *", "at 00:00 every day"),
+        ("daily at 03:00", "0 3 * * *", "at 03:00 every day"),
+        ("every day at 3:05", "5 3 * * *", "at 03:05 every day"),
+        ("weekdays at 9:00", "0 9 * * 1-5", "at 09:00 on weekdays"),
+        ("every weekday at 9:00", "0 9 * * 1-5", "at 09:00 on weekdays"),
+        ("weekends at 23:59", "59 23 * * 0,6", "at 23:59 at weekends"),
+        ("every monday at 03:00", "0 3 * * 1", "at 03:00 on Monday"),
+        ("every monday, wednesday and friday at 3:00", "0 3 * * 1,3,5", "at 03:00 on Monday, Wednesday and Friday"),
+        ("mondays", None, None),
+        ("every sunday", "0 0 * * 0", "at 00:00 on Sunday"),
+        ("@hourly", "0 * * * *", "every hour"),
+        ("@daily", "0 0 * * *", "at 00:00 every day"),
+        ("@midnight", "0 0 * * *", "at 00:00 every day"),
+        ("@weekly", "0 0 * * 0", "at 00:00 on Sunday"),
+        ("@monthly", "0 0 1 * *", "at 00:00 on day 1 of the month"),
+        ("@yearly", "0 0 1 1 *", "at 00:00 on day 1 in January"),
+        ("@annually", "0 0 1 1 *", "at 00:00 on day 1 in January"),
+        ("0 3 * * 7", "0 3 * * 0", "at 03:00 on Sunday"),
+        ("0 3 * * FRI-MON", "0 3 * * 0,1,5,6", "at 03:00 on Monday, Friday, Saturday and Sunday"),
+        ("0 3 * * fri-sun", "0 3 * * 0,5,6", "at 03:00 on Friday, Saturday and Sunday"),
+        ("15 * * * *", "15 * * * *", "every hour at minute 15"),
+        ("15 */4 * * *", "15 */4 * * *", "every 4 hours at minute 15"),
+        ("0,30 9,17 * * *", "*/30 9,17 * * *", "at 09:00, 09:30, 17:00 and 17:30 every day"),
+        ("*/10 8-18 * * 1-5", "*/10 8-18 * * 1-5", "every 10 minutes in the hours 8-18 on weekdays"),
+        ("0 0 1,15 * ?", "0 0 1,15 * *", "at 00:00 on days 1 and 15 of the month"),
+        ("0  0 29\t2 *", "0 0 29 2 *", "at 00:00 on day 29 in February"),
+        ("0 12 * jan,JUL *", "0 12 * 1,7 *", "at 12:00 in January and July"),
+    ],
+)
+def test_a_schedule_is_read_and_told_in_words(text: str, cron: str | None, words: str | None) -> None:
+    if cron is None:
+        with pytest.raises(ScheduleError):
+            Schedule.parse(text)
+        return
+    schedule = Schedule.parse(text)
+
+    assert (schedule.cron, schedule.words()) == (cron, words)
+
+
+def test_the_time_zone_is_told_where_it_is_not_utc() -> None:
+    assert Schedule.parse("@daily", "Europe/Berlin").words() == "at 00:00 every day (Europe/Berlin)"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "it is empty"),
+        ("often", "cannot be read; write for example"),
+        ("* * * *", "a crontab has 5 fields (minute hour day month weekday), this has 4"),
+        ("0 0 * * * *", "this has 6; seconds and years are not supported"),
+        ("60 * * * *", "60 is no minute (0-59)"),
+        ("0 24 * * *", "24 is no hour (0-23)"),
+        ("0 0 0 * *", "0 is no day of the month (1-31)"),
+        ("0 0 * 13 *", "13 is no month (1-12)"),
+        ("0 0 * * 8", "8 is no day of the week (0-7)"),
+        ("0 0 * foo *", "'foo' is no month (1-12, jan, feb, mar"),
+        ("0 0 * * mo", "'mo' is no day of the week (0-6, sun, mon"),
+        ("0 0 L * *", "'L' is no day of the month"),
+        ("0 0 * * 1#2", "'1#2' is no value, range (a-b) or step (*/n) for the day of the week"),
+        ("0 0 1W * *", "'1W' is no day of the month"),
+        ("? * * * *", "`?` is not for the minute"),
+        ("-5 * * * *", "'-5' is no value"),
+        ("1,,2 * * * *", "'' is no value"),
+        ("0 22-6 * * *", "the range '22-6' of the hour runs backwards; write 22-23,0-6"),
+        ("*/0 * * * *", "the step in '*/0' is 0"),
+        ("*/90 * * * *", "the step in '*/90' never comes twice in 0-59"),
+        ("99999999999999999999 * * * *", "is no minute (0-59)"),
+        ("0 3 1 * 1", "day of the month and day of the week are both restricted"),
+        ("0 3 */2 * mon", "day of the month and day of the week are both restricted"),
+        ("0 3 1-31 * mon", "day of the month and day of the week are both restricted"),
+        ("0 0 30 2 *", "it never fires: there is no day 30 in February"),
+        ("0 0 31 4,6,9,11 *", "it never fires: there is no day 31 in April or June or September or November"),
+        ("every 7 minutes", "7 minutes do not divide 60 evenly; take one of 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30"),
+        ("every 0 hours", "0 hours do not divide 24 evenly"),
+        ("every 5 hours", "5 hours do not divide 24 evenly"),
+        ("every 30 seconds", "cannot be read"),
+        ("every mondy at 3:00", "'mondy' is no day; did you mean `monday`?"),
+        ("daily at 25:00", "25:00 is no time of the day"),
+        ("daily at 3:60", "3:60 is no time of the day"),
+        ("daily at 3pm", "cannot be read"),
+        ("@dayly", "unknown shorthand; did you mean `@daily`?"),
+        ("@reboot", "unknown shorthand"),
+    ],
+)
+def test_a_schedule_that_cannot_be_meant_is_refused_in_words(text: str, complaint: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        Schedule.parse(text)
+    assert complaint in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("Europe/Berlni", "did you mean `Europe/Berlin`?"),
+        ("utc", "did you mean `UTC`?"),
+        ("Mars", "write a name such as UTC or Europe/Berlin"),
+        ("", "write a name such as UTC or Europe/Berlin"),
+        ("../../etc/passwd", "unknown time zone"),
+        ("Europe", "unknown time zone"),
+        ("/etc/localtime", "unknown time zone"),
+        ("a\0b", "unknown time zone"),
+    ],
+)
+def test_an_unknown_time_zone_is_refused(name: str, hint: str) -> None:
+    with pytest.raises(ScheduleError) as caught:
+        Schedule.parse("@daily", name)
+    assert hint in str(caught.value)
+
+
+def test_a_moment_without_a_time_zone_is_refused() -> None:
+    with pytest.raises(ValueError, match="without a time zone"):
+        Schedule.parse("@daily").next_after(datetime(2025, 1, 1))
+
+
+def test_the_29th_of_february_is_waited_for() -> None:
+    schedule = Schedule.parse("0 0 29 2 *")
+
+    assert schedule.next_after(datetime(2097, 1, 1, tzinfo=UTC)).date() == date(2104, 2, 29)

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from reposync.config.settings import Settings
+from reposync.errors import ConfigError
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty current folder and an empty home."""
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+
+
+def test_nothing_configured_means_one_process_with_its_state_in_the_users_folder(tmp_path: Path) -> None:
+    settings = Settings.from_environment({})
+
+    state = tmp_path / "home/.local/state/reposync"
+    assert settings == Settings(
+        config_path=None,
+        state_dir=state,
+        database_url=f"sqlite+aiosqlite:///{state}/reposync.db",
+        pod_name=socket.gethostname(),
+    )
+    assert (settings.redis_url, settings.qdrant_url, settings.qdrant_api_key, settings.api_tokens) == (
+        None,
+        None,
+        None,
+        (),
+    )
+    assert settings.log_format == "console"
+    assert not state.exists()
+
+
+def test_every_variable_is_read(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").touch()
+    settings = Settings.from_environment(
+        {
+            "REPOSYNC_CONFIG": str(tmp_path / "r.yaml"),
+            "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
+            "DATABASE_URL": "postgresql://u:p@db/reposync",
+            "REDIS_URL": "redis://:p@redis:6379/1",
+            "QDRANT_URL": "https://qdrant:6333/",
+            "QDRANT_API_KEY": "key",
+            "REPOSYNC_API_TOKEN": "one, two,",
+            "POD_NAME": "pod-1",
+            "REPOSYNC_LOG_FORMAT": "json",
+        }
+    )
+
+    assert settings.config_path == tmp_path / "r.yaml"
+    assert settings.state_dir == tmp_path / "state"
+    assert settings.database_url == "postgresql+asyncpg://u:p@db/reposync"
+    assert settings.redis_url == "redis://:p@redis:6379/1"
+    assert settings.qdrant_url == "https://qdrant:6333"
+    assert settings.qdrant_api_key is not None
+    assert settings.qdrant_api_key.get_secret_value() == "key"
+    assert [token.get_secret_value() for token in settings.api_tokens] == ["one", "two"]
+    assert (settings.pod_name, settings.log_format) == ("pod-1", "json")
+
+
+def test_a_variable_that_is_set_to_nothing_is_not_set() -> None:
+    names = "REPOSYNC_CONFIG REPOSYNC_STATE_DIR DATABASE_URL REDIS_URL QDRANT_URL QDRANT_API_KEY REPOSYNC_API_TOKEN"
+    names += " POD_NAME REPOSYNC_LOG_FORMAT"
+
+    assert Settings.from_environment(dict.fromkeys(names.split(), "")) == Settings.from_environment({})
+
+
+def test_the_registry_is_looked_for_here_and_then_in_the_users_configuration(tmp_path: Path) -> None:
+    ours = tmp_path / "home/.config/reposync/repositories.yaml"
+    ours.parent.mkdir(parents=True)
+    ours.touch()
+    assert Settings.from_environment({}).config_path == ours
+
+    Path("repositories.yaml").touch()
+    assert Settings.from_environment({}).config_path == tmp_path / "work/repositories.yaml"
+
+
+def test_the_example_of_a_checkout_is_not_taken_for_the_registry() -> None:
+    Path("config").mkdir()
+    Path("config/repositories.yaml").touch()
+
+    assert Settings.from_environment({}).config_path is None
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("postgres://u@h/d", "postgresql+asyncpg://u@h/d"),
+        ("postgresql://u:p%40w@h:5433/d", "postgresql+asyncpg://u:p%40w@h:5433/d"),
+        ("postgresql+asyncpg://h/d", "postgresql+asyncpg://h/d"),
+        ("postgres://h/d?sslmode=verify-full", "postgresql+asyncpg://h/d?ssl=verify-full"),
+        ("postgres://h/d?ssl=require", "postgresql+asyncpg://h/d?ssl=require"),
+        ("postgres:///d?host=/run/postgresql", "postgresql+asyncpg:///d?host=%2Frun%2Fpostgresql"),
+        ("sqlite:////var/x.db", "sqlite+aiosqlite:////var/x.db"),
+        ("sqlite+aiosqlite:////var/x.db", "sqlite+aiosqlite:////var/x.db"),
+    ],
+)
+def test_the_usual_spellings_of_a_database_become_sqlalchemys(given: str, used: str) -> None:
+    assert Settings.from_environment({"DATABASE_URL": given}).database_url == used
+
+
+def test_a_relative_sqlite_file_stays_the_same_file_in_every_folder(tmp_path: Path) -> None:
+    url = Settings.from_environment({"DATABASE_URL": "sqlite:///x.db"}).database_url
+
+    assert make_url(url).database == str(tmp_path / "work/x.db")
+
+
+def test_a_state_folder_with_special_characters_is_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "what? 100% [ü]"
+
+    url = Settings.from_environment({"REPOSYNC_STATE_DIR": str(folder)}).database_url
+
+    assert make_url(url).database == str(folder / "reposync.db")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "complaint"),
+    [
+        ("REPOSYNC_CONFIG", "gone.yaml", "names gone.yaml, and there is no such file"),
+        ("REPOSYNC_CONFIG", ".", "names ., which is a folder"),
+        ("REPOSYNC_STATE_DIR", "/dev/null", "is /dev/null, which is not a folder"),
+        ("DATABASE_URL", "mysql://u:hush@h/d", "must start with postgresql:// or sqlite://"),
+        ("DATABASE_URL", "postgresql+psycopg2://u:hush@h/d", "must start with postgresql:// or sqlite://"),
+        ("DATABASE_URL", "u:hush@h/d", "must start with postgresql:// or sqlite://"),
+        ("DATABASE_URL", "postgres://u:hush@h/d?sslmode=verify", "unknown `sslmode`; did you mean `verify-"),
+        ("DATABASE_URL", "postgres://u:hush@h/d?sslrootcert=/x", "use the variable PGSSLROOTCERT"),
+        ("DATABASE_URL", "postgres://u:hush@h/d?application_name=x", "an option `application_name` that is not"),
+        ("DATABASE_URL", "postgres://u:hush@h", "names no database"),
+        ("DATABASE_URL", "postgres://u:hush@h:port/d", "cannot be read as an address"),
+        ("DATABASE_URL", "postgres://u:hu/sh@h/d", "cannot be read as an address"),
+        ("DATABASE_URL", "postgres://u:hu@sh@h/d", "cannot be read as an address"),
+        ("DATABASE_URL", "postgres://u:hu?sh=1@h/d", "cannot be read as an address"),
+        ("DATABASE_URL", "postgres://u:hu#sh@h/d", "cannot be read as an address"),
+        ("DATABASE_URL", "sqlite://", "must name a file"),
+        ("DATABASE_URL", "sqlite:///:memory:", "must name a file"),
+        ("REDIS_URL", "http://h", "must start with redis://, rediss:// or unix://"),
+        ("REDIS_URL", "redis://:hush@", "cannot be read as an address"),
+        ("REDIS_URL", "redis://:hush@h:port", "cannot be read as an address"),
+        ("QDRANT_URL", "qdrant:6333", "must start with https:// (or http://)"),
+        ("QDRANT_URL", "https://u:hush@h", "must not hold credentials"),
+        ("QDRANT_API_KEY", "hu sh", "must be printable ASCII without spaces"),
+        ("REPOSYNC_API_TOKEN", "a,hush b", "must be tokens of printable ASCII"),
+        ("POD_NAME", "a\nb", "must be one line"),
+        ("REPOSYNC_LOG_FORMAT", "xml", "must be console or json"),
+    ],
+)
+def test_a_wrong_value_is_an_error_that_names_the_variable_and_no_secret(name: str, value: str, complaint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_environment({name: value})
+
+    assert str(caught.value).startswith(name)
+    assert complaint in str(caught.value)
+    assert "hu" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_all_wrong_variables_are_named_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_environment({"DATABASE_URL": "x", "REDIS_URL": "x", "REPOSYNC_LOG_FORMAT": "x"})
+
+    lines = str(caught.value).splitlines()
+    assert [line.split()[0] for line in lines] == ["DATABASE_URL", "REDIS_URL", "REPOSYNC_LOG_FORMAT"]
+
+
+def test_no_secret_is_in_the_repr() -> None:
+    settings = Settings.from_environment(
+        {
+            "DATABASE_URL": "postgres://u:hush@h/d",
+            "REDIS_URL": "redis://:hush@h",
+            "QDRANT_API_KEY": "hush",
+            "REPOSYNC_API_TOKEN": "hush",
+        }
+    )
+
+    assert "hush" not in f"{settings!r} {settings}"
+
+
+def test_the_environment_of_the_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POD_NAME", "from-the-process")
+
+    assert Settings.from_environment().pod_name == "from-the-process"
+    assert Settings.from_environment(os.environ).pod_name == "from-the-process"

@@ -1,0 +1,239 @@
+"""Packs made by git itself, read piece by piece, whole and damaged."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reposync.sources.objects import BLOB, object_sha
+from reposync.sources.packs import BaseCache, PackDamaged, PackFile
+from reposync.sources.spool import Spool, SpoolFull
+from tests.fixtures.repositories import GitRepository
+
+BASE = "".join(f"line {number} of a file that changes a little\n" for number in range(300)).encode()
+# Ten versions of one file (git makes deltas of them), an empty one, a binary one and a large one.
+CONTENTS = [BASE.replace(b"line 7 ", b"line seven %d " % version) for version in range(10)]
+CONTENTS += [b"", bytes(range(256)) * 20, b"x" * 300_000, random.Random(3).randbytes(200_000)]
+SHAS = {object_sha(BLOB, content): content for content in CONTENTS}
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["base by offset", "base by name"])
+def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A pack of CONTENTS, its deltas naming their base in one way or the other."""
+    repository = GitRepository.create(tmp_path_factory.mktemp("packs") / "r.git")
+    repository.commit({f"file{at}": content for at, content in enumerate(CONTENTS)})
+    names = "".join(f"{sha}\n" for sha in SHAS).encode()
+    by_offset = ["--delta-base-offset"] if request.param else []
+    made = repository.git("pack-objects", "--stdout", "--no-reuse-delta", *by_offset, stdin=names)
+    deltas = [kind for kind in _kinds(made) if kind > 4]
+    assert set(deltas) == {6 if request.param else 7}, "git made no deltas of the kind this is about"
+    return made
+
+
+def test_every_object_of_a_pack_is_found_with_its_content(pack: bytes) -> None:
+    assert scanned(pack, max_bytes=10**9) == SHAS
+
+
+def test_objects_over_the_limit_are_named_and_sized_but_not_kept(pack: bytes) -> None:
+    found = scanned(pack, max_bytes=1000)
+
+    assert found.keys() == SHAS.keys()
+    assert {sha for sha, content in found.items() if content is not None} == {
+        sha for sha, content in SHAS.items() if len(content) <= 1000
+    }
+
+
+def test_a_pack_whose_deltas_come_before_their_bases_is_read_too(pack: bytes) -> None:
+    if 7 not in _kinds(pack):
+        pytest.skip("only deltas that name their base can come first")
+    objects = _objects(pack)
+    turned = _assembled(list(reversed(objects)))
+
+    assert scanned(turned, max_bytes=10**9) == SHAS
+
+
+@settings(max_examples=60, deadline=None)
+@given(place=st.integers(0, 10**9), flip=st.integers(1, 255))
+def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
+    whole = _any_pack()
+    at = 12 + place % (len(whole) - 12 - 20)
+    changed = bytearray(whole)
+    changed[at] ^= flip
+
+    try:
+        found = scanned(bytes(changed), max_bytes=10**9)
+    except PackDamaged:
+        return
+    for sha, content in found.items():
+        if sha in SHAS:
+            assert content == SHAS[sha]
+
+
+@settings(max_examples=60, deadline=None)
+@given(length=st.integers(0, 10**9), step=st.integers(1, 70_000))
+def test_a_cut_pack_is_noticed_before_anything_is_read(length: int, step: int) -> None:
+    whole = _any_pack()
+    cut = whole[: length % len(whole)]
+    spool = Spool(oid_bytes=20, max_bytes=10**9)
+
+    with pytest.raises(PackDamaged):
+        for at in range(0, len(cut), step):
+            spool.write(cut[at : at + step])
+        spool.finish()
+    spool.close()
+
+
+@settings(max_examples=60, deadline=None)
+@given(rubbish=st.binary(max_size=200))
+def test_rubbish_in_place_of_objects_is_an_error_and_nothing_else(rubbish: bytes) -> None:
+    head = b"PACK\0\0\0\2\0\0\0\3"
+    with pytest.raises(PackDamaged):
+        scanned(head + rubbish + b"\0" * 20, max_bytes=10**9)
+
+
+def test_a_spooled_pack_gives_the_blobs_asked_for_and_says_which_were_missing(pack: bytes) -> None:
+    received = spooled(pack)
+    absent = "0" * 40
+    wanted = {*list(SHAS)[:5], absent}
+
+    found = {blob.sha: blob.content for blob in received.blobs(wanted, max_bytes=10**9)}
+
+    assert found == {sha: SHAS[sha] for sha in list(SHAS)[:5]}
+    assert wanted == {absent}
+    received.close()
+
+
+def test_a_pack_larger_than_its_space_is_stopped_and_its_first_object_measured() -> None:
+    content = random.Random(1).randbytes(100_000)
+    pack = _assembled([(_header(3, len(content)), zlib.compress(content))])
+    spool = Spool(oid_bytes=20, max_bytes=10_000)
+
+    with pytest.raises(SpoolFull) as stopped:
+        for at in range(0, len(pack), 4096):
+            spool.write(pack[at : at + 4096])
+
+    assert stopped.value.first_size_bytes == len(content)
+    spool.close()
+
+
+def test_a_delta_that_unfolds_without_end_is_refused() -> None:
+    base = b"a" * 1000
+    # "A thousand bytes, from which this many million are copied": the header lies about nothing, it is just huge.
+    size = _varint(1000) + _varint(10**12)
+    pack = _assembled([(_header(3, 1000), zlib.compress(base)), (_header(6, len(size)) + b"\x80\x00", zlib.compress(size))])
+
+    with pytest.raises(PackDamaged):
+        scanned(pack, max_bytes=10**9)
+
+
+def test_deltas_that_are_based_on_each_other_are_refused() -> None:
+    one, other = b"1" * 20, b"2" * 20
+    delta = _varint(4) + _varint(4) + b"\x90\x04"
+    pack = _assembled(
+        [(_header(7, len(delta)) + one, zlib.compress(delta)), (_header(7, len(delta)) + other, zlib.compress(delta))]
+    )
+
+    with pytest.raises(PackDamaged, match="base is missing"):
+        scanned(pack, max_bytes=10**9)
+
+
+def test_the_cache_of_bases_stays_within_its_bounds() -> None:
+    cache = BaseCache(max_bytes=1000)
+    for offset in range(100):
+        cache.put(1, offset, BLOB, b"x" * 200)
+
+    kept = [offset for offset in range(100) if cache.get(1, offset)]
+
+    assert kept == [95, 96, 97, 98, 99]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+
+
+def scanned(pack: bytes, *, max_bytes: int) -> dict[str, bytes | None]:
+    with tempfile.TemporaryFile() as file:
+        file.write(pack)
+        file.flush()
+        opened = PackFile(file.fileno(), oid_bytes=20, cache=BaseCache())
+        return {found.sha.hex(): found.content for found in opened.scan(max_bytes=max_bytes, hash_name="sha1")}
+
+
+def spooled(pack: bytes):  # type: ignore[no-untyped-def]
+    spool = Spool(oid_bytes=20, max_bytes=10**9)
+    spool.write(pack)
+    return spool.finish()
+
+
+_MADE: list[bytes] = []
+
+
+def _any_pack() -> bytes:
+    """One pack with deltas, made once for all examples."""
+    if not _MADE:
+        with tempfile.TemporaryDirectory() as folder:
+            repository = GitRepository.create(Path(folder) / "r.git")
+            repository.commit({f"file{at}": content for at, content in enumerate(CONTENTS)})
+            names = "".join(f"{sha}\n" for sha in SHAS).encode()
+            _MADE.append(repository.git("pack-objects", "--stdout", "--delta-base-offset", stdin=names))
+    return _MADE[0]
+
+
+def _objects(pack: bytes) -> list[tuple[bytes, bytes]]:
+    """The objects as they stand in the pack: header (with the base) and compressed content."""
+    objects = []
+    at = 12
+    for _ in range(int.from_bytes(pack[8:12], "big")):
+        start = at
+        kind = (pack[at] >> 4) & 7
+        while pack[at] & 0x80:
+            at += 1
+        at += 1
+        if kind == 7:
+            at += 20
+        elif kind == 6:
+            while pack[at] & 0x80:
+                at += 1
+            at += 1
+        inflater = zlib.decompressobj()
+        inflater.decompress(pack[at:])
+        end = len(pack) - len(inflater.unused_data)
+        objects.append((pack[start:at], pack[at:end]))
+        at = end
+    return objects
+
+
+def _kinds(pack: bytes) -> list[int]:
+    return [(header[0] >> 4) & 7 for header, _ in _objects(pack)]
+
+
+def _assembled(objects: list[tuple[bytes, bytes]]) -> bytes:
+    body = b"PACK\0\0\0\2" + len(objects).to_bytes(4, "big") + b"".join(header + data for header, data in objects)
+    return body + hashlib.sha1(body).digest()
+
+
+def _header(kind: int, size: int) -> bytes:
+    def pieces() -> Iterator[int]:
+        rest = size >> 4
+        yield (0x80 if rest else 0) | kind << 4 | size & 15
+        while rest:
+            yield (0x80 if rest >> 7 else 0) | rest & 0x7F
+            rest >>= 7
+
+    return bytes(pieces())
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(0x80 | number & 0x7F)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

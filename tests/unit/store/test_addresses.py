@@ -1,0 +1,79 @@
+"""What DATABASE_URL may say, and what of it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reposync.errors import ConfigError
+from reposync.store.addresses import PostgresqlAddress, SqliteAddress, parse_address, sqlite_url
+
+SECRET = "s3cr3t-pa55word"
+
+
+@given(
+    st.text(st.characters(exclude_characters="\0/", codec="utf-8"), min_size=1).filter(lambda name: name != ":memory:")
+)
+def test_a_file_of_any_name_has_an_address(name: str) -> None:
+    path = Path("/state") / name
+
+    assert parse_address(sqlite_url(path)) == SqliteAddress(path)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "sqlite+aiosqlite:///x.db"])
+def test_a_relative_path_stays_relative(url: str) -> None:
+    assert parse_address(url) == SqliteAddress(Path("x.db"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        (f"postgresql://sync:{SECRET}@db.example.com:5432/code", "code on db.example.com:5432"),
+        (f"postgres://sync:{SECRET}@one:1,two:2/code?target_session_attrs=primary", "code on one:1,two:2"),
+        (f"postgresql+asyncpg:///code?host=/run/pg&password={SECRET}", "code on /run/pg"),
+        (f"postgresql://sync:{SECRET}%40{SECRET}@[::1]/code", "code on [::1]"),
+        ("postgresql://", "on the local server"),
+    ],
+)
+def test_what_is_shown_of_an_address_has_neither_user_nor_password(url: str, shown: str) -> None:
+    address = parse_address(url)
+
+    assert isinstance(address, PostgresqlAddress)
+    assert address.where == shown
+    assert address.dsn.startswith("postgresql://")
+
+
+def test_the_option_for_pgbouncer_is_ours_and_the_others_are_the_drivers() -> None:
+    for name in ("sslmode", "ssl"):
+        address = parse_address(f"postgresql+asyncpg://db/code?{name}=require&prepared_statement_cache_size=0")
+
+        assert address == PostgresqlAddress(
+            "postgresql://db/code?sslmode=require", "code on db", statement_cache_size=0
+        )
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "not a url",
+        f"mysql://sync:{SECRET}@db/x",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite:///:memory:",
+        "sqlite://host/x.db",
+        f"postgresql://sync:{SECRET}/x@db/code",
+        f"postgresql://sync:{SECRET}?x@db/code",
+        f"postgresql://sync:{SECRET}#x@db/code",
+        f"postgresql://sync:{SECRET}@[db/code",
+        f"postgresql://sync:{SECRET}@db/code?prepared_statement_cache_size=none",
+    ],
+)
+def test_any_other_address_is_a_mistake_that_is_named_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="DATABASE_URL") as caught:
+        parse_address(url)
+
+    assert SECRET not in f"{caught.value}{caught.value.__cause__}"

@@ -1,0 +1,40 @@
+"""Text of any origin as the databases take it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reposync.store.columns import path_key, storable
+
+ANY_TEXT = st.text(st.characters(), max_size=50)
+LONG_TEXT = st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=20), st.integers(1, 200))
+
+
+@given(ANY_TEXT)
+def test_stored_text_has_no_nul_and_can_be_encoded(text: str) -> None:
+    stored = storable(text)
+
+    assert "\0" not in stored
+    stored.encode()
+    assert storable(stored) == stored
+
+
+@given(st.text(st.characters(exclude_characters="\0", codec="utf-8")))
+def test_ordinary_text_is_stored_as_it_is(text: str) -> None:
+    assert storable(text) == text
+
+
+@given(ANY_TEXT | LONG_TEXT)
+def test_a_key_fits_into_an_index_entry_of_postgresql(path: str) -> None:
+    # 2,704 bytes less the 36 of the other half of the key and some for the entry itself.
+    assert len(path_key(path).encode()) <= 2_600
+
+
+@given(st.text(min_size=1, max_size=4), st.integers(500, 530), st.text(max_size=5), st.text(max_size=5))
+def test_different_paths_have_different_keys(piece: str, times: int, one: str, other: str) -> None:
+    start = piece * times
+    same = storable(start + one) == storable(start + other)
+
+    assert (path_key(start + one) == path_key(start + other)) == same
+    assert path_key(path_key(start)) != path_key(start) or len(storable(start)) <= 512

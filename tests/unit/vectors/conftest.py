@@ -1,0 +1,39 @@
+"""The engine's application in the test's own process: no socket, the real engine beneath."""
+
+from collections.abc import AsyncGenerator, Generator
+
+import httpx
+import pytest
+from qdrant_client import AsyncQdrantClient
+
+from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.collections import Collections
+from tests.fixtures.contract import QdrantContract
+from tests.fixtures.folders import quick_folder
+
+
+@pytest.fixture
+def collections() -> Generator[Collections, None, None]:
+    with quick_folder() as folder:
+        opened = Collections(folder)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+async def http(collections: Collections) -> AsyncGenerator[httpx.AsyncClient, None]:
+    """Plain HTTP to the engine."""
+    transport = httpx.ASGITransport(EngineApp(collections))
+    async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
+        yield client
+
+
+@pytest.fixture
+async def client(collections: Collections) -> AsyncGenerator[AsyncQdrantClient, None]:
+    """Qdrant's stock client on the engine; every exchange has to keep Qdrant's contract."""
+    watched = QdrantContract.load().watching(httpx.ASGITransport(EngineApp(collections)))
+    client = AsyncQdrantClient(url="http://engine", port=None, check_compatibility=False, transport=watched)
+    yield client
+    await client.close()
+    assert watched.exchanges
+    assert watched.violations == []
