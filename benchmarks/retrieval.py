@@ -1,12 +1,14 @@
 """How well a question in words finds the code that answers it: MRR@10 and recall@10 on the installed standard library.
 
-A question is the first sentence of a function's docstring; the code is the same file with all docstrings taken out, in
-chunks as a sync makes them. A chunk is right if it holds the line that defines the function. BM25 alone, the local
-model alone (MaxSim over windows) and both fused (RRF, as in a search) run on the embedded Qdrant engine itself.
+The code is the library's, without tests and with all docstrings taken out, in chunks as a sync makes them; some of them
+are drawn at random. A question is the first sentence of a docstring, of at least 6 words, of a function with at least 3
+lines of its own; a chunk is right if it holds the line that defines the function. BM25 alone, the local model alone
+(MaxSim over windows) and both fused (RRF, as in a search) run on the embedded Qdrant engine itself.
 
-python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--without-paths]
+python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--whole-modules] [--without-paths]
 
-Vectors are kept in the temporary directory, so that only the first run is slow (690 chunks at about 3 a second).
+With --whole-modules the chunks are those of modules drawn at random: harder, since the neighbours of the right chunk
+are all there. Vectors are kept in the temporary directory: only the first run is slow (about 3 chunks a second).
 """
 
 from __future__ import annotations
@@ -20,9 +22,11 @@ import random
 import sysconfig
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import qdrant_edge as edge
@@ -32,6 +36,7 @@ from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, Matrix
 from reposync.embedding.settings import EmbedderConfig
 from reposync.embedding.sparse import document_vector, query_vector
+from reposync.embedding.windows import readable_windows
 
 CACHE = Path(tempfile.gettempdir()) / "reposync-benchmarks"
 TOP = 10
@@ -59,26 +64,31 @@ def modules() -> list[Path]:
     return paths
 
 
-def make_corpus(chunks: int, queries: int) -> tuple[list[Passage], list[Question]]:
+def make_corpus(chunks: int, queries: int, *, whole_modules: bool) -> tuple[list[Passage], list[Question]]:
     library = Path(sysconfig.get_paths()["stdlib"])
     passages: list[Passage] = []
-    questions: list[Question] = []
+    right: defaultdict[str, set[int]] = defaultdict(set)  # a sentence may stand in several places: all are right
     for path in modules():
         try:
-            source = path.read_text("utf-8")
-            code, asked = without_docstrings(source)
+            code, asked = without_docstrings(path.read_text("utf-8"))
         except (UnicodeDecodeError, SyntaxError):
             continue
         cut = chunk_text(code, "python")
-        if len(passages) + len(cut) > chunks:
+        if whole_modules and len(passages) + len(cut) > chunks:
             continue
         for sentence, line in asked:
-            right = [n for n, chunk in enumerate(cut) if chunk.start_line <= line <= chunk.end_line]
-            questions.append(Question(sentence, frozenset(len(passages) + n for n in right)))
+            right[sentence].update(
+                len(passages) + n for n, chunk in enumerate(cut) if chunk.start_line <= line <= chunk.end_line
+            )
         passages += [Passage(path.relative_to(library).as_posix(), chunk.text) for chunk in cut]
-    distinct = {question.text: question for question in questions}
-    kept = sorted(distinct.values(), key=lambda question: question.text)
-    return passages, random.Random(7).sample(kept, min(queries, len(kept)))
+    drawn = sorted(random.Random(1).sample(range(len(passages)), min(chunks, len(passages))))
+    new_number = {old: new for new, old in enumerate(drawn)}
+    questions = [
+        Question(sentence, found)
+        for sentence, numbers in sorted(right.items())
+        if (found := frozenset(new_number[number] for number in numbers if number in new_number))
+    ]
+    return [passages[n] for n in drawn], random.Random(7).sample(questions, min(queries, len(questions)))
 
 
 def without_docstrings(source: str) -> tuple[str, list[tuple[str, int]]]:
@@ -96,7 +106,9 @@ def without_docstrings(source: str) -> tuple[str, list[tuple[str, int]]]:
         literal = node.body[0]
         dropped.update(range(literal.lineno, (literal.end_lineno or literal.lineno) + 1))
         sentence = first_sentence(text)
-        if not isinstance(node, ast.Module | ast.ClassDef) and 5 <= len(sentence.split()) <= 40:
+        if isinstance(node, ast.Module | ast.ClassDef) or not 6 <= len(sentence.split()) <= 40:
+            continue
+        if (node.end_lineno or 0) - (literal.end_lineno or 0) >= 3:
             asked.append((sentence, node.lineno))
     kept = [number for number in range(1, len(lines) + 1) if number not in dropped]
     new_number = {old: new for new, old in enumerate(kept, start=1)}
@@ -113,7 +125,8 @@ async def dense_vectors(embedder: Embedder, passages: Sequence[Passage], questio
     """A matrix for each passage, then one for each question."""
     spec = await embedder.spec()
     texts = [passage.text for passage in passages] + [question.text for question in questions]
-    key = hashlib.sha256("\0".join([repr(spec), *texts]).encode()).hexdigest()[:24]
+    cut = [window for text in texts for window in readable_windows(text, spec.window_chars or len(text) + 1)]
+    key = hashlib.sha256("\0".join([repr(spec), *cut]).encode()).hexdigest()[:24]
     kept = CACHE / f"vectors-{key}.npz"
     if not kept.exists():
         started = time.perf_counter()
@@ -157,7 +170,7 @@ def searches(shard: edge.EdgeShard) -> dict[str, Callable[[str, Matrix], Iterato
     def dense_query(row: Matrix) -> edge.Query:
         return edge.Query.Nearest(row.tolist(), using="dense")
 
-    def found(query: object, prefetches: list[edge.Prefetch] | None = None) -> Iterator[int]:
+    def found(query: Any, prefetches: list[edge.Prefetch] | None = None) -> Iterator[int]:
         for point in shard.query(edge.QueryRequest(limit=TOP, query=query, prefetches=prefetches)):
             yield int(point.id)
 
@@ -186,7 +199,7 @@ def score(
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    passages, questions = make_corpus(arguments.chunks, arguments.queries)
+    passages, questions = make_corpus(arguments.chunks, arguments.queries, whole_modules=arguments.whole_modules)
     embedder = open_embedder(EmbedderConfig(provider="local"))
     try:
         dense = await dense_vectors(embedder, passages, questions)
@@ -206,6 +219,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chunks", type=int, default=690)
     parser.add_argument("--queries", type=int, default=700)
+    parser.add_argument("--whole-modules", action="store_true", help="chunks of whole modules, not single ones")
     parser.add_argument("--without-paths", action="store_true", help="leave the path's terms out of sparse vectors")
     asyncio.run(measure(parser.parse_args()))
 

@@ -47,10 +47,11 @@ def show(name: str, as_json: bool) -> None:
 
 
 async def _load() -> list[Overview]:
+    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.overview import overviews
 
-    async with open_application() as app:
+    async with open_application(Configuration.load()) as app:
         return await overviews(app.catalog, app.repositories, app.manifests, app.runs)
 
 

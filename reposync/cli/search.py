@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync.cli.output import json_option, print_json, visible
-from reposync.cli.startup import early_engine, run_async
+from reposync.cli.startup import configuration, run_async
 
 if TYPE_CHECKING:
+    from reposync.config.configuration import Configuration
     from reposync.vectors.port import SearchHit
 
 JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url")
@@ -34,9 +35,9 @@ def search(
     as_json: bool,
 ) -> None:
     """Search the indexed code for QUERY, in words of what it does or by its identifiers."""
-    early_engine()
+    told = configuration()
     text = " ".join(query)
-    hits = run_async(_search(text, repository, path_glob, language, limit))
+    hits = run_async(_search(told, text, repository, path_glob, language, limit))
     if as_json:
         print_json([{key: value for key, value in asdict(hit).items() if key in JSON_KEYS} for hit in hits])
     elif not hits:
@@ -46,11 +47,11 @@ def search(
 
 
 async def _search(
-    text: str, repository: str | None, path_glob: str | None, language: str | None, limit: int
+    told: Configuration, text: str, repository: str | None, path_glob: str | None, language: str | None, limit: int
 ) -> list[SearchHit]:
     from reposync.scheduling.application import open_application
 
-    async with open_application() as app:
+    async with open_application(told) as app:
         return await app.search(text, repository=repository, path_glob=path_glob, language=language, limit=limit)
 
 

@@ -6,7 +6,10 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from reposync.config.configuration import Configuration
 
 T = TypeVar("T")
 
@@ -36,11 +39,14 @@ def run_async(main: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(guarded())
 
 
-def early_engine() -> None:
-    """Start the embedded engine, if this configuration uses it, while the heavy imports are still under way."""
-    from reposync.config.settings import Settings
-    from reposync.vectors.embedded import EmbeddedEngine
+def configuration() -> Configuration:
+    """Settings and registry, checked before anything is started. Where the embedded engine will be used, it comes
+    up from here on, beside the imports of what works with it (Qdrant's client takes a second). Raises ConfigError."""
+    from reposync.config.configuration import Configuration
 
-    settings = Settings.from_environment()
-    if settings.qdrant_url is None:
-        EmbeddedEngine(settings.state_dir).ensure_started()
+    found = Configuration.load()
+    if found.qdrant.url is None:
+        from reposync.vectors.embedded import EmbeddedEngine
+
+        EmbeddedEngine(found.settings.state_dir).ensure_started()
+    return found

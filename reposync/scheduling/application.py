@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from pydantic import SecretStr
 
-from reposync.config.loading import load_registry
+from reposync.config.configuration import Configuration
 from reposync.config.registry import Registry
-from reposync.config.settings import Settings
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder
 from reposync.embedding.settings import EmbedderConfig
@@ -29,7 +28,6 @@ from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
 from reposync.sync.run import SyncParts, SyncRun
 from reposync.sync.search import make_query, search_collections
-from reposync.vectors.factory import open_index
 from reposync.vectors.port import Index, SearchHit
 from reposync.vectors.settings import IndexSettings
 
@@ -41,8 +39,7 @@ FOLLOW_SECONDS = 0.3
 class Application:
     """Built by `open_application`. Indexes and the embedder are opened when they are first asked for."""
 
-    settings: Settings
-    registry: Registry
+    configuration: Configuration
     database: Database
     repositories: Repositories
     manifests: Manifests
@@ -55,13 +52,16 @@ class Application:
 
     def embedder(self) -> Embedder:
         if self._embedder is None:
-            self._embedder = open_embedder(embedder_config(self.registry))
+            self._embedder = open_embedder(embedder_config(self.configuration.registry))
             self.resources.push_async_callback(self._embedder.close)
         return self._embedder
 
     def index(self, collection: str) -> Index:
         if collection not in self._indexes:
-            self._indexes[collection] = index = open_index(index_settings(self.settings, self.registry, collection))
+            # Imported where it is needed: Qdrant's client takes a second, and a list of repositories needs none.
+            from reposync.vectors.factory import open_index
+
+            self._indexes[collection] = index = open_index(index_settings(self.configuration, collection))
             self.resources.push_async_callback(index.close)
         return self._indexes[collection]
 
@@ -144,13 +144,9 @@ class Application:
 
 
 @contextlib.asynccontextmanager
-async def open_application(settings: Settings | None = None) -> AsyncGenerator[Application, None]:
-    """Read the configuration, open the database and bring its schema up to date.
-
-    Raises ConfigError before anything is started, StoreUnavailable.
-    """
-    settings = settings or Settings.from_environment()
-    registry = load_registry(settings.config_path).registry
+async def open_application(configuration: Configuration) -> AsyncGenerator[Application, None]:
+    """Open the database and bring its schema up to date. Raises StoreUnavailable."""
+    settings = configuration.settings
     await asyncio.to_thread(settings.state_dir.mkdir, parents=True, exist_ok=True, mode=0o700)
     async with contextlib.AsyncExitStack() as resources:
         database = await Database.open(settings.database_url)
@@ -159,13 +155,12 @@ async def open_application(settings: Settings | None = None) -> AsyncGenerator[A
         presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
         repositories = Repositories(database)
         yield Application(
-            settings,
-            registry,
+            configuration,
             database,
             repositories,
             Manifests(database),
             Runs(database),
-            Catalog(registry, repositories),
+            Catalog(configuration.registry, repositories),
             presence,
             resources,
         )
@@ -185,13 +180,13 @@ def embedder_config(registry: Registry) -> EmbedderConfig:
     )
 
 
-def index_settings(settings: Settings, registry: Registry, collection: str) -> IndexSettings:
-    qdrant = registry.qdrant.with_environment(settings.qdrant_url, settings.qdrant_api_key)
+def index_settings(configuration: Configuration, collection: str) -> IndexSettings:
+    qdrant = configuration.qdrant
     return IndexSettings(
         url=qdrant.url,
         api_key=_plain(qdrant.api_key),
         collection=collection,
-        state_dir=settings.state_dir,
+        state_dir=configuration.settings.state_dir,
         timeout_seconds=qdrant.timeout_seconds,
         shard_number=qdrant.shard_number,
         replication_factor=qdrant.replication_factor,

@@ -41,9 +41,9 @@ class _Fetched:
 class BlobFetcher:
     """Reads blobs by fetching them by name, which servers with protocol version 2 allow."""
 
-    def __init__(self, server: UploadPack) -> None:
+    def __init__(self, server: UploadPack, *, max_missing: int = MAX_MISSING) -> None:
         self._server = server
-        self._missing = 0
+        self._missing_left = max_missing
 
     async def read(
         self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str]
@@ -95,9 +95,9 @@ class BlobFetcher:
                 return _Fetched(shas, None, error.first_size_bytes)
             except FetchRefused as error:
                 found = _NOT_OUR_REF.search(str(error))
-                if found is None or found[1] not in shas or self._missing >= MAX_MISSING:
+                if found is None or found[1] not in shas or self._missing_left <= 0:
                     raise
-                self._missing += 1
+                self._missing_left -= 1
                 unreadable[found[1]] = "is missing on the server"
                 shas = [sha for sha in shas if sha != found[1]]
         return _Fetched([], None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -11,11 +12,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import gitlab
-import structlog
 
 from reposync.errors import SourceCorrupt, SourceUnavailable
 from reposync.sources.addresses import OtherServer
-from reposync.sources.bulk import BlobFetcher
+from reposync.sources.bulk import MAX_MISSING, BlobFetcher
 from reposync.sources.git_protocol import Advertisement, FetchRefused
 from reposync.sources.gitlab_words import Refusal
 from reposync.sources.objects import BLOB, COMMIT, TREE, hash_name, object_hash, parse_commit, walk_tree
@@ -27,7 +27,7 @@ from reposync.sources.smart_http import GitHttpRefused, UploadPack
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.sources.spool import ReceivedPack, SpoolFull
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 # A git fetch costs the server a process and a walk through its object store, a raw blob one look-up; 20 blobs over 4
 # connections take about as long as one fetch (0.3 s at 60 ms a call) and 1% of the 2,000 calls a minute that
@@ -78,7 +78,9 @@ class GitLabBlobs:
         left = dict.fromkeys(shas)
         while len(left) > FEW_BLOBS and self._git_refused is None:
             try:
-                fetcher = BlobFetcher(await self._git(shas[0]))
+                server = await self._git(shas[0])
+                # At a path that is not known to be the project's, the first missing blob is a reason to look.
+                fetcher = BlobFetcher(server, max_missing=MAX_MISSING if self._path_is_fresh else 0)
                 async with aclosing(fetcher.read(list(left), max_bytes=max_bytes, unreadable={})) as blobs:
                     async for blob in blobs:
                         left.pop(blob.sha, None)
@@ -160,6 +162,8 @@ class GitLabBlobs:
                 await self.close()
                 self._path = path
                 return
+            if isinstance(error, FetchRefused) and not assumed:
+                return
         final = isinstance(error, SpoolFull | OtherServer) or (
             isinstance(error, GitHttpRefused) and error.status in (401, 403, 404)
         )
@@ -167,7 +171,7 @@ class GitLabBlobs:
             server.assume(None)
             return
         self._git_refused = str(error)
-        log.warning("git is refused, blobs come by REST", project=self._project, reason=self._git_refused)
+        log.warning("Git refuses project %s on %s (%s): its blobs come by REST.", self._project, self._instance, error)
 
     # REST ----------------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,7 @@ class LocalGitSource:
                 entries,
                 unreadable,
                 where=str(self._path),
-                remedy=f"Run `git -C {self._path} fsck`; a fresh clone (a full one, without --filter) brings them back.",
+                remedy=f"Run `git -C {self._path} fsck`; a fresh clone (a whole one, no --filter) brings them back.",
             )
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:

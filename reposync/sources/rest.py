@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -164,13 +165,38 @@ class _Lane:
 
     def abort(self) -> None:
         """End whatever the thread reads or writes right now. The lane is of no use afterwards."""
-        for connected in list(self._transport.sockets):
-            # The plain socket's method: the TLS layer's own would wait for the other side.
-            with contextlib.suppress(OSError):
-                socket.socket.shutdown(connected, socket.SHUT_RDWR)
+        self._transport.sockets.shut()
 
     def close(self) -> None:
         self._client.session.close()
+
+
+class _Sockets:
+    """The connections of one lane; once they are shut, new ones are so at once: a thread that was connecting when it
+    was aborted would else wait for an answer that nobody reads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._shut = False
+
+    def add(self, connected: socket.socket) -> None:
+        with self._lock:
+            self._known.add(connected)
+            if self._shut:
+                _shut(connected)
+
+    def shut(self) -> None:
+        with self._lock:
+            self._shut = True
+            for connected in self._known:
+                _shut(connected)
+
+
+def _shut(connected: socket.socket) -> None:
+    # The plain socket's method: the TLS layer's own would wait for the other side.
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
 
 class _Session(requests.Session):
@@ -201,7 +227,7 @@ class _Transport(HTTPAdapter):
         self._home = url
         self._timeouts = timeouts
         self.sent = 0
-        self.sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self.sockets = _Sockets()
         super().__init__(pool_connections=1, pool_maxsize=1)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
@@ -273,7 +299,7 @@ def _refuse(response: requests.Response) -> None:
 
 
 def _pool_class(
-    pool: type[HTTPConnectionPool], connection: type[HTTPConnection], sockets: weakref.WeakSet[socket.socket]
+    pool: type[HTTPConnectionPool], connection: type[HTTPConnection], sockets: _Sockets
 ) -> type[HTTPConnectionPool]:
     def connect(self: HTTPConnection) -> None:
         connection.connect(self)

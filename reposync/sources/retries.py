@@ -96,13 +96,13 @@ def retry_after_seconds(header: str | None, reset: str | None = None) -> float |
     None where neither says anything sensible."""
     if header is not None:
         text = header.strip()
-        if text.isdigit():
+        if text.isascii() and text.isdigit():
             return float(text[:9])
         try:
             return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
         except (ValueError, TypeError, OverflowError):
             pass
-    if reset is not None and reset.strip().isdigit():
+    if reset is not None and reset.strip().isascii() and reset.strip().isdigit():
         return max(0.0, float(reset.strip()[:12]) - time.time())
     return None
 

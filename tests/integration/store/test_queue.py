@@ -175,6 +175,24 @@ async def test_two_runs_of_one_repository_never_execute_at_once(store: Store) ->
     assert await store.runs.claim("worker-2", 60.0) is not None
 
 
+async def test_a_busy_repository_does_not_keep_workers_from_the_others(store: Store) -> None:
+    await store.running("busy")
+    await store.runs.enqueue("busy", RunTrigger.HTTP)
+    other = await store.queued("other", RunTrigger.SCHEDULE)
+
+    assert (await store.runs.claim("worker-2", 60.0)).id == other.id
+
+
+async def test_of_two_waiting_runs_of_one_repository_one_is_claimed_however_many_workers_try(store: Store) -> None:
+    released = await store.running()
+    await store.runs.enqueue("payments", RunTrigger.HTTP)
+    await store.runs.release(released)
+
+    claimed = await asyncio.gather(*(store.runs.claim(f"worker-{number}", 60.0) for number in range(8)))
+
+    assert len([run for run in claimed if run is not None]) == 1
+
+
 async def test_many_workers_at_once_share_the_runs_without_a_repetition(store: Store) -> None:
     for number in range(10):
         await store.queued(f"repository-{number}")

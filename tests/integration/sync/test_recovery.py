@@ -87,7 +87,7 @@ async def test_a_failed_embedding_server_fails_the_run_and_the_next_one_goes_on(
     assert run.status == "failed"
     assert run.error_code == "EMBEDDING_ERROR"
     assert comparable(await world.points()) == before, "a failure loses nothing"
-    world.embeddings.forget()
+    world.embeddings.reset()
     await world.completed()
     assert await world.indexed() == await world.expected()
 

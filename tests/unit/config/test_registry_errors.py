@@ -117,6 +117,7 @@ MISTAKES = {
         "gitlab: [{name: a, url: https://x}]\ngroups:\n  - {gitlab: a, group: g}\n  - {gitlab: a, group: g}\n",
         "4:24: groups[1].group: 'g' is there already: groups[0], in line 3",
     ),
+    "a list as a name": ("gitlab:\n  - {name: [], url: https://x}\n", "2:12: gitlab[0].name must be text"),
     "a name with a space": ("repositories:\n  - {name: a b, path: .}\n", "2:12: repositories[0].name must be 1 to 200"),
     "a name like an option": ("repositories:\n  - {name: -a, path: .}\n", "2:12: repositories[0].name must be 1 to 2"),
     "a name like a path": ("repositories:\n  - {name: ../a, path: .}\n", "2:12: repositories[0].name must be 1 to 20"),

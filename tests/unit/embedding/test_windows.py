@@ -39,3 +39,9 @@ def test_a_long_line_is_cut_between_words() -> None:
 def test_a_window_without_room_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one character"):
         windows("text", 0)
+
+
+def test_a_window_ends_where_something_ends() -> None:
+    text = "def one():\n    first = 1\n    return first\n\n\ndef two():\n    second = 2\n    return second\n"
+    assert windows(text, 70) == [text[:44], text[44:]]
+    assert text[44:].startswith("def two")

@@ -7,6 +7,7 @@ import random
 import tempfile
 import zlib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 from reposync.sources.objects import BLOB, object_sha
 from reposync.sources.packs import BaseCache, PackDamaged, PackFile
-from reposync.sources.spool import Spool, SpoolFull
+from reposync.sources.spool import ReceivedPack, Spool, SpoolFull
 from tests.fixtures.repositories import GitRepository
 
 BASE = "".join(f"line {number} of a file that changes a little\n" for number in range(300)).encode()
@@ -25,16 +26,12 @@ CONTENTS += [b"", bytes(range(256)) * 20, b"x" * 300_000, random.Random(3).randb
 SHAS = {object_sha(BLOB, content): content for content in CONTENTS}
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["base by offset", "base by name"])
-def pack(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+@pytest.fixture(scope="module", params=["--delta-base-offset", "--no-reuse-object"], ids=["by offset", "by name"])
+def pack(request: pytest.FixtureRequest) -> bytes:
     """A pack of CONTENTS, its deltas naming their base in one way or the other."""
-    repository = GitRepository.create(tmp_path_factory.mktemp("packs") / "r.git")
-    repository.commit({f"file{at}": content for at, content in enumerate(CONTENTS)})
-    names = "".join(f"{sha}\n" for sha in SHAS).encode()
-    by_offset = ["--delta-base-offset"] if request.param else []
-    made = repository.git("pack-objects", "--stdout", "--no-reuse-delta", *by_offset, stdin=names)
-    deltas = [kind for kind in _kinds(made) if kind > 4]
-    assert set(deltas) == {6 if request.param else 7}, "git made no deltas of the kind this is about"
+    made = _made_by_git(request.param)
+    deltas = {kind for kind in _kinds(made) if kind > 4}
+    assert deltas == {6 if request.param == "--delta-base-offset" else 7}, "git made no deltas of this kind"
     return made
 
 
@@ -51,11 +48,10 @@ def test_objects_over_the_limit_are_named_and_sized_but_not_kept(pack: bytes) ->
     }
 
 
-def test_a_pack_whose_deltas_come_before_their_bases_is_read_too(pack: bytes) -> None:
-    if 7 not in _kinds(pack):
-        pytest.skip("only deltas that name their base can come first")
-    objects = _objects(pack)
-    turned = _assembled(list(reversed(objects)))
+def test_a_pack_whose_deltas_come_before_their_bases_is_read_too() -> None:
+    objects = _objects(_made_by_git())
+    turned = _assembled(sorted(objects, key=lambda item: (item[0][0] >> 4) & 7, reverse=True))
+    assert _kinds(turned)[0] == 7, "git made no deltas"
 
     assert scanned(turned, max_bytes=10**9) == SHAS
 
@@ -63,7 +59,7 @@ def test_a_pack_whose_deltas_come_before_their_bases_is_read_too(pack: bytes) ->
 @settings(max_examples=60, deadline=None)
 @given(place=st.integers(0, 10**9), flip=st.integers(1, 255))
 def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
-    whole = _any_pack()
+    whole = _made_by_git("--delta-base-offset")
     at = 12 + place % (len(whole) - 12 - 20)
     changed = bytearray(whole)
     changed[at] ^= flip
@@ -80,7 +76,7 @@ def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
 @settings(max_examples=60, deadline=None)
 @given(length=st.integers(0, 10**9), step=st.integers(1, 70_000))
 def test_a_cut_pack_is_noticed_before_anything_is_read(length: int, step: int) -> None:
-    whole = _any_pack()
+    whole = _made_by_git("--delta-base-offset")
     cut = whole[: length % len(whole)]
     spool = Spool(oid_bytes=20, max_bytes=10**9)
 
@@ -128,7 +124,9 @@ def test_a_delta_that_unfolds_without_end_is_refused() -> None:
     base = b"a" * 1000
     # "A thousand bytes, from which this many million are copied": the header lies about nothing, it is just huge.
     size = _varint(1000) + _varint(10**12)
-    pack = _assembled([(_header(3, 1000), zlib.compress(base)), (_header(6, len(size)) + b"\x80\x00", zlib.compress(size))])
+    pack = _assembled(
+        [(_header(3, 1000), zlib.compress(base)), (_header(6, len(size)) + b"\x80\x00", zlib.compress(size))]
+    )
 
     with pytest.raises(PackDamaged):
         scanned(pack, max_bytes=10**9)
@@ -166,24 +164,20 @@ def scanned(pack: bytes, *, max_bytes: int) -> dict[str, bytes | None]:
         return {found.sha.hex(): found.content for found in opened.scan(max_bytes=max_bytes, hash_name="sha1")}
 
 
-def spooled(pack: bytes):  # type: ignore[no-untyped-def]
+def spooled(pack: bytes) -> ReceivedPack:
     spool = Spool(oid_bytes=20, max_bytes=10**9)
     spool.write(pack)
     return spool.finish()
 
 
-_MADE: list[bytes] = []
-
-
-def _any_pack() -> bytes:
-    """One pack with deltas, made once for all examples."""
-    if not _MADE:
-        with tempfile.TemporaryDirectory() as folder:
-            repository = GitRepository.create(Path(folder) / "r.git")
-            repository.commit({f"file{at}": content for at, content in enumerate(CONTENTS)})
-            names = "".join(f"{sha}\n" for sha in SHAS).encode()
-            _MADE.append(repository.git("pack-objects", "--stdout", "--delta-base-offset", stdin=names))
-    return _MADE[0]
+@cache
+def _made_by_git(*options: str) -> bytes:
+    """A pack of CONTENTS. Deltas name their base unless the options say otherwise."""
+    with tempfile.TemporaryDirectory() as folder:
+        repository = GitRepository.create(Path(folder) / "r.git")
+        repository.commit({f"file{at}": content for at, content in enumerate(CONTENTS)})
+        names = "".join(f"{sha}\n" for sha in SHAS).encode()
+        return repository.git("pack-objects", "--stdout", "--no-reuse-delta", *options, stdin=names)
 
 
 def _objects(pack: bytes) -> list[tuple[bytes, bytes]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from email.utils import formatdate
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_packets_are_the_same_however_the_network_cuts_them(lines: list[bytes], 
     reader = PacketReader()
     places = sorted({0, *(cut % (len(stream) + 1) for cut in cuts), len(stream)})
 
-    found = [item for start, end in zip(places, places[1:], strict=False) for item in reader.feed(stream[start:end])]
+    found = [item for start, end in pairwise(places) for item in reader.feed(stream[start:end])]
 
     assert found == [*lines, Mark.FLUSH]
     assert reader.complete
@@ -168,7 +169,8 @@ def test_user_and_password_are_taken_out_of_an_address() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["git@host:group/project.git", "ssh://git:hunter2@host/x", "file:///etc", "", "https://", "http://[::1", "/srv/x"]
+    "url",
+    ["git@host:group/project.git", "ssh://git:hunter2@host/x", "file:///etc", "", "https://", "http://[::1", "/srv/x"],
 )
 def test_addresses_that_are_not_http_are_refused_without_showing_a_password(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -219,9 +221,7 @@ def test_a_ca_file_that_is_none_is_refused_before_anything_is_asked(tmp_path: Pa
 
 def refusal(status: int, body: object, *, has_token: bool = True) -> SourceError:
     text = body.encode() if isinstance(body, str) else json.dumps(body).encode()
-    return explain(
-        RestRefused(status, text, "https://x/api"), project="g/p", instance="https://x", has_token=has_token
-    )
+    return explain(RestRefused(status, text, "https://x/api"), project="g/p", instance="https://x", has_token=has_token)
 
 
 def test_each_kind_of_refusal_says_what_a_person_must_do() -> None:
@@ -244,6 +244,8 @@ def test_each_kind_of_refusal_says_what_a_person_must_do() -> None:
     assert "no token was given" in str(anonymous)
 
 
-@given(st.integers(400, 499), st.one_of(st.text(max_size=200), st.dictionaries(st.text(max_size=9), st.text(max_size=9))))
+@given(
+    st.integers(400, 499), st.one_of(st.text(max_size=200), st.dictionaries(st.text(max_size=9), st.text(max_size=9)))
+)
 def test_any_body_of_a_refusal_becomes_an_error_with_words(status: int, body: object) -> None:
     assert "g/p" in str(refusal(status, body))

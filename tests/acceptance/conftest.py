@@ -1,0 +1,89 @@
+"""The program as a person runs it: a process of its own, an empty home, nothing but what the test says."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.repositories import GitRepository
+
+
+@dataclass
+class Person:
+    """Types commands. The embedded engine of its state folder is ended with the test."""
+
+    home: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def variables(self) -> dict[str, str]:
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        return {
+            **kept,
+            "HOME": str(self.home),
+            "REPOSYNC_ENGINE_IDLE_SECONDS": "20",
+            "COLUMNS": "160",
+            **self.environment,
+        }
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "reposync", *words]
+
+    def types(self, *words: str, exit_code: int | None = 0) -> "subprocess.CompletedProcess[str]":
+        done = subprocess.run(
+            self.command(*words), env=self.variables(), cwd=self.home, capture_output=True, text=True, timeout=120
+        )
+        told = f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
+        assert exit_code is None or done.returncode == exit_code, told
+        assert "Traceback" not in done.stderr, told
+        return done
+
+    def asks(self, *words: str, exit_code: int = 0) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.types(*words, "--json", exit_code=exit_code).stdout)
+
+    def starts(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            self.command(*words),
+            env=self.variables(),
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def configures(self, text: str) -> None:
+        (self.home / "repositories.yaml").write_text(text)
+
+
+@pytest.fixture
+def person(tmp_path: Path) -> Generator[Person, None, None]:
+    home = tmp_path / "home"
+    home.mkdir()
+    someone = Person(home)
+    yield someone
+    for record in home.rglob("engine.json"):
+        pid = json.loads(record.read_text()).get("pid")
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+@pytest.fixture
+def embeddings() -> Generator[EmbeddingServer, None, None]:
+    with EmbeddingServer() as server:
+        yield server
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> GitRepository:
+    return GitRepository.create(tmp_path / "payments.git")

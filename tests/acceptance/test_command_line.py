@@ -1,0 +1,215 @@
+"""A newcomer's way through the commands, with real processes and the embedded engine."""
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from tests.acceptance.conftest import Person
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.repositories import GitRepository, Symlink
+
+BILLING = b'''"""Billing."""
+
+
+def remove_expired_sessions(sessions, now):
+    """Drop every session whose deadline has passed."""
+    return [session for session in sessions if session.deadline > now]
+'''
+CONFIGURATION = """
+embedding: {{provider: openai, url: "{url}", model: test/words, dimensions: 64}}
+repositories:
+  - {{name: payments, path: "{path}", schedule: "every 6 hours"}}
+"""
+RUN_KEYS = {
+    "id",
+    "repository",
+    "status",
+    "trigger",
+    "scheduled_for",
+    "queued_at",
+    "started_at",
+    "completed_at",
+    "duration_seconds",
+    "attempt",
+    "worker",
+    "commit_before",
+    "commit_after",
+    "files_processed",
+    "files_deleted",
+    "files_skipped",
+    "chunks_embedded",
+    "chunks_reused",
+    "error_code",
+    "error_message",
+}
+
+
+@pytest.fixture
+def configured(person: Person, repository: GitRepository, embeddings: EmbeddingServer) -> Person:
+    repository.commit({"billing/sessions.py": BILLING, "README.md": b"# Payments\n", "link": Symlink("README.md")})
+    person.configures(CONFIGURATION.format(url=embeddings.url, path=repository.path))
+    return person
+
+
+def test_sync_search_history_and_the_rest_tell_one_story(configured: Person, repository: GitRepository):
+    done = configured.types("sync")
+    assert re.search(r"payments: completed at \w{10}: 2 files stored, 1 skipped, 2 chunks embedded, in", done.stdout)
+    assert "1 symlink" in done.stdout
+    assert "payments: indexing" in done.stderr
+
+    (run,) = configured.asks("history")
+    assert run.keys() == RUN_KEYS
+    assert (run["status"], run["trigger"], run["files_processed"]) == ("completed", "command", 2)
+    assert run["commit_after"] == repository.head()
+    table = configured.types("history").stdout
+    assert all(word in table for word in ("payments", "completed", run["id"][:8]))
+
+    found = configured.asks("search", "drop sessions whose deadline has passed", "--limit", "1")
+    assert found[0].keys() == {"repository", "path", "start_line", "end_line", "language", "score", "text", "url"}
+    assert (found[0]["path"], found[0]["language"], found[0]["start_line"]) == ("billing/sessions.py", "python", 1)
+    shown = configured.types("search", "drop sessions whose deadline has passed").stdout
+    assert "billing/sessions.py:5" in shown
+    assert "> " in shown
+    assert configured.asks("search", "sessions", "--path", "*.md", "--language", "python") == []
+    assert [each["path"] for each in configured.asks("search", "payments", "--path", "*.md")] == ["README.md"]
+
+    shown = configured.asks("runs", "show", run["id"][:8])
+    assert shown["problems"] == [{"path": "link", "reason": "symlink", "detail": shown["problems"][0]["detail"]}]
+    (listed,) = configured.asks("repos", "list")
+    assert (listed["name"], listed["files"], listed["schedule"]) == ("payments", 2, "every 6 hours")
+    assert configured.asks("repos", "show", "payments")["last_commit"] == repository.head()
+
+    again = configured.asks("sync")
+    assert (again[0]["status"], again[0]["files_processed"]) == ("completed", 0)
+    assert len(configured.asks("history", "--limit", "1")) == 1
+    assert configured.asks("history", "--status", "failed") == []
+
+
+def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(person: Person, tmp_path):
+    # `none` keeps the embedded model out of this test; the model has its own.
+    person.configures("embedding: {provider: none}\n")
+    for place in ("one", "two"):
+        folder = tmp_path / place / "app"
+        (folder / "src").mkdir(parents=True)
+        (folder / "src" / "main.py").write_text(f"def {place}(): pass\n")
+        subprocess.run(["git", "init", "--quiet", folder], check=True)
+        commit = ["-c", "user.name=a", "-c", "user.email=a@example.com", "commit", "--quiet", "-m", "x"]
+        subprocess.run(["git", "-C", folder, "add", "."], check=True)
+        subprocess.run(["git", "-C", folder, *commit], check=True)
+    (first,) = person.asks("sync", str(tmp_path / "one" / "app" / "src"))
+    (second,) = person.asks("sync", str(tmp_path / "two" / "app"))
+    assert first["repository"] == "app"
+    assert second["repository"].startswith("app-")
+    # The name alone is enough from now on.
+    (again,) = person.asks("sync", "app")
+    assert (again["repository"], again["files_processed"]) == ("app", 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "exit_code", "said"),
+    [
+        (("sync",), 2, "Nothing is registered"),
+        (("sync", "nowhere"), 2, "no registered repository"),
+        (("sync", "ssh://git@example.com/x.git"), 2, "ssh://"),
+        (("sync", "https://user:secret@example.com/x.git"), 2, "shell's history"),
+        (("runs", "show", "ffff"), 2, "No run has the id"),
+        (("repos", "show", "x"), 2, "is registered"),
+        (("search", " "), 2, "empty"),
+        (("history", "--limit", "0"), 2, "--limit"),
+        (("nonsense",), 2, "No such command"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(person: Person, words: tuple[str, ...], exit_code: int, said: str):
+    done = person.types(*words, exit_code=exit_code)
+    assert said in done.stderr
+    assert "secret" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_folder_that_is_no_repository_fails_and_the_history_says_why(person: Person):
+    (person.home / "plain").mkdir()
+    done = person.types("sync", "./plain", exit_code=1)
+    assert "plain" in done.stdout + done.stderr
+    (run,) = person.asks("history")
+    assert run["status"] == "failed"
+    assert run["error_code"].startswith("SOURCE")
+
+
+def test_a_wrong_configuration_starts_nothing(person: Person):
+    person.configures("repositorys: []\n")
+    done = person.types("sync", exit_code=2)
+    assert "repositories.yaml:1:1" in done.stderr
+    assert "repositories" in done.stderr
+    assert not list(person.home.rglob("engine.json"))
+
+
+def test_ctrl_c_ends_a_run_as_cancelled_and_the_next_one_goes_on(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.many(100)
+    with embeddings.holding():
+        process = configured.starts("sync")
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Interrupted" in said
+    assert "Traceback" not in said
+    (run,) = configured.asks("history")
+    assert run["status"] == "cancelled"
+    (after,) = configured.asks("sync")
+    assert after["status"] == "completed"
+    assert configured.asks("repos", "show", "payments")["files"] == 102
+
+
+def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_nothing_twice(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.many(1200)
+    process = configured.starts("sync")
+    with embeddings.holding():
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    (after,) = configured.asks("sync")
+    assert after["status"] == "completed"
+    runs = configured.asks("history")
+    assert {run["status"] for run in runs} == {"completed"}
+    assert max(run["attempt"] for run in runs) == 2
+    assert configured.asks("repos", "show", "payments")["chunks"] == 1202
+    assert not configured.asks("sync")[0]["files_processed"]
+
+
+def test_a_killed_engine_is_started_again(configured: Person, repository: GitRepository):
+    import json
+
+    configured.types("sync")
+    (record,) = configured.home.rglob("engine.json")
+    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    repository.commit({"more.py": b"more = 1\n"})
+    (run,) = configured.asks("sync")
+    assert (run["status"], run["files_processed"]) == ("completed", 1)
+    assert configured.asks("repos", "show", "payments")["chunks"] == 3
+
+
+def test_hostile_names_are_shown_and_not_obeyed(configured: Person, repository: GitRepository):
+    repository.commit({b"evil\x1b[2J\n.py": b"\x1b[31mred = 'sessions'\x1b[0m\n# sessions sessions\n"})
+    configured.types("sync")
+    for words in (("search", "red sessions"), ("runs", "show", configured.asks("history")[0]["id"])):
+        assert "\x1b" not in configured.types(*words).stdout
+
+
+def test_a_plan_writes_nothing(configured: Person):
+    (plan,) = configured.asks("sync", "--plan")
+    assert (plan["files_to_store"], plan["chunks_to_embed"]) == (2, 2)
+    assert "2 to store" in configured.types("sync", "--plan").stdout
+    assert configured.asks("history") == []
+
+
+def test_version_and_help_know_themselves(person: Person):
+    assert person.asks("version")["reposync"]
+    assert "sync" in person.types("--help").stdout
+    assert person.asks("db", "upgrade")["after"] == person.asks("db", "current")["revision"]

@@ -1,0 +1,476 @@
+"""Repositories behind an http(s) URL: any git server, with and without what GitLab's offers."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import ssl
+import subprocess
+import traceback
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from pydantic import SecretStr
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from reposync.errors import (
+    BranchNotFound,
+    ConfigError,
+    RepositoryEmpty,
+    SourceDenied,
+    SourceError,
+    SourceGone,
+    SourceUnavailable,
+)
+from reposync.sources.bulk import BlobFetcher
+from reposync.sources.factory import open_source
+from reposync.sources.git import GitSource
+from reposync.sources.gitlab import GitLabSource
+from reposync.sources.remote import RemoteGitSource
+from reposync.sources.smart_http import UploadPack
+from reposync.sources.spec import Patience, RemoteGit, Timeouts
+from reposync.sources.spool import SpoolFull
+from tests.fixtures.gitlab_server import GitLabServer, OtherHost, Project
+from tests.fixtures.gitlab_server.serving import ThreadedServer
+from tests.fixtures.repositories import GitRepository, Submodule, Symlink
+from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Watched, contents, expected, same_tree
+
+Make = Callable[..., RemoteGitSource]
+WRONG = "hunter2-secret"
+
+pytestmark = pytest.mark.usefixtures("project")
+
+
+async def test_a_repository_is_read_with_few_requests(
+    server: GitLabServer, repository: GitRepository, remote: Make
+) -> None:
+    repository.many(2500)
+    repository.commit({b"caf\xe9.py": b"1\n", b"link": Symlink("/etc/passwd"), b"library": Submodule("1" * 40)})
+    watched = Watched()
+    source = remote(observer=watched)
+
+    head = await source.head()
+    entries = await source.tree(head)
+    found = await contents(source, entries)
+
+    assert (head.sha, head.title) == (repository.head(), "Change files")
+    assert head.committed_at == datetime(2024, 1, 1, 0, 1, tzinfo=UTC)
+    assert same_tree(entries, repository)
+    assert len(found) == 2502
+    assert watched.requests == ["git_refs", "git_refs", "git_fetch", "git_fetch", "git_fetch", "git_fetch"]
+    assert len(server.log) == len(watched.requests)
+    assert source.url(b"a", head, 1, 1) is None
+    assert await source.project_id() is None
+
+
+async def test_a_server_without_filters_sends_everything_once(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.many(200)
+    project.allow_filter = False
+    project.allow_any_sha = False
+    source = remote()
+
+    head = await source.head()
+    entries = await source.tree(head)
+
+    assert await contents(source, entries) == expected(repository, entries)
+    assert same_tree(entries, repository)
+    assert len(server.log) == 3
+    server.log.forget()
+
+    known = await remote(known_commit=head.sha).head()
+    assert known.sha == head.sha
+    assert len(server.log) == 2, "asking whether the head is still the same fetches nothing"
+
+
+async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_source(
+    repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.commit({"a.py": b"1\n"})
+    project.allow_filter = False
+    source = remote()
+    await source.tree(await source.head())
+    repository.commit({"a.py": b"2\n"})
+
+    entries = await source.tree(await source.head())
+
+    assert list((await contents(source, entries)).values()) == [b"2\n"]
+
+
+class OldProxy(ThreadedServer):
+    """A proxy that takes away the header which asks for protocol version 2, as some in front of old servers do."""
+
+    def __init__(self, behind: str) -> None:
+        super().__init__()
+        self._behind = behind
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        kept = {name: value for name, value in request.headers.items() if name not in ("git-protocol", "host")}
+        target = f"{self._behind}{scope['raw_path'].decode()}?{request.url.query}"
+        async with httpx.AsyncClient() as client:
+            answer = await client.request(
+                request.method, target, headers=kept, content=await request.body(), timeout=20
+            )
+        await Response(answer.content, answer.status_code, {"Content-Type": answer.headers["content-type"]})(
+            scope, receive, send
+        )
+
+    def __enter__(self) -> OldProxy:
+        self.serve(self._app)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+@pytest.mark.parametrize("branch", [None, "main"])
+async def test_a_server_of_protocol_version_0_is_understood(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, branch: str | None
+) -> None:
+    repository.many(50)
+    repository.tag("v1", repository.head() or "", message="annotated")
+    with OldProxy(server.url) as proxy:
+        source = remote(f"{proxy.url}/{PATH}.git", branch=branch)
+
+        entries = await source.tree(await source.head())
+
+        assert same_tree(entries, repository)
+        assert await contents(source, entries) == expected(repository, entries)
+        with pytest.raises(BranchNotFound, match="Its branches: main"):
+            await remote(f"{proxy.url}/{PATH}.git", branch="zzz").head()
+        await source.close()
+
+
+async def test_a_gitlab_behind_such_a_proxy_is_read_all_the_same(
+    server: GitLabServer, repository: GitRepository, project: Project
+) -> None:
+    repository.many(50)
+    with OldProxy(server.url) as proxy:
+        source = GitLabSource(proxy.url, PATH, token=SecretStr(TOKEN), project_id=42, patience=QUICK)
+
+        entries = await source.tree(await source.head())
+
+        assert await contents(source, entries) == expected(repository, entries)
+        await source.close()
+
+
+async def test_names_of_sha_256_are_spoken(server: GitLabServer, tmp_path: Path, remote: Make) -> None:
+    repository = GitRepository.create(tmp_path / "r.git", object_format="sha256")
+    repository.many(30)
+    server.add_project("platform/new", repository.path)
+    source = remote(f"{server.url}/platform/new.git")
+
+    head = await source.head()
+    entries = await source.tree(head)
+
+    assert len(head.sha) == 64
+    assert same_tree(entries, repository)
+    assert await contents(source, entries) == expected(repository, entries)
+
+
+# Branches ------------------------------------------------------------------------------------------------------------
+
+
+async def test_branches_default_branches_and_their_absence(
+    repository: GitRepository, project: Project, remote: Make
+) -> None:
+    with pytest.raises(RepositoryEmpty, match="has no commit yet"):
+        await remote().head()
+    with pytest.raises(RepositoryEmpty):
+        await remote(branch="main").head()
+
+    develop = repository.commit({"a": b"1"}, branch="develop")
+
+    assert (await remote(branch="develop").head()).sha == develop
+    with pytest.raises(BranchNotFound, match=r"Did you mean develop\?"):
+        await remote(branch="develp").head()
+    with pytest.raises(BranchNotFound, match=r"HEAD names 'main', which does not exist.*develop"):
+        await remote().head()
+
+    main = repository.commit({"a": b"2"})
+    assert (await remote().head()).sha == main
+
+
+# Refusals ------------------------------------------------------------------------------------------------------------
+
+
+async def test_refused_credentials_are_tried_once_and_never_shown(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.commit({"a": b"1"})
+
+    with pytest.raises(SourceDenied, match=r"refused the credentials \(401\).*Access denied") as caught:
+        await remote(password=SecretStr(WRONG)).head()
+
+    assert len(server.log) == 1
+    shown = "".join(traceback.format_exception(caught.value))
+    assert WRONG not in shown
+    assert "Basic " not in str(caught.value.__cause__)
+
+
+async def test_missing_credentials_and_missing_repositories_are_told_apart(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.commit({"a": b"1"})
+
+    with pytest.raises(SourceDenied, match="asks for a user name and a password"):
+        await remote(username=None, password=None).head()
+    with pytest.raises(SourceGone, match=r"was not found \(404\): it is missing, or hidden"):
+        await remote(f"{server.url}/no/such.git").head()
+    server.faults.refuse_git(403)
+    with pytest.raises(SourceDenied, match=r"\(403\)"):
+        await remote().head()
+
+
+async def test_credentials_in_the_url_work_and_are_shown_nowhere(
+    server: GitLabServer, repository: GitRepository, project: Project
+) -> None:
+    sha = repository.commit({"a": b"1"})
+    host = urlsplit(server.url).netloc
+    source = open_source(RemoteGit(f"http://oauth2:{TOKEN}@{host}/{PATH}.git"))
+    head = await source.head()
+    await source.close()
+
+    gone = open_source(RemoteGit(f"http://oauth2:{TOKEN}@{host}/no/such.git"))
+    with pytest.raises(SourceGone) as caught:
+        await gone.head()
+    await gone.close()
+
+    assert head.sha == sha
+    assert TOKEN not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("body", ["<html>Welcome</html>", "", "0000", "001e# service=git-upload-pack\n0000"])
+async def test_a_page_that_is_no_git_server_is_refused_with_advice(body: str) -> None:
+    for media_type in ("text/html", "application/x-git-upload-pack-advertisement"):
+        with OtherHost(body=body.encode(), media_type=media_type) as other:
+            source = GitSource.remote(f"{other.url}/x.git", patience=QUICK)
+            with pytest.raises(SourceError, match=r"no git server|cut short|not git's"):
+                await source.head()
+            await source.close()
+
+
+@pytest.mark.parametrize("url", ["git@host:a/b.git", "ssh://git@host/a", "file:///etc", "git://host/a"])
+def test_other_kinds_of_addresses_are_refused_at_once(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"https://host/path|not a URL"):
+        GitSource.remote(url)
+
+
+# Redirects -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_redirect_on_the_same_server_is_followed_for_good(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, tmp_path: Path
+) -> None:
+    repository.many(30)
+    server.add_project(f"new/{PATH}", repository.path)
+    server.faults.redirect(f"{server.url}/new", path=f"^/{PATH}", times=None, status=301)
+    source = remote()
+
+    entries = await source.tree(await source.head())
+
+    assert await contents(source, entries) == expected(repository, entries)
+    assert len(server.log.matching(f"^/{PATH}")) == 1
+
+
+@pytest.mark.parametrize("where", ["info/refs", "/git-upload-pack$"])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+async def test_no_redirect_makes_another_host_see_the_password(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, where: str, status: int
+) -> None:
+    repository.commit({"a": b"1"})
+    with OtherHost() as other:
+        server.faults.redirect(other.url, path=where, times=None, status=status)
+        with pytest.raises(SourceError):
+            await remote().head()
+        assert other.requests == []
+
+
+async def test_redirects_in_a_circle_come_to_an_end(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    server.faults.answer(302, "", headers={"Location": "?service=git-upload-pack"}, path="info/refs", times=None)
+    with pytest.raises(SourceError, match="in a circle"):
+        await remote().head()
+
+
+# Breakage ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("after_bytes", [0, 10, 100, 1000])
+@pytest.mark.parametrize("nth", [1, 2, 3])
+async def test_any_answer_cut_anywhere_is_asked_for_again(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, after_bytes: int, nth: int
+) -> None:
+    repository.many(40)
+    server.faults.cut_body(after_bytes, path=r"\.git/", nth=nth, times=1)
+    source = remote()
+
+    entries = await source.tree(await source.head())
+
+    assert await contents(source, entries) == expected(repository, entries)
+
+
+async def test_a_server_that_hangs_is_given_up_and_one_that_is_not_there_is_named(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    server.faults.hold(path=r"\.git/", times=None)
+    impatient = Patience(attempts=2, first_delay_seconds=0.001)
+
+    with pytest.raises(SourceUnavailable, match="no answer within the time-out"):
+        await remote(timeouts=Timeouts(read_seconds=0.2), patience=impatient).head()
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:9/x\.git .* the connection failed"):
+        await remote("http://127.0.0.1:9/x.git", patience=impatient).head()
+
+
+async def test_the_event_loop_ticks_while_a_pack_is_withheld_and_cancelling_is_prompt(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.many(40)
+    source = remote()
+    entries = await source.tree(await source.head())
+    gate = server.faults.hold(path="/git-upload-pack$", after_bytes=300, times=None)
+    before = asyncio.all_tasks()
+
+    work = asyncio.create_task(contents(source, entries))
+    assert await asyncio.to_thread(gate.arrived.wait, 10)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not work.done()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(work, 5)
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_a_reader_who_leaves_while_the_next_batch_is_fetched_leaves_nothing_behind(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.many(4100)
+    source = remote()
+    entries = await source.tree(await source.head())
+    gate = server.faults.hold(path="/git-upload-pack$", nth=2, times=None)
+    before = asyncio.all_tasks()
+
+    async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
+        async for _ in blobs:
+            assert await asyncio.to_thread(gate.arrived.wait, 10), "the next batch is on its way already"
+            break
+
+    assert asyncio.all_tasks() == before
+
+
+async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_is_measured(
+    server: GitLabServer, repository: GitRepository, project: Project
+) -> None:
+    repository.commit({f"f{number}": b"%d" % number for number in range(20)} | {"big": b"0123456789" * 100_000})
+    shas = {row.sha: repository.read(row.sha) for row in repository.ls_tree()}
+    upload_pack = UploadPack(
+        f"{server.url}/{PATH}.git",
+        username="oauth2",
+        password=TOKEN,
+        ca_file=None,
+        timeouts=Timeouts(),
+        patience=QUICK,
+        observer=None,
+        max_spool_bytes=600,
+    )
+    unreadable: dict[str, str] = {}
+
+    with pytest.raises(SpoolFull):
+        await upload_pack.fetch(list(shas))
+    found = {
+        blob.sha: blob
+        async for blob in BlobFetcher(upload_pack).read(list(shas), max_bytes=1000, unreadable=unreadable)
+    }
+    await upload_pack.close()
+
+    assert found.keys() == shas.keys()
+    assert unreadable == {}
+    for sha, blob in found.items():
+        assert blob.size_bytes == len(shas[sha])
+        assert blob.content == (shas[sha] if len(shas[sha]) <= 1000 else None)
+
+
+# TLS -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of its own authority for 127.0.0.1, key included."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    arguments = ["req", "-x509", *key, "-days", "2", "-subj", "/CN=test"]
+    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "ca.pem")]
+    subject = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:TRUE"]
+    subprocess.run([program, *arguments, *files, *subject], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+async def https(server: GitLabServer, certificate: Path) -> AsyncGenerator[str, None]:
+    """The server's address behind TLS."""
+    behind = urlsplit(server.url)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate / "ca.pem", certificate / "key.pem")
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while piece := await reader.read(65536):
+                writer.write(piece)
+                await writer.drain()
+        except (OSError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        to_reader, to_writer = await asyncio.open_connection(behind.hostname, behind.port)
+        await asyncio.gather(pipe(reader, to_writer), pipe(to_reader, writer))
+
+    listening = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
+    async with listening:
+        yield f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+async def test_an_own_ca_file_is_what_makes_a_server_trusted(
+    server: GitLabServer, repository: GitRepository, project: Project, https: str, certificate: Path
+) -> None:
+    repository.many(30)
+    ca_file = certificate / "ca.pem"
+    gitlab = GitLabSource(https, PATH, token=SecretStr(TOKEN), project_id=42, ca_file=ca_file, patience=QUICK)
+    remote = GitSource.remote(
+        f"{https}/{PATH}.git", username="oauth2", password=SecretStr(TOKEN), ca_file=ca_file, patience=QUICK
+    )
+
+    for source in (gitlab, remote):
+        entries = await source.tree(await source.head())
+        assert await contents(source, entries) == expected(repository, entries)
+        await source.close()
+
+
+async def test_a_certificate_that_is_not_trusted_is_refused_at_once_with_advice(
+    server: GitLabServer, repository: GitRepository, project: Project, https: str
+) -> None:
+    repository.commit({"a": b"1"})
+    gitlab = GitLabSource(https, PATH, token=SecretStr(TOKEN), project_id=42, patience=QUICK)
+    remote = GitSource.remote(f"{https}/{PATH}.git", patience=QUICK)
+
+    for source in (gitlab, remote):
+        with pytest.raises(SourceError, match=r"certificate of https://127.* is not trusted: .*self.signed.*ca_file"):
+            await source.head()
+        await source.close()
+    assert len(server.log) == 0

@@ -1,0 +1,67 @@
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from reposync.vectors.client import EmbeddedTransport
+from reposync.vectors.embedded import EmbeddedEngine
+from reposync.vectors.factory import open_index
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.settings import IndexSettings
+from tests.fixtures.contract import QdrantContract
+from tests.fixtures.folders import quick_folder
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def engine() -> Generator[EmbeddedEngine, None, None]:
+    """One embedded engine for all tests of this process; every test has a collection of its own."""
+    with quick_folder() as folder:
+        engine = EmbeddedEngine(folder, idle_seconds=0)
+        engine.ensure_started()
+        yield engine
+        engine.stop()
+
+
+@pytest.fixture
+def settings(engine: EmbeddedEngine) -> IndexSettings:
+    return IndexSettings(collection=f"c{os.getpid()}-{next(_numbers)}", state_dir=engine.folder.parent)
+
+
+OpenIndex = Callable[[], QdrantIndex]
+
+
+@pytest.fixture
+async def opened(engine: EmbeddedEngine, settings: IndexSettings) -> AsyncGenerator[OpenIndex, None]:
+    """Opens the index as often as a test wants; every exchange has to keep Qdrant's contract."""
+    contract = QdrantContract.load()
+    async with contextlib.AsyncExitStack() as resources:
+        transports = []
+
+        def open_one() -> QdrantIndex:
+            transports.append(contract.watching(EmbeddedTransport(engine)))
+            index = open_index(settings, transport=transports[-1])
+            resources.push_async_callback(index.close)
+            return index
+
+        yield open_one
+        assert [violation for each in transports for violation in each.violations] == []
+
+
+@pytest.fixture
+def index(opened: OpenIndex) -> QdrantIndex:
+    return opened()
+
+
+@contextlib.asynccontextmanager
+async def index_in(state_dir: Path, collection: str = "code") -> AsyncIterator[QdrantIndex]:
+    """As a command opens it: nothing but settings."""
+    index = open_index(IndexSettings(collection=collection, state_dir=state_dir))
+    try:
+        yield index
+    finally:
+        await index.close()

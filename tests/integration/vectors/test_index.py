@@ -1,0 +1,430 @@
+"""Every duty of the index port, on the embedded engine in its own process."""
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from qdrant_client import AsyncQdrantClient, models
+
+from reposync.embedding.port import EmbeddingSpec
+from reposync.errors import IndexMismatch, UsageError, VectorIndexError
+from reposync.vectors.client import open_client
+from reposync.vectors.failures import CollectionMissing
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import FileWrite, SearchQuery, point_id
+from reposync.vectors.settings import IndexSettings
+from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
+from tests.integration.vectors.conftest import OpenIndex
+
+
+async def stored_ids(index: QdrantIndex, repository: str = "payments") -> set[str]:
+    pages = [page async for page in index.point_ids(scope(repository).repository_id)]
+    ids = [each for page in pages for each in page]
+    assert len(ids) == len(set(ids))
+    return set(ids)
+
+
+def ids_of(*files: FileWrite, repository: str = "payments") -> set[str]:
+    return {
+        point_id(scope(repository).repository_id, each.path, each.blob_sha, point.chunk_index)
+        for each in files
+        for point in each.points
+    }
+
+
+async def paths_found(index: QdrantIndex, text: str, **more: object) -> list[str]:
+    query = SearchQuery(sparse=sparse(text), dense=dense(text), **more)  # type: ignore[arg-type]
+    return [hit.path for hit in await index.search(query)]
+
+
+# The collection ----------------------------------------------------------------------------------------------------
+
+
+async def test_the_identity_stays_as_long_as_the_collection_does(opened: OpenIndex, settings: IndexSettings) -> None:
+    index = opened()
+    first = await index.ensure(SPEC)
+    assert await opened().ensure(SPEC) == first
+    client = open_client(settings)
+    await client.delete_collection(settings.collection)
+    await client.close()
+    assert await index.ensure(SPEC) != first
+
+
+async def test_many_that_make_the_collection_at_once_end_with_one_identity(opened: OpenIndex) -> None:
+    indexes = [opened() for _ in range(8)]
+    assert len(set(await asyncio.gather(*(index.ensure(SPEC) for index in indexes)))) == 1
+
+
+async def test_the_collection_is_made_for_tenants_with_the_indexes_that_filters_need(
+    index: QdrantIndex, settings: IndexSettings
+) -> None:
+    await index.ensure(WINDOWED)
+    client = open_client(settings)
+    made = await client.get_collection(settings.collection)
+    await client.close()
+    assert set(made.payload_schema) == {
+        f"metadata.{each}"
+        for each in ("repository_id", "repository", "path", "language", "blob_sha", "content_hash", "epoch")
+    }
+    assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
+    assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER
+    vectors = made.config.params.vectors
+    assert isinstance(vectors, dict)
+    assert vectors["dense"].multivector_config is not None
+    assert made.config.params.sparse_vectors is not None
+    assert made.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF
+
+
+async def test_a_missing_payload_index_is_made_again(index: QdrantIndex, settings: IndexSettings) -> None:
+    await index.ensure(SPEC)
+    client = open_client(settings)
+    await client.delete_payload_index(settings.collection, "metadata.path")
+    await index.ensure(SPEC)
+    assert "metadata.path" in (await client.get_collection(settings.collection)).payload_schema
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [
+        dataclasses.replace(SPEC, provider="openai"),
+        dataclasses.replace(SPEC, model="larger-model"),
+        dataclasses.replace(SPEC, dimension=16),
+        dataclasses.replace(SPEC, window_chars=800),
+        SPARSE_ALONE,
+    ],
+    ids=str,
+)
+async def test_another_embedding_model_is_a_mismatch_that_names_both(
+    opened: OpenIndex, configured: EmbeddingSpec
+) -> None:
+    await opened().ensure(SPEC)
+    with pytest.raises(IndexMismatch, match=r"test-model \(test, 8 dimensions\).*is configured") as raised:
+        await opened().ensure(configured)
+    assert "Configure that model again" in str(raised.value)
+
+
+async def test_a_collection_of_somebody_else_is_a_mismatch_and_stays_as_it_is(
+    index: QdrantIndex, settings: IndexSettings
+) -> None:
+    client = open_client(settings)
+    await client.create_collection(
+        settings.collection, {"dense": models.VectorParams(size=8, distance=models.Distance.COSINE)}
+    )
+    with pytest.raises(IndexMismatch, match="was not made by reposync"):
+        await index.ensure(SPEC)
+    assert (await client.get_collection(settings.collection)).payload_schema == {}
+    await client.close()
+
+
+async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, settings: IndexSettings) -> None:
+    await index.ensure(SPEC)
+    client = open_client(settings)
+    made = (await client.get_collection(settings.collection)).config.metadata
+    assert made is not None
+    await client.update_collection(settings.collection, metadata={"reposync": made["reposync"] | {"schema": 99}})
+    with pytest.raises(IndexMismatch, match="schema revision 99"):
+        await index.ensure(SPEC)
+    await client.close()
+
+
+async def test_a_collection_can_be_reached_by_an_alias(opened: OpenIndex, settings: IndexSettings) -> None:
+    await opened().ensure(SPEC)
+    client = open_client(settings)
+    alias = models.CreateAlias(collection_name=settings.collection, alias_name=f"{settings.collection}-alias")
+    await client.update_collection_aliases([models.CreateAliasOperation(create_alias=alias)])
+    through = QdrantIndex(
+        client, dataclasses.replace(settings, collection=f"{settings.collection}-alias"), opened()._patience
+    )
+    assert await through.ensure(SPEC) == await opened().ensure(SPEC)
+    await through.replace_files(scope(), [file("a.py", "text")])
+    assert await through.count() == 1
+    await client.close()
+
+
+async def test_without_a_collection_the_message_says_what_makes_one(index: QdrantIndex) -> None:
+    with pytest.raises(CollectionMissing, match="A sync makes the collection"):
+        await index.search(SearchQuery(sparse=sparse("text")))
+    with pytest.raises(CollectionMissing):
+        await index.count()
+
+
+# Writing -----------------------------------------------------------------------------------------------------------
+
+
+async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    files = [file("a.py", "one two", "three"), file("dir/b.py", "four five six")]
+    await index.replace_files(scope(), files)
+    assert await index.count() == await index.count("id-of-payments") == 3
+    assert await stored_ids(index) == ids_of(*files)
+    (hit, *_) = await index.search(SearchQuery(sparse=sparse("four five"), dense=dense("four five six")))
+    assert (hit.path, hit.repository, hit.language, hit.text) == ("dir/b.py", "payments", "python", "four five six")
+    assert (hit.start_line, hit.end_line, hit.commit) == (1, 10, "c" * 40)
+    assert hit.url == "https://gitlab.example/dir/b.py#L1"
+    assert hit.score > 0
+
+
+async def test_a_repeat_changes_nothing(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    files = [file("a.py", "one", "two"), file("b.py", "three")]
+    for _ in range(3):
+        await index.replace_files(scope(), files)
+    assert await stored_ids(index) == ids_of(*files)
+
+
+async def test_a_changed_file_leaves_nothing_of_its_former_content(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    other = file("b.py", "stays")
+    await index.replace_files(scope(), [file("a.py", "old one", "old two", "old three"), other])
+    changed = file("a.py", "new one")
+    await index.replace_files(scope(epoch=2), [changed])
+    assert await stored_ids(index) == ids_of(changed, other)
+    hits = await index.search(SearchQuery(sparse=sparse("old two"), dense=dense("old two")))
+    assert {hit.text for hit in hits} == {"new one", "stays"}
+
+
+async def test_a_file_with_no_chunks_left_is_emptied(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope(), [file("a.py", "one"), file("b.py", "two")])
+    await index.replace_files(scope(), [file("a.py")])
+    assert await stored_ids(index) == ids_of(file("b.py", "two"))
+
+
+async def test_a_file_that_replaces_nothing_deletes_nothing(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    first, second = file("a.py", "one"), file("a.py", "two", replaces=False)
+    await index.replace_files(scope(), [first])
+    await index.replace_files(scope(), [second])
+    assert await stored_ids(index) == ids_of(first, second)
+
+
+async def test_a_writer_of_an_older_epoch_deletes_nothing_newer(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    newer = [file("a.py", "newer a"), file("b.py", "newer b")]
+    await index.replace_files(scope(epoch=5), newer)
+    stale = scope(epoch=4)
+    late = file("a.py", "older a")
+    await index.replace_files(stale, [late])
+    await index.remove_files(stale, ["a.py", "b.py"])
+    await index.remove_points(stale, list(ids_of(*newer)))
+    assert await stored_ids(index) == ids_of(*newer)
+    await index.remove_files(scope(epoch=5), ["a.py"])
+    assert await stored_ids(index) == ids_of(newer[1])
+
+
+async def test_two_repositories_do_not_touch_each_other(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    mine, theirs = file("a.py", "same text"), file("a.py", "same text")
+    await index.replace_files(scope("payments"), [mine])
+    await index.replace_files(scope("billing"), [theirs])
+    await index.remove_points(scope("billing"), list(ids_of(mine)))
+    await index.replace_files(scope("billing", epoch=9), [file("a.py", "other text")])
+    assert await stored_ids(index, "payments") == ids_of(mine)
+    assert await index.count("id-of-billing") == 1
+    await index.remove_files(scope("billing", epoch=9), ["a.py"])
+    await index.remove_repository("id-of-billing")
+    assert (await index.count("id-of-billing"), await index.count("id-of-payments"), await index.count()) == (0, 1, 1)
+
+
+async def test_files_points_and_repositories_are_removed(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    files = [file(f"{number}.py", f"text {number}") for number in range(5)]
+    await index.replace_files(scope(), files)
+    await index.remove_files(scope(), ["0.py", "1.py", "never-there.py"])
+    await index.remove_points(scope(), [*ids_of(files[2]), point_id("x", "y", "z", 0)])
+    assert await stored_ids(index) == ids_of(*files[3:])
+    await index.remove_files(scope(), [])
+    await index.remove_points(scope(), [])
+    assert await index.count() == 2
+    await index.remove_repository("id-of-payments")
+    assert await index.count() == 0
+
+
+async def test_thousands_of_points_go_in_and_are_listed_page_by_page(index: QdrantIndex) -> None:
+    await index.ensure(SPARSE_ALONE)
+    big = file("big.py", *(f"chunk {number}" for number in range(3_000)), spec=SPARSE_ALONE)
+    many = [file(f"{number}.py", "text", spec=SPARSE_ALONE) for number in range(1_500)]
+    await index.replace_files(scope(), [*many[:700], big, *many[700:]])
+    assert await index.count() == 4_500
+    assert await stored_ids(index) == ids_of(big, *many)
+    shorter = file("big.py", *(f"chunk {number}" for number in range(600)), spec=SPARSE_ALONE)
+    await index.replace_files(scope(epoch=2), [shorter])
+    assert await stored_ids(index) == ids_of(shorter, *many)
+    await index.remove_files(scope(epoch=2), [each.path for each in many])
+    assert await stored_ids(index) == ids_of(shorter)
+
+
+async def test_points_can_be_counted_by_epoch(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope(epoch=1), [file("a.py", "one", "two")])
+    await index.replace_files(scope(epoch=2), [file("b.py", "three")])
+    counts = [await index.count("id-of-payments", epoch=epoch) for epoch in (1, 2, 3)]
+    assert counts == [2, 1, 0]
+    assert await index.count(epoch=2) == 1
+    assert await index.count("nobody") == 0
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        '"quoted\\351.py"',
+        "a b/ü/日本.py",
+        "x" * 4_000,
+        "*",
+        "a\n\tb",
+        "../../etc/passwd",
+        "{}",
+        "'; DROP",
+        "\u202egpj.exe",
+        "",
+    ],
+)
+async def test_hostile_paths_and_content_are_stored_found_and_deleted_exactly(index: QdrantIndex, path: str) -> None:
+    await index.ensure(SPEC)
+    text = f"\0 \u2028 \U0001f4a9 <script> needle {path}"
+    neighbour = file("neighbour.py", "else")
+    await index.replace_files(scope(), [file(path, text), neighbour])
+    (hit, *_) = await index.search(SearchQuery(sparse=sparse("needle"), dense=dense(text)))
+    assert (hit.path, hit.text) == (path, text)
+    await index.replace_files(scope(epoch=2), [file(path, "other")])
+    assert await index.count() == 2
+    await index.remove_files(scope(epoch=2), [path])
+    assert await stored_ids(index) == ids_of(neighbour)
+
+
+async def test_vectors_of_the_wrong_shape_store_nothing(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    wrong = file("a.py", "one", spec=WINDOWED)
+    with pytest.raises(VectorIndexError, match=r"'a\.py'"):
+        await index.replace_files(scope(), [wrong])
+    point = dataclasses.replace(file("b.py", "two").points[0], dense=np.ones((1, 3), dtype=np.float32))
+    with pytest.raises(VectorIndexError, match="expected dim: 8, got 3"):
+        await index.replace_files(
+            scope(), [file("ok.py", "x"), dataclasses.replace(file("b.py", "two"), points=[point])]
+        )
+    assert await index.count() == 0
+
+
+# Known vectors -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spec", [SPEC, WINDOWED], ids=["one vector", "windows"])
+async def test_vectors_of_known_content_come_back_as_they_were_stored(index: QdrantIndex, spec: EmbeddingSpec) -> None:
+    await index.ensure(spec)
+    texts = [f"text {number}" for number in range(700)]
+    await index.replace_files(scope(), [file(f"{number}.py", text, spec=spec) for number, text in enumerate(texts)])
+    # Copies of one text must not hide the others.
+    await index.replace_files(scope("copies"), [file("many.py", *["text 0"] * 300, spec=spec)])
+    hashes = [file("x", text).points[0].content_hash for text in [*texts, "never stored"]]
+    known = await index.known([*hashes, *hashes])
+    assert set(known) == set(hashes[:-1])
+    for text, content_hash in zip(texts[:50], hashes, strict=False):
+        assert known[content_hash].dtype == np.float32
+        np.testing.assert_allclose(known[content_hash], dense(text, rows=3 if spec.multivector else 1), atol=1e-6)
+    assert await index.known([]) == {}
+    assert await index.known(["never stored"]) == {}
+
+
+async def test_sparse_search_alone_knows_no_vectors(index: QdrantIndex) -> None:
+    await index.ensure(SPARSE_ALONE)
+    stored = file("a.py", "one", spec=SPARSE_ALONE)
+    await index.replace_files(scope(), [stored])
+    assert await index.known([stored.points[0].content_hash]) == {}
+
+
+# Search ------------------------------------------------------------------------------------------------------------
+
+
+async def some_files(index: QdrantIndex, spec: EmbeddingSpec = SPEC) -> None:
+    await index.ensure(spec)
+    await index.replace_files(
+        scope("payments"),
+        [
+            file("src/pay.py", "charge the card", spec=spec),
+            file("src/deep/refund.py", "refund the card", spec=spec),
+            file("tests/test_pay.py", "test the card", spec=spec),
+            file("web/pay.ts", "card form", language="typescript", spec=spec),
+        ],
+    )
+    await index.replace_files(scope("billing"), [file("src/card.py", "invoice the card", spec=spec)])
+
+
+@pytest.mark.parametrize("spec", [SPEC, WINDOWED, SPARSE_ALONE], ids=["one vector", "windows", "sparse alone"])
+async def test_the_file_that_says_it_comes_first(index: QdrantIndex, spec: EmbeddingSpec) -> None:
+    await some_files(index, spec)
+    query = SearchQuery(sparse=sparse("refund"), dense=dense("refund the card") if spec.dimension else None, limit=3)
+    hits = await index.search(query)
+    assert hits[0].path == "src/deep/refund.py"
+    assert len(hits) == (3 if spec.dimension else 1)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+
+
+async def test_a_query_without_words_is_searched_by_meaning(index: QdrantIndex) -> None:
+    await some_files(index)
+    query = SearchQuery(sparse=sparse(""), dense=dense("card form"), limit=1)
+    assert [hit.path for hit in await index.search(query)] == ["web/pay.ts"]
+
+
+async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
+    await some_files(index)
+    assert await paths_found(index, "card", repository="billing") == ["src/card.py"]
+    assert await paths_found(index, "card", language="typescript") == ["web/pay.ts"]
+    assert await paths_found(index, "card", repository="billing", language="typescript") == []
+    assert await paths_found(index, "card", repository="nobody") == []
+    assert len(await paths_found(index, "card")) == 5
+    assert len(await paths_found(index, "card", limit=2)) == 2
+    assert await paths_found(index, "card", limit=0) == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "expected"),
+    [
+        ("src/", ["src/card.py", "src/deep/refund.py", "src/pay.py"]),
+        ("*.ts", ["web/pay.ts"]),
+        ("/src/*.py", ["src/card.py", "src/pay.py"]),
+        ("**/deep/**", ["src/deep/refund.py"]),
+        ("pay.*", ["src/pay.py", "web/pay.ts"]),
+        ("test_*", ["tests/test_pay.py"]),
+        ("nowhere/", []),
+    ],
+)
+async def test_a_path_glob_has_gitignore_semantics(index: QdrantIndex, glob: str, expected: Sequence[str]) -> None:
+    await some_files(index)
+    assert sorted(await paths_found(index, "the card", path_glob=glob)) == expected
+
+
+async def test_a_rare_path_is_found_among_many(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    common = [file(f"lib/{number}.py", f"the card {number}") for number in range(900)]
+    rare = [file(f"docs/{number}.md", f"unrelated {number}") for number in range(3)]
+    await index.replace_files(scope(), [*common, *rare])
+    found = await paths_found(index, "the card", path_glob="docs/", limit=3)
+    assert sorted(found) == ["docs/0.md", "docs/1.md", "docs/2.md"]
+    hits = await index.search(
+        SearchQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
+    )
+    assert hits[0].text == "the card 5"
+
+
+async def test_a_glob_that_is_none_is_the_callers_mistake(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    with pytest.raises(UsageError, match="is no glob"):
+        await paths_found(index, "card", path_glob="!")
+
+
+async def test_another_program_sees_what_a_run_stored(index: QdrantIndex, settings: IndexSettings) -> None:
+    await some_files(index)
+    client: AsyncQdrantClient = open_client(settings)
+    (point, *_), _ = await client.scroll(
+        settings.collection,
+        scroll_filter=models.Filter(
+            must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value="src/card.py"))]
+        ),
+    )
+    assert point.payload is not None
+    assert point.payload["page_content"] == "invoice the card"
+    assert point.payload["metadata"]["repository"] == "billing"
+    await client.close()

@@ -1,0 +1,106 @@
+"""LangChain's own vector store opens the collection of a sync and searches it: existing RAG code works as it is."""
+
+from collections.abc import Generator
+
+import httpx
+import pytest
+from langchain_core.embeddings import Embeddings
+from langchain_qdrant import QdrantVectorStore, RetrievalMode
+from langchain_qdrant.sparse_embeddings import SparseEmbeddings
+from langchain_qdrant.sparse_embeddings import SparseVector as LangChainSparseVector
+from qdrant_client import QdrantClient, models
+
+from reposync.embedding.port import EmbeddingSpec
+from reposync.vectors.factory import open_index
+from reposync.vectors.settings import IndexSettings
+from tests.fixtures.contract import QdrantContract
+from tests.fixtures.folders import quick_folder
+from tests.fixtures.points import SPEC, WINDOWED, dense, file, scope, sparse
+from tests.fixtures.qdrant_server import QdrantServer
+
+TEXTS = ["charge the card", "refund the card", "send the invoice"]
+
+
+class SameVectors(Embeddings):
+    """The model of the sync, as LangChain wants it."""
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> list[float]:
+        return [float(each) for each in dense(text)[0]]
+
+
+class SameTerms(SparseEmbeddings):
+    def embed_documents(self, texts: list[str]) -> list[LangChainSparseVector]:
+        return [self.embed_query(text) for text in texts]
+
+    def embed_query(self, text: str) -> LangChainSparseVector:
+        vector = sparse(text)
+        return LangChainSparseVector(indices=vector.indices.tolist(), values=vector.values.tolist())
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[QdrantServer, None, None]:
+    with quick_folder() as folder, QdrantServer(folder / "qdrant") as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: QdrantServer) -> Generator[QdrantClient, None, None]:
+    watched = QdrantContract.load().watching_sync(httpx.HTTPTransport())
+    client = QdrantClient(url=server.url, check_compatibility=False, transport=watched)
+    yield client
+    client.close()
+    assert watched.exchanges
+    assert watched.violations == []
+
+
+async def synced(server: QdrantServer, collection: str, spec: EmbeddingSpec) -> None:
+    with quick_folder() as state_dir:
+        index = open_index(IndexSettings(collection=collection, state_dir=state_dir, url=server.url))
+        await index.ensure(spec)
+        await index.replace_files(
+            scope(), [file(f"src/{number}.py", text, spec=spec) for number, text in enumerate(TEXTS)]
+        )
+        await index.close()
+
+
+@pytest.mark.parametrize("spec", [SPEC, WINDOWED], ids=["one vector", "windows"])
+@pytest.mark.parametrize("mode", [RetrievalMode.DENSE, RetrievalMode.HYBRID, RetrievalMode.SPARSE])
+async def test_langchain_searches_the_collection_of_a_sync(
+    server: QdrantServer, client: QdrantClient, mode: RetrievalMode, spec: EmbeddingSpec
+) -> None:
+    collection = f"{mode.value} {spec.multivector}"
+    await synced(server, collection, spec)
+    store = QdrantVectorStore(
+        client=client,
+        collection_name=collection,
+        embedding=SameVectors(),
+        sparse_embedding=SameTerms(),
+        retrieval_mode=mode,
+        vector_name="dense",
+        sparse_vector_name="sparse",
+    )
+    (document, score), *_ = store.similarity_search_with_score("refund the card", k=2)
+    assert document.page_content == "refund the card"
+    assert score > 0
+    assert document.metadata["path"] == "src/1.py"
+    assert (document.metadata["start_line"], document.metadata["end_line"]) == (1, 10)
+    only = models.Filter(must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value="src/2.py"))])
+    found = store.similarity_search("refund the card", k=5, filter=only)
+    assert {each.metadata["path"] for each in found} <= {"src/2.py"}
+    found_as_retriever = store.as_retriever(search_kwargs={"k": 1}).invoke("charge the card")
+    assert [each.metadata["path"] for each in found_as_retriever] == ["src/0.py"]
+
+
+async def test_langchain_opens_an_existing_collection_by_its_address(server: QdrantServer) -> None:
+    await synced(server, "existing", SPEC)
+    store = QdrantVectorStore.from_existing_collection(
+        "existing", SameVectors(), url=server.url, vector_name="dense", check_compatibility=False
+    )
+    assert store.similarity_search("send the invoice", k=1)[0].metadata["path"] == "src/2.py"
+    # Needs the vectors of what was found: LangChain can read them where a chunk has one (not where it has windows).
+    diverse = store.max_marginal_relevance_search("send the invoice", k=2, fetch_k=3)
+    assert diverse[0].page_content == "send the invoice"
+    store.client.close()

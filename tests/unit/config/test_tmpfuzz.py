@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from ruamel.yaml import YAML
+
+from reposync.config.complaints import known_keys
+from reposync.config.loading import load_registry
+from reposync.config.problems import RegistryErrors
+from reposync.config.schema import registry_schema
+from tests.unit.config.conftest import Load
+
+Refusals = Callable[[Any], list[str]]
+
+CONFIG = Path(__file__).parents[3] / "config"
+
+
+@pytest.fixture(scope="module")
+def refusals() -> Refusals:
+    """What the schema has against a document."""
+    schema = json.loads(registry_schema())
+    Draft202012Validator.check_schema(schema)
+    validator = Draft202012Validator(schema)
+    return lambda document: [error.message for error in validator.iter_errors(document)]
+
+
+def parsed(text: str) -> Any:
+    return YAML(typ="safe", pure=True).load(text)
+
+
+def test_the_committed_schema_is_the_one_of_the_models() -> None:
+    assert (CONFIG / "schema.json").read_text() == registry_schema(), "run: reposync config schema > config/schema.json"
+
+
+def test_the_example_is_a_registry_without_problems_and_warnings(refusals: Refusals) -> None:
+    loaded = load_registry(CONFIG / "repositories.yaml", {"GITLAB_TOKEN": "glpat-example"})
+
+    assert loaded.warnings == ()
+    assert [each.name for each in loaded.registry.resolved()] == ["payments-api", "handbook", "here"]
+    assert refusals(parsed((CONFIG / "repositories.yaml").read_text())) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "repositories:\ngroups:\ndefaults:\nembedding:\nqdrant:\n",
+        "defaults: {chunk: , include: }",
+        "repositories: [{name: a, path: ., git: null, gitlab: null, project: null, branch: null, include: null}]",
+        "repositories: [{name: a, git: 'https://${U}:${P}@x/y', chunk: {size: '${S}', overlap: 0}}]",
+        "repositories: [{name: '${N}', git: '${G}', branch: '${B}', max_file_bytes: '${S:-5}', exclude: ['${E}']}]",
+        "gitlab: [{name: a, url: '${G}', token: '${T}', connect_timeout_seconds: 2.5, read_timeout_seconds: '${S}'}]",
+        "embedding: {provider: '${PROVIDER}'}\ndefaults: {collection: '${C}'}",
+        "embedding: {provider: openai, model: m, url: 'http://x'}",
+        "embedding: {provider: tei, url: 'http://x', window: 500, batch: 8, concurrency: 2, dimensions: 384}",
+        "qdrant: {url: null, quantization: '${Q}', on_disk_payload: '${D}', shard_number: '${N}'}",
+    ],
+)
+def test_what_the_loader_takes_the_schema_takes(text: str, refusals: Refusals, load: Load) -> None:
+    environ = {"S": "500", "N": "3", "G": "https://x/y", "B": "main", "C": "code", "E": "*.md", "U": "u", "P": "p"}
+    load(text, **environ, T="t", PROVIDER="none", Q="int8", D="true")
+
+    assert refusals(parsed(text)) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "text",
+        "repositorys: []",
+        "repositories: {}",
+        "repositories: [a]",
+        "repositories: [{path: .}]",
+        "repositories: [{name: a}]",
+        "repositories: [{name: a, path: ., git: 'https://x/y'}]",
+        "repositories: [{name: a, gitlab: b}]",
+        "repositories: [{name: a, project: b/c}]",
+        "repositories: [{name: a, path: ., shedule: '@daily'}]",
+        "repositories: [{name: a, path: ., branch: 1.10}]",
+        "repositories: [{name: a, path: ., branch: 'a b'}]",
+        "repositories: [{name: a, path: ., max_file_bytes: '5'}]",
+        "repositories: [{name: a, path: ., max_file_bytes: 0}]",
+        "repositories: [{name: a, path: ., max_file_bytes: true}]",
+        "repositories: [{name: a, path: ., chunk: {size: 99}}]",
+        "repositories: [{name: a, path: ., include: '*.py'}]",
+        "repositories: [{name: a, path: ., include: ['']}]",
+        "repositories: [{name: a, path: ., include: ['/']}]",
+        "repositories: [{name: a, path: ., include: ['#a']}]",
+        "repositories: [{name: a b, path: .}]",
+        "repositories: [{name: -a, path: .}]",
+        "repositories: [{name: a, git: 'ssh://x/y'}]",
+        "repositories: [{name: a, git: 'git@x:y'}]",
+        "repositories: [{name: a, path: ''}]",
+        "defaults: {collection: null}",
+        "defaults: {collection: a/b}",
+        "defaults: {chunk: {size: 50001}}",
+        "defaults: {chunk: {overlap: -1}}",
+        "defaults: {schedule: ''}",
+        "gitlab: [{name: a}]",
+        "gitlab: [{url: 'https://x'}]",
+        "gitlab: [{name: a, url: x}]",
+        "gitlab: [{name: a, url: 'https://x', read_timeout_seconds: 0}]",
+        "gitlab: [{name: a, url: 'https://x', token: 5}]",
+        "groups: [{gitlab: a}]",
+        "groups: [{group: a}]",
+        "embedding: {provider: lokal}",
+        "embedding: {provider: openai}",
+        "embedding: {provider: tei}",
+        "embedding: {provider: ollama, url: 'http://x'}",
+        "embedding: {url: 'http://x'}",
+        "embedding: {provider: none, window: 500}",
+        "embedding: {window: 5}",
+        "qdrant: {quantization: int4}",
+        "qdrant: {on_disk_payload: 1}",
+        "qdrant: {timeout_seconds: 0}",
+        "qdrant: {url: 'x:6333'}",
+    ],
+)
+def test_what_the_loader_refuses_for_its_form_the_schema_refuses(text: str, refusals: Refusals, load: Load) -> None:
+    with pytest.raises(RegistryErrors):
+        load(text)
+
+    assert refusals(parsed(text)) != []
+
+
+# Values of which each fits somewhere, wherever they end up.
+TEXTS = ["", "main", "a/b", "https://x/y", "${V}", "${E}", "UTC", "@daily", "tei", "int8", ".", "-", "*.md", "!x", "/"]
+SECTIONS = [[], {}, ["*.md"], [1], [None], {"size": 2000}, {"overlap": 9}, {"a": 1}]
+VALUES = st.sampled_from([None, True, 0, 1, 500, 7000, 2.5, *TEXTS, *SECTIONS])
+# Entries that are right as they stand: what is put on top of them decides.
+BASES: dict[str, list[dict[str, Any]]] = {
+    "gitlab": [{}, {"name": "main", "url": "https://x"}],
+    "repositories": [{}, {"name": "a", "path": "."}, {"name": "b", "git": "https://x/y"}],
+    "groups": [{}, {"gitlab": "main", "group": "g"}],
+}
+
+
+def mappings(*place: str | int) -> st.SearchStrategy[dict[str, Any]]:
+    bases = BASES.get(str(place[0]), [{}]) if place else [{}]
+    changes = st.dictionaries(st.sampled_from([*known_keys(place), "other"]), VALUES, max_size=2)
+    return st.tuples(st.sampled_from(bases), changes).map(lambda pair: pair[0] | pair[1])
+
+
+def section(name: str) -> st.SearchStrategy[Any]:
+    right = st.lists(mappings(name, 0), max_size=2) if name in BASES else mappings(name)
+    return st.one_of(right, right, right, VALUES)
+
+
+REGISTRIES = st.fixed_dictionaries({}, optional={name: section(name) for name in known_keys(())})
+
+
+@settings(max_examples=6000, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(registry=REGISTRIES)
+def test_whatever_a_file_says_it_is_taken_by_both_or_answered_in_words(
+    registry: dict[str, Any], refusals: Refusals, load: Load
+) -> None:
+    try:
+        load(json.dumps(registry), V="500", E="")
+    except RegistryErrors as error:
+        assert all(problem.message for problem in error.problems)
+        return
+
+    assert refusals(registry) == []

@@ -1,0 +1,179 @@
+"""What a person reads, and what is tried again, where Qdrant fails."""
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from reposync.errors import ConfigError, IndexUnavailable, IndexUnsupported, VectorIndexError
+from reposync.vectors.client import open_client
+from reposync.vectors.factory import open_index
+from reposync.vectors.failures import CollectionMissing, Patience
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import FileWrite, WriteScope
+from reposync.vectors.settings import IndexSettings
+
+KEY = "a-secret-key"
+COUNTED = {"result": {"count": 3}, "status": "ok", "time": 0}
+
+
+class Qdrant:
+    """A server that answers from a list; the last answer stays."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self._answers = list(answers)
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+def index_on(qdrant: Callable[[httpx.Request], httpx.Response], **more: object) -> QdrantIndex:
+    settings = IndexSettings(
+        collection="code",
+        state_dir=Path("unused"),
+        url="https://user:pw@qdrant.example:6333/prefix?x=1",
+        api_key=KEY,
+        attempts=3,
+        longest_wait_seconds=0.05,
+        **more,  # type: ignore[arg-type]
+    )
+    return open_index(settings, transport=httpx.MockTransport(qdrant))
+
+
+def error(status: int, message: str = "Qdrant says so", **headers: str) -> httpx.Response:
+    return httpx.Response(status, json={"status": {"error": message}, "time": 0}, headers=headers)
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        httpx.ConnectError("refused"),
+        httpx.ReadTimeout("slow"),
+        httpx.RemoteProtocolError("cut short"),
+        error(500),
+        error(502),
+        error(503),
+        error(408),
+        error(429),
+        error(429, **{"Retry-After": "0"}),
+        error(429, **{"Retry-After": "86400"}),
+        error(429, **{"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}),
+    ],
+    ids=str,
+)
+async def test_what_may_pass_is_tried_again(failure: httpx.Response | Exception) -> None:
+    qdrant = Qdrant(failure, failure, httpx.Response(200, json=COUNTED))
+    index = index_on(qdrant)
+    assert await index.count() == 3
+    assert len(qdrant.requests) == 3
+    await index.close()
+
+
+async def test_what_does_not_pass_is_unavailable_after_some_tries() -> None:
+    qdrant = Qdrant(httpx.ConnectError("refused"))
+    index = index_on(qdrant)
+    with pytest.raises(
+        IndexUnavailable, match=r"Qdrant at https://qdrant\.example:6333/prefix cannot be reached"
+    ) as raised:
+        await index.count()
+    assert raised.value.retryable
+    assert len(qdrant.requests) == 3
+    assert KEY not in str(raised.value)
+    await index.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (
+            error(400, "Wrong input: vector size"),
+            VectorIndexError,
+            r"could not count points: Wrong input: vector size \(HTTP 400\)",
+        ),
+        (error(401, "Invalid api-key"), VectorIndexError, "refuses the API key.*Check QDRANT_API_KEY"),
+        (error(403, "read-only"), VectorIndexError, "refuses the API key.*Check QDRANT_API_KEY"),
+        (error(404, "Not found: Collection `code` doesn't exist!"), CollectionMissing, "A sync makes the collection"),
+        (error(404, "page not found"), VectorIndexError, "page not found"),
+        (error(413, "Payload error"), VectorIndexError, "Payload error"),
+        (error(501, "not here"), IndexUnsupported, "not here"),
+        (httpx.Response(404, text="<html>" + "x" * 10_000), VectorIndexError, "HTTP 404"),
+        (httpx.Response(200, text="<html>"), VectorIndexError, "answered what is no answer of Qdrant"),
+        (httpx.Response(200, json={"status": "ok"}), VectorIndexError, "without a result"),
+        (httpx.Response(302, headers={"location": "https://elsewhere"}), VectorIndexError, "HTTP 302"),
+    ],
+)
+async def test_what_cannot_pass_is_told_at_once_in_qdrants_words(
+    answer: httpx.Response, kind: type[VectorIndexError], words: str
+) -> None:
+    qdrant = Qdrant(answer)
+    index = index_on(qdrant)
+    with pytest.raises(kind, match=words) as raised:
+        await index.count()
+    assert not raised.value.retryable
+    assert len(str(raised.value)) < 1_000
+    assert len(qdrant.requests) == 1
+    assert KEY not in str(raised.value)
+    assert "pw@" not in str(raised.value)
+    await index.close()
+
+
+@pytest.mark.parametrize("status", ["acknowledged", "wait_timeout", None])
+async def test_a_write_that_is_not_completed_is_no_success(status: str | None) -> None:
+    qdrant = Qdrant(
+        httpx.Response(200, json={"result": {"operation_id": 1, "status": status}, "status": "ok", "time": 0})
+    )
+    index = index_on(qdrant)
+    with pytest.raises(IndexUnavailable, match=f"its status is {status}"):
+        await index.remove_repository("7")
+    assert len(qdrant.requests) == 3
+    assert all(request.url.params["wait"] == "true" for request in qdrant.requests)
+    await index.close()
+
+
+async def test_fewer_results_than_operations_are_no_success() -> None:
+    qdrant = Qdrant(httpx.Response(200, json={"result": [], "status": "ok", "time": 0}))
+    index = index_on(qdrant)
+    with pytest.raises(VectorIndexError, match="0 of 1 writes"):
+        await index.replace_files(WriteScope("7", "r", "c", 1), [FileWrite("a.py", None, "b", [], True)])
+    await index.close()
+
+
+async def test_the_key_goes_to_the_server_and_into_no_description_of_the_settings() -> None:
+    qdrant = Qdrant(httpx.Response(200, json=COUNTED))
+    index = index_on(qdrant)
+    await index.count()
+    assert qdrant.requests[0].headers["api-key"] == KEY
+    assert str(qdrant.requests[0].url).startswith("https://")
+    await index.close()
+    assert KEY not in repr(IndexSettings("code", Path("x"), api_key=KEY))
+
+
+def test_waits_double_with_jitter_and_keep_to_what_the_server_asks_up_to_a_limit() -> None:
+    patience = Patience("Qdrant", attempts=9, longest_wait_seconds=10)
+    assert patience.wait_seconds(1, None) <= 0.2
+    assert 0.4 <= patience.wait_seconds(3, None) <= 0.8
+    assert 5 <= patience.wait_seconds(9, None) <= 10
+    assert 3 <= patience.wait_seconds(1, 3.0) <= 3.5
+    assert patience.wait_seconds(1, 86_400.0) <= 11.2
+
+
+def test_an_address_that_is_none_is_a_configuration_error() -> None:
+    with pytest.raises(ConfigError, match="is no http or https URL"):
+        open_client(IndexSettings("code", Path("x"), url="ftp://qdrant.example"))
+
+
+def test_a_ca_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) -> None:
+    settings = IndexSettings("code", tmp_path, url="https://qdrant.example", ca_file=tmp_path / "absent.pem")
+    with pytest.raises(ConfigError, match=r"absent\.pem"):
+        open_client(settings)
+    (tmp_path / "empty.pem").write_text("nothing")
+    assert issubclass(ssl.SSLError, OSError)
+    with pytest.raises(ConfigError, match=r"empty\.pem"):
+        open_client(IndexSettings("code", tmp_path, url="https://q.example", ca_file=tmp_path / "empty.pem"))
