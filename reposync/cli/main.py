@@ -64,7 +64,8 @@ def cli() -> None:
 def main() -> NoReturn:
     """Run the command line and exit. A person sees a sentence, not a traceback (REPOSYNC_DEBUG=1 shows it)."""
     try:
-        cli.main(standalone_mode=False)
+        # Out of its standalone mode, click returns the code of a command that left by `ctx.exit`.
+        code = cli.main(standalone_mode=False)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except click.Abort:
@@ -83,7 +84,7 @@ def main() -> NoReturn:
         # The reader has gone (`reposync history | head`): end without a word, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
 
 
 def interrupted() -> NoReturn:

@@ -3,10 +3,12 @@ server no model."""
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
-from reposync.embedding.port import Embedder
 from reposync.embedding.settings import EmbedderConfig
+
+if TYPE_CHECKING:  # the port needs numpy, which commands that embed nothing do not wait for
+    from reposync.embedding.port import Embedder
 
 
 def open_embedder(config: EmbedderConfig) -> Embedder:

@@ -79,15 +79,18 @@ class HttpEmbedder:
         )
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
+        return await self._learned(self._bulk, recorded)
+
+    async def _learned(self, lane: _Lane, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         async with self._spec_lock:
             if self._spec is None:
-                self._served = await self._describe()
+                self._served = await self._describe(lane)
                 if self._dimension is None and recorded is not None and recorded.dimension:
                     same = (self._dialect.provider, self._served.model, self._config.window)
                     if (recorded.provider, recorded.model, recorded.window_chars) == same:
                         self._dimension = recorded.dimension
                 if self._dimension is None:
-                    self._dimension = (await self._vectors([PROBE], self._bulk)).shape[1]
+                    self._dimension = (await self._vectors([PROBE], lane)).shape[1]
                 self._spec = EmbeddingSpec(
                     self._dialect.provider, self._served.model, self._dimension, self._config.window
                 )
@@ -107,7 +110,7 @@ class HttpEmbedder:
     async def _embed(self, texts: Sequence[str], lane: _Lane) -> list[Matrix]:
         if not texts:
             return []
-        await self.spec()
+        await self._learned(lane)
         pieces = [self._pieces(text) for text in texts]
         rows = await self._rows([piece for parts in pieces for piece in parts], lane)
         matrices, start = [], 0
@@ -176,10 +179,10 @@ class HttpEmbedder:
 
     # One request ---------------------------------------------------------------------------------------------------
 
-    async def _describe(self) -> ServedModel:
+    async def _describe(self, lane: _Lane) -> ServedModel:
         async def get(url: str) -> bytes:
-            async with self._bulk.places:
-                return await self._patiently("GET", url, b"", self._bulk.attempts)
+            async with lane.places:
+                return await self._patiently("GET", url, b"", lane.attempts)
 
         try:
             return await self._dialect.describe(get)

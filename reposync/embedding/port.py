@@ -42,8 +42,8 @@ class SparseVector:
 
 class Embedder(Protocol):
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
-        """Model and shape. Asks a server for its dimension, once, where neither the configuration nor `recorded` (what a
-        collection was made for) tells it; a `recorded` spec of another model or window is of no use and ignored."""
+        """Model and shape. Asks a server for its dimension, once, where neither the configuration nor `recorded` (what
+        a collection was made for) tells it; a `recorded` spec of another model or window is ignored."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:

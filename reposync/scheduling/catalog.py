@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from reposync.config.loading import checked_repository
 from reposync.config.registry import Registry, ResolvedRepository
-from reposync.config.registry import Repository as RepositoryConfig
 from reposync.errors import RepositoryNotFound, UsageError
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec, Timeouts
 from reposync.store.repositories import Registration, Repositories, Repository
@@ -122,8 +122,8 @@ class Catalog:
         return self._by_hand(name, location, kind)
 
     def _by_hand(self, name: str, location: str, kind: str) -> Target:
-        where = {"path": Path(location)} if kind == "path" else {"git": location}
-        return Target(self._registry.resolve(RepositoryConfig(name=name, **where)), COMMAND)
+        where = {"path": location} if kind == "path" else {"git": location}
+        return Target(checked_repository(self._registry, {"name": name, **where}), COMMAND)
 
     def _unknown(self, word: str, rows: Sequence[Repository]) -> RepositoryNotFound:
         near = difflib.get_close_matches(word, sorted({*self._configured, *(row.name for row in rows)}), n=1)

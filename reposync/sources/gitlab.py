@@ -4,7 +4,7 @@
 |---|---|
 | is the head still the same (project id known) | 1 REST |
 | tree of a new head | 1 REST, and 1 git where the listing cannot be proven (see `listing`) |
-| up to 20 blobs | 1 REST each |
+| up to 20 blobs | 1 REST each (1 git where the id had to be asked for: a first sync reads everything anyway) |
 | more | 1 git per 2,000 |
 """
 
@@ -76,6 +76,7 @@ class GitLabSource:
             project=self._project,
             token=secret,
             path=self._link_path,
+            first_contact=project_id is None,
             resolve=self._resolve,
             ca_file=ca_file,
             timeouts=timeouts,

@@ -49,19 +49,22 @@ class GitLabBlobs:
         project: str,
         token: str | None,
         path: str | None,
+        first_contact: bool,
         resolve: Callable[[], Awaitable[str]],
         ca_file: Path | None,
         timeouts: Timeouts,
         patience: Patience,
         observer: SourceObserver | None,
     ) -> None:
-        """`path` is where git finds the project, `resolve` asks for its present one."""
+        """`path` is where git finds the project, `resolve` asks for its present one. On `first_contact` nothing of
+        the project was ever read: everything will be, so that git is used for the first few blobs already."""
         self._rest = rest
         self._instance = instance
         self._project = project
         self._path = path
         self._path_is_fresh = False
         self._resolve = resolve
+        self._few_blobs = 0 if first_contact else FEW_BLOBS
         self._token = token
         self._ca_file = ca_file
         self._timeouts = timeouts
@@ -76,7 +79,7 @@ class GitLabBlobs:
     ) -> AsyncGenerator[Blob, None]:
         """The blobs, each verified; those that GitLab lacks go to `unreadable`. Raises RestRefused."""
         left = dict.fromkeys(shas)
-        while len(left) > FEW_BLOBS and self._git_refused is None:
+        while len(left) > self._few_blobs and self._git_refused is None:
             try:
                 server = await self._git(shas[0])
                 # At a path that is not known to be the project's, the first missing blob is a reason to look.

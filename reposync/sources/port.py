@@ -71,7 +71,7 @@ class Source(Protocol):
         ...
 
     async def project_id(self) -> int | None:
-        """The number by which the server knows the repository whatever becomes of its path; None where there is none."""
+        """The number by which the server knows the repository, whatever becomes of its path; None where it has none."""
         ...
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:

@@ -169,7 +169,7 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
-    return await _checked(Database(engine, address.where), _turn_on_wal)
+    return await _checked(Database(engine, address.where), lambda engine: _turn_on_wal(engine, lock_seconds))
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -186,14 +186,14 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
-async def _turn_on_wal(engine: AsyncEngine) -> None:
+async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
     """Readers and the writer do not wait for each other. Kept by the file; the switch itself ignores the busy time-out,
     hence the loop: two processes may meet at a new file."""
     async with engine.connect() as connection:
         driver = (await connection.get_raw_connection()).driver_connection
         if driver is None:  # pragma: no cover  (a connection that was just opened has one)
             return
-        deadline = asyncio.get_running_loop().time() + LOCK_SECONDS
+        deadline = asyncio.get_running_loop().time() + lock_seconds
         while True:
             try:
                 async with driver.execute("PRAGMA journal_mode") as cursor:

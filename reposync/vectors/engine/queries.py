@@ -56,12 +56,13 @@ _KINDS_BEYOND = (
 def read_query(request: Json, schema: Schema) -> edge.QueryRequest:
     present = fields(request, "query", _QUERY, beyond=("shard_key", "lookup_from"))
     prefetches = _prefetches(present.get("prefetch"), schema, 1)
-    query = _scoring(present.get("query"), present.get("using"), schema, fused=bool(prefetches))
+    limit = whole(present.get("limit", 10), "limit", least=1)
+    query = _scoring(present.get("query"), present.get("using"), schema, fused=bool(prefetches), limit=limit)
     if prefetches and query is None:
         raise bad("a query with prefetches needs a query that ranks them")
     return edge_call(
         edge.QueryRequest,
-        limit=whole(present.get("limit", 10), "limit", least=1),
+        limit=limit,
         offset=whole(present.get("offset", 0), "offset"),
         query=query,
         prefetches=prefetches,
@@ -90,12 +91,13 @@ def _prefetch(value: Json, schema: Schema, depth: int) -> edge.Prefetch:
         beyond=("lookup_from",),
     )
     inner = _prefetches(present.get("prefetch"), schema, depth + 1)
-    query = _scoring(present.get("query"), present.get("using"), schema, fused=bool(inner))
+    limit = whole(present.get("limit", 10), "limit", least=1)
+    query = _scoring(present.get("query"), present.get("using"), schema, fused=bool(inner), limit=limit)
     if inner and query is None:
         raise bad("a prefetch with prefetches needs a query that ranks them")
     return edge_call(
         edge.Prefetch,
-        limit=whole(present.get("limit", 10), "limit", least=1),
+        limit=limit,
         query=query,
         prefetches=inner,
         params=_params(present.get("params")),
@@ -104,26 +106,42 @@ def _prefetch(value: Json, schema: Schema, depth: int) -> edge.Prefetch:
     )
 
 
-def _scoring(value: Json, using: Json, schema: Schema, *, fused: bool) -> Any:
+def _scoring(value: Json, using: Json, schema: Schema, *, fused: bool, limit: int) -> Any:
+    """How points are ranked; None: not at all. `limit` is that of the query around it."""
     if value is None:
         return None
     if isinstance(value, int | str):
         raise unsupported("a point id in place of a vector to search by")
     if isinstance(value, dict) and set(value) & {"fusion", "rrf"}:
         return _fusion(value, using, fused=fused)
-    if isinstance(value, dict) and "nearest" in value:
-        value = fields(value, "query", ("nearest",), beyond=("mmr",))["nearest"]
     name = "" if using is None else text(using, "using")
+    if not isinstance(value, dict) or "nearest" not in value:
+        return edge_call(edge.Query.Nearest, _query_vector(value, name, schema), using=name or None)
+    present = fields(value, "query", ("nearest", "mmr"))
+    vector = _query_vector(need(present, "nearest", "query"), name, schema)
+    if "mmr" not in present:
+        return edge_call(edge.Query.Nearest, vector, using=name or None)
+    mmr = fields(present["mmr"], "mmr", ("diversity", "candidates_limit"))
+    diversity = number(mmr.get("diversity", 0.5), "diversity")
+    if not 0 <= diversity <= 1:
+        raise bad("diversity must be between 0 and 1")
+    candidates = whole(mmr.get("candidates_limit", limit), "candidates_limit")
+    return edge_call(edge.Mmr, vector, 1 - diversity, candidates, using=name or None)
+
+
+def _query_vector(value: Json, name: str, schema: Schema) -> Any:
     if isinstance(value, list):
         shape = schema.dense.get(name)
         if shape is None:
             raise bad(f"Not existing vector name error: {name}")
         check_dense(value, shape, name)
-        return edge_call(edge.Query.Nearest, value, using=name or None)
+        return value
     if isinstance(value, dict) and set(value) == {"indices", "values"}:
         if name not in schema.sparse:
             raise bad(f"Not existing vector name error: {name}")
-        return edge_call(edge.Query.Nearest, sparse_vector(value), using=name)
+        return sparse_vector(value)
+    if isinstance(value, int | str):
+        raise unsupported("a point id in place of a vector to search by")
     fields(value, "query", (), beyond=_KINDS_BEYOND)
     raise bad("a query must be a vector, or say how to fuse prefetches")
 

@@ -66,6 +66,13 @@ async def test_patience_ends(server: EmbeddingServer, open_client: Open) -> None
     assert len(server.log) == 3
 
 
+async def test_a_question_is_given_up_sooner_than_a_sync(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(503, times=2)
+    with pytest.raises(EmbeddingUnavailable):
+        await open_client("tei", dimensions=64, attempts=6).embed_query("x")
+    assert [exchange.status for exchange in server.log if exchange.inputs] == [503, 503]
+
+
 async def test_one_failing_request_ends_the_others(server: EmbeddingServer, open_client: Open) -> None:
     server.answer_next(400, body={"error": {"message": "no"}})
     with pytest.raises(EmbeddingError, match="400: no"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -64,6 +65,19 @@ async def test_with_a_configured_dimension_nothing_but_the_texts_is_sent(
     assert server.inputs == []
     await embedder.embed(["x"])
     assert server.inputs == ["x"]
+
+
+@every_provider
+async def test_what_a_collection_was_made_for_saves_asking(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
+    recorded = await open_client(provider).spec()
+    server.forget()
+    assert await open_client(provider).spec(recorded) == recorded
+    assert server.inputs == []
+    for other in (replace(recorded, model="another", dimension=9), replace(recorded, window_chars=500, dimension=9)):
+        assert await open_client(provider).spec(other) == recorded
+    assert server.inputs == [PROBE, PROBE]
 
 
 async def test_no_texts_cost_no_request(server: EmbeddingServer, open_client: Open) -> None:

@@ -83,6 +83,21 @@ async def test_a_first_sync_of_ten_thousand_files_costs_three_calls_and_five_fet
     assert len(server.log.rest) <= 3, "the id is asked for once"
 
 
+async def test_a_first_sync_stays_within_three_calls_where_one_file_is_read_ahead_of_all_others(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.many(60)
+    repository.commit({".gitattributes": b"*.min.js linguist-generated\n"})
+    source = gitlab(project_id=None)
+    entries = await source.tree(await source.head())
+
+    rules = await contents(source, [entry for entry in entries if entry.path == b".gitattributes"])
+    found = await contents(source, entries)
+
+    assert rules.items() <= found.items()
+    assert (len(server.log.rest), len(server.log.git)) == (3, 2)
+
+
 async def test_a_force_push_costs_two_calls_and_its_contents(
     server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
 ) -> None:
@@ -120,13 +135,13 @@ async def test_an_observer_is_told_of_every_request(
 ) -> None:
     repository.many(30)
     watched = Watched()
-    source = gitlab(project_id=None, observer=watched)
+    source = gitlab(observer=watched)
 
     entries = await source.tree(await source.head())
     await contents(source, entries)
     await contents(source, entries[:2])
 
-    assert watched.requests == ["api_project", "api_head", "api_tree", "git_fetch", "api_blob", "api_blob"]
+    assert watched.requests == ["api_head", "api_tree", "git_fetch", "api_blob", "api_blob"]
     assert len(watched.requests) == len(server.log)
 
 

@@ -156,6 +156,12 @@ async def test_a_database_file_is_opened_for_many_processes(tmp_path: Path) -> N
     assert settings == {"journal_mode": "wal", "busy_timeout": 10_000, "foreign_keys": 1, "synchronous": 1}
 
 
+async def test_a_new_file_may_be_opened_from_many_sides_at_once(tmp_path: Path) -> None:
+    opened = await asyncio.gather(*(Database.open(sqlite_url(tmp_path / "x.db")) for _ in range(16)))
+    for database in opened:
+        await database.close()
+
+
 async def test_another_process_that_writes_for_too_long_is_a_reason_to_try_again(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     async with await Database.open(sqlite_url(path), lock_seconds=0.05) as database:

@@ -16,7 +16,9 @@ COMMITS = 10
 
 async def fresh(world: World, closed: World) -> dict[str, object]:
     """What one sync of the present commit makes in an empty collection, under the same name."""
-    again = World(closed.folder / "fresh", world.repository, world.embeddings, world.qdrant_url, f"{world.collection}-f")
+    again = World(
+        closed.folder / "fresh", world.repository, world.embeddings, world.qdrant_url, f"{world.collection}-f"
+    )
     again.folder.mkdir()
     again.configure()
     async with again.opened():

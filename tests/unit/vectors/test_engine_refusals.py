@@ -144,7 +144,7 @@ async def test_an_empty_filter_deletes_and_changes_nothing(code: httpx.AsyncClie
         {"query": {"sample": "random"}},
         {"query": {"formula": {"sum": ["$score"]}}},
         {"query": {"text": "hello", "model": "bm25"}},
-        {"query": {"nearest": [1, 0], "mmr": {"diversity": 0.5}}, "using": "dense"},
+        {"query": {"nearest": 1}, "using": "dense"},
         DENSE | {"params": {"quantization": {"rescore": True}}},
         DENSE | {"params": {"acorn": {"enable": True}}},
         DENSE | {"shard_key": "a"},
@@ -188,6 +188,9 @@ async def test_a_query_beyond_the_engine_is_refused_as_unsupported(code: httpx.A
         {"query": {"rrf": {"k": 0}}, "prefetch": [DENSE]},
         {"prefetch": [DENSE]},
         {"query": {"nearest": [1, 0], "farthest": [0, 1]}, "using": "dense"},
+        {"query": {"nearest": [1, 0], "mmr": {"diversity": 2}}, "using": "dense"},
+        {"query": {"nearest": [1, 0], "mmr": {"lambda": 0.5}}, "using": "dense"},
+        {"query": {"nearest": None}, "using": "dense"},
     ],
     ids=json.dumps,
 )

@@ -192,6 +192,18 @@ async def test_a_score_threshold_an_offset_and_a_filter_are_honoured(client: Asy
     assert [point.id for point in python.points] == [3, ONE]
 
 
+@pytest.mark.parametrize(("diversity", "expected"), [(0.0, [1, 2]), (1.0, [1, 3])])
+async def test_diversity_is_traded_for_relevance_as_asked(
+    client: AsyncQdrantClient, diversity: float, expected: list[int]
+) -> None:
+    await make(client)
+    vectors = {1: [1.0, 0.0], 2: [0.99, 0.1], 3: [0.5, 0.9], 4: [0.0, 1.0]}
+    await client.upsert("code", [models.PointStruct(id=each, vector={"dense": v}) for each, v in vectors.items()])
+    query = models.NearestQuery(nearest=[1.0, 0.0], mmr=models.Mmr(diversity=diversity, candidates_limit=3))
+    found = await client.query_points("code", query, using="dense", limit=2)
+    assert [point.id for point in found.points] == expected
+
+
 async def test_several_queries_in_one_request_are_answered_in_order(client: AsyncQdrantClient) -> None:
     await make(client)
     await fill(client)

@@ -1,0 +1,145 @@
+"""A whole sync from GitLab, counted in requests that reach the server."""
+
+import itertools
+import os
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from reposync.config.configuration import Configuration
+from reposync.scheduling.application import open_application
+from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.world import World
+
+TOKEN = "glpat-abcdefghij0123456789"
+CONFIGURATION = """
+gitlab:
+  - {{name: main, url: "{url}", token: "${{GITLAB_TOKEN}}"}}
+embedding: {{provider: none}}
+defaults: {{collection: "{collection}"}}
+repositories:
+  - {{name: project, gitlab: main, project: platform/payments-api}}
+"""
+_numbers = itertools.count()
+
+
+@dataclass
+class GitLabWorld(World):
+    """The same, with the repository behind a GitLab."""
+
+    server: GitLabServer | None = None
+    project: Project | None = None
+
+    def rest(self) -> int:
+        assert self.server is not None
+        return len(self.server.log.rest)
+
+    def git_requests(self) -> int:
+        assert self.server is not None
+        return len(self.server.log.git)
+
+    def forget(self) -> None:
+        assert self.server is not None
+        self.server.log.forget()
+
+
+@pytest.fixture
+async def world(
+    tmp_path: Path, qdrant: QdrantServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[GitLabWorld, None]:
+    monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
+    repository = GitRepository.create(tmp_path / "project.git")
+    with GitLabServer(contract=Contract.load()) as server:
+        project = server.add_project("platform/payments-api", repository.path)
+        server.add_token(TOKEN, scopes={"read_api", "read_repository"})
+        world = GitLabWorld(
+            tmp_path, repository, None, qdrant.url, f"g{os.getpid()}-{next(_numbers)}", server=server, project=project
+        )
+        text = CONFIGURATION.format(url=server.url, collection=world.collection)
+        (tmp_path / "repositories.yaml").write_text(text)
+        async with open_application(Configuration.load(world.settings())) as app:
+            world._app = app
+            yield world
+        assert server.contract_errors == []
+
+
+async def test_ten_thousand_files_cost_few_calls_first_and_fewer_later(world: GitLabWorld):
+    world.repository.many(10_000)
+    run = await world.completed()
+    assert run.files_processed == 10_000
+    assert world.rest() <= 3
+    assert world.git_requests() <= 3 * 5, "3 git requests for each 2,000 blobs"
+
+    world.forget()
+    run = await world.completed()
+    assert run.files_processed == 0
+    assert (world.rest(), world.git_requests()) == (1, 0), "nothing changed: one call"
+
+    world.repository.commit({"src/part_000/module_00001.py": b"def answer():\n    return 'changed'\n"})
+    world.forget()
+    run = await world.completed()
+    assert run.files_processed == 1
+    assert world.rest() + world.git_requests() <= 3
+    assert len(await world.indexed()) == 10_000
+    assert await world.indexed() == await world.expected()
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 500, 502])
+async def test_a_project_that_does_not_answer_rightly_loses_nothing(world: GitLabWorld, status: int):
+    world.repository.commit({"a.py": b"a = 1\n", "b.py": b"b = 1\n"})
+    await world.completed()
+    before = await world.points()
+    world.server.faults.answer(status, path="/api/v4/.*", times=None)
+    run = await world.sync()
+    assert run.status == "failed"
+    assert run.error_code in {"SOURCE_DENIED", "SOURCE_GONE", "SOURCE_UNAVAILABLE"}
+    assert TOKEN not in str(run)
+    assert await world.points() == before
+    world.server.faults.clear()
+    assert (await world.completed()).files_processed == 0
+
+
+async def test_an_emptied_project_keeps_its_index_until_a_person_approves(world: GitLabWorld):
+    world.repository.commit({"a.py": b"a = 1\n"})
+    await world.completed()
+    world.repository.commit({"a.py": None})
+    run = await world.sync()
+    assert run.status == "blocked"
+    assert len(await world.indexed()) == 1
+
+
+async def test_a_project_without_a_commit_fails_in_words_and_the_first_push_is_picked_up(world: GitLabWorld):
+    run = await world.sync()
+    assert (run.status, run.error_code) == ("failed", "REPOSITORY_EMPTY")
+    world.repository.commit({"a.py": b"a = 1\n"})
+    await world.completed()
+    assert set(await world.indexed()) == {"a.py"}
+
+
+async def test_a_renamed_default_branch_is_followed(world: GitLabWorld):
+    world.repository.commit({"a.py": b"a = 1\n"})
+    await world.completed()
+    world.repository.rename_branch("main", "trunk")
+    world.repository.commit({"b.py": b"b = 1\n"}, branch="trunk")
+    await world.completed()
+    assert set(await world.indexed()) == {"a.py", "b.py"}
+
+
+async def test_a_moved_project_is_followed_by_its_number(world: GitLabWorld):
+    world.repository.commit({"a.py": b"a = 1\n"})
+    await world.completed()
+    world.project.move("platform/billing-api")
+    world.repository.commit({"b.py": b"b = 1\n"})
+    await world.completed()
+    assert set(await world.indexed()) == {"a.py", "b.py"}
+
+
+async def test_a_hit_links_to_its_lines_in_gitlab(world: GitLabWorld):
+    world.repository.commit({"src/a b.py": b"def answer():\n    return 42\n"})
+    await world.completed()
+    (hit,) = await world.app.search("answer", limit=1)
+    assert hit.url == f"{world.server.url}/platform/payments-api/-/blob/HEAD/src/a%20b.py#L1-2"

@@ -1,0 +1,414 @@
+"""The embedded engine as a process: one on a folder, found by all, started again where it died."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import httpx
+import orjson
+import pytest
+
+from reposync.errors import IndexUnavailable
+from reposync.vectors.client import EmbeddedTransport
+from reposync.vectors.embedded import IDLE_VARIABLE, EmbeddedEngine
+from reposync.vectors.engine import files
+from reposync.vectors.factory import open_index
+from reposync.vectors.settings import IndexSettings
+from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
+from tests.integration.vectors.conftest import index_in
+
+ROOT = Path(__file__).resolve().parents[3]
+DEADLINE_SECONDS = 60.0
+
+
+@pytest.fixture
+def state_dir() -> Generator[Path, None, None]:
+    """On a real disk, and short: the path of a socket may not be long."""
+    with tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+        EmbeddedEngine(Path(folder)).stop()
+
+
+@pytest.fixture
+def engine(state_dir: Path) -> EmbeddedEngine:
+    return EmbeddedEngine(state_dir, idle_seconds=0)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def pid_of(engine: EmbeddedEngine) -> int:
+    pid = json.loads((engine.folder / files.RECORD).read_bytes())["pid"]
+    assert isinstance(pid, int)
+    return pid
+
+
+def is_alive(pid: int) -> bool:
+    """A zombie is as dead as one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not is_alive(pid))
+
+
+def engines_on(folder: Path) -> list[int]:
+    """Every process of the machine that was started for this folder."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"reposync.vectors.engine" in command and os.fsencode(folder) in command and is_alive(int(process.name)):
+            found.append(int(process.name))
+    return found
+
+
+def python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, env=os.environ | environment)
+
+
+def output_of(process: subprocess.Popen[bytes]) -> str:
+    out, _ = process.communicate(timeout=DEADLINE_SECONDS)
+    assert process.returncode == 0
+    return out.decode().strip()
+
+
+FIND = """
+import sys
+from pathlib import Path
+from reposync.vectors.embedded import EmbeddedEngine, _exchange
+engine = EmbeddedEngine(Path(sys.argv[1]))
+print(_exchange(engine.address(), "GET /engine")["pid"])
+"""
+
+
+def test_asking_for_the_engine_returns_before_it_is_up_and_the_address_when_it_answers(engine: EmbeddedEngine) -> None:
+    engine.ensure_started()
+    address = engine.address()
+    assert httpx.Client(transport=httpx.HTTPTransport(uds=address)).get("http://engine/readyz").status_code == 200
+    pid = pid_of(engine)
+    engine.ensure_started()
+    assert engine.address() == address
+    assert pid_of(engine) == pid
+    assert engines_on(engine.folder) == [pid]
+
+
+def test_nobody_else_may_read_the_index(engine: EmbeddedEngine) -> None:
+    address = Path(engine.address())
+    assert address.stat().st_mode & 0o077 == 0
+    assert engine.folder.stat().st_mode & 0o777 == 0o700
+    assert (engine.folder / files.LOG).stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_processes_that_start_at_once_end_with_one_engine(engine: EmbeddedEngine, attempt: int) -> None:
+    if attempt % 2:  # what an engine that was killed leaves behind must not confuse them
+        engine.address()
+        kill(pid_of(engine))
+    starters = [python(FIND, str(engine.folder.parent)) for _ in range(4)]
+    found = {output_of(each) for each in starters}
+    assert len(found) == 1
+    wait_until(lambda: len(engines_on(engine.folder)) == 1)
+    assert engines_on(engine.folder) == [int(found.pop())]
+
+
+async def test_many_tasks_of_one_process_end_with_one_engine(state_dir: Path) -> None:
+    engines = [EmbeddedEngine(state_dir, idle_seconds=0) for _ in range(10)]
+    addresses = await asyncio.gather(*(engine.address_async() for engine in engines))
+    assert len(set(addresses)) == 1
+    await asyncio.to_thread(wait_until, lambda: len(engines_on(engines[0].folder)) == 1)
+
+
+def test_the_engine_holds_its_folder_against_a_second_one(engine: EmbeddedEngine) -> None:
+    engine.address()
+    command = [sys.executable, "-m", "reposync.vectors.engine", str(engine.folder)]
+    assert subprocess.run(command, cwd=ROOT, timeout=DEADLINE_SECONDS, check=False).returncode == files.EXIT_LOCKED
+
+
+def test_the_engine_ends_when_nobody_uses_it_and_comes_back_with_its_points(state_dir: Path) -> None:
+    engine = EmbeddedEngine(state_dir, idle_seconds=0.3)
+
+    async def store_and_count() -> int:
+        transport = EmbeddedTransport(engine)
+        index = open_index(IndexSettings(collection="code", state_dir=state_dir), transport=transport)
+        await index.ensure(SPEC)
+        await index.replace_files(scope(), [file("a.py", "one")])
+        pid = pid_of(engine)
+        # A client that stays open keeps no engine alive, and does not notice that it went.
+        await asyncio.to_thread(wait_until, lambda: not is_alive(pid))
+        assert not (engine.folder / files.RECORD).exists()
+        count = await index.count()
+        assert pid_of(engine) != pid
+        await index.close()
+        return count
+
+    assert asyncio.run(store_and_count()) == 1
+
+
+def test_how_long_it_waits_is_read_from_the_environment(state_dir: Path) -> None:
+    pid = int(output_of(python(FIND, str(state_dir), **{IDLE_VARIABLE: "0.1"})))
+    wait_until(lambda: not is_alive(pid))
+
+
+async def test_use_keeps_the_engine_alive(state_dir: Path) -> None:
+    engine = EmbeddedEngine(state_dir, idle_seconds=0.5)
+    async with httpx.AsyncClient(transport=EmbeddedTransport(engine), base_url="http://engine") as client:
+        pids = set()
+        for _ in range(30):
+            assert (await client.get("/healthz")).status_code == 200
+            pids.add(pid_of(engine))
+            await asyncio.sleep(0.05)
+        assert len(pids) == 1
+
+
+async def test_a_killed_engine_is_started_again_and_the_request_is_answered(
+    engine: EmbeddedEngine, state_dir: Path
+) -> None:
+    async with index_in(state_dir) as index:
+        await index.ensure(SPEC)
+        for number in range(3):
+            await index.replace_files(scope(), [file(f"{number}.py", "text")])
+            await asyncio.to_thread(kill, pid_of(engine))
+            assert await index.count() == number + 1
+    assert len(engines_on(engine.folder)) == 1
+
+
+async def test_a_stopped_engine_gives_its_folder_back(engine: EmbeddedEngine) -> None:
+    await engine.address_async()
+    pid = pid_of(engine)
+    await asyncio.to_thread(engine.stop)
+    assert not is_alive(pid)
+    assert engines_on(engine.folder) == []
+    assert not (engine.folder / files.SOCKET).exists()
+
+
+WRITE = """
+import asyncio, sys
+from pathlib import Path
+from reposync.vectors.factory import open_index
+from reposync.vectors.settings import IndexSettings
+from tests.fixtures.points import SPEC, file, scope
+
+async def main():
+    index = open_index(IndexSettings(collection="code", state_dir=Path(sys.argv[1])))
+    await index.ensure(SPEC)
+    for number in range(100_000):
+        await index.replace_files(scope(), [file(f"{number}.py", *(f"{number} {each}" for each in range(20)))])
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+async def test_points_that_were_acknowledged_survive_the_death_of_engine_and_writer(
+    engine: EmbeddedEngine, state_dir: Path
+) -> None:
+    writer = python(WRITE, str(state_dir))
+    assert writer.stdout is not None
+    acknowledged = -1
+    for deaths in range(3):
+        for _ in range(8):
+            acknowledged = int(await asyncio.to_thread(writer.stdout.readline))
+        if deaths < 2:
+            kill(pid_of(engine))  # the writer goes on with the next engine
+    writer.send_signal(signal.SIGKILL)
+    kill(pid_of(engine))
+    writer.wait()
+    # What was acknowledged but not read from the pipe counts too.
+    acknowledged = max([acknowledged, *(int(line) for line in writer.stdout.read().split(b"\n")[:-1])])
+    writer.stdout.close()
+    async with index_in(state_dir) as index:
+        stored = {each async for page in index.point_ids(scope().repository_id) for each in page}
+        for number in range(acknowledged + 1):
+            await index.replace_files(scope(), [file(f"{number}.py", *(f"{number} {each}" for each in range(20)))])
+        again = {each async for page in index.point_ids(scope().repository_id) for each in page}
+    assert len(again) - len(stored) == 0, "writing what was acknowledged once more adds nothing"
+    assert len(stored) in range((acknowledged + 1) * 20, (acknowledged + 2) * 20 + 1)
+
+
+async def test_an_engine_that_was_killed_while_it_tidied_up_comes_back_whole(
+    engine: EmbeddedEngine, state_dir: Path
+) -> None:
+    async with index_in(state_dir) as index:
+        await index.ensure(SPARSE_ALONE)
+        texts = [f"text {number}" for number in range(3_000)]
+        await index.replace_files(scope(), [file("a.py", *texts, spec=SPARSE_ALONE)])
+        await index.replace_files(scope(epoch=2), [file("a.py", *texts[:1_000], spec=SPARSE_ALONE)])
+    await asyncio.to_thread(engine.stop)
+    # Segments that a killed optimization left half-made.
+    (folder,) = engine.folder.glob("collection-*")
+    (folder / "temp_segments" / "half-made").mkdir(parents=True)
+    (folder / "temp_segments" / "half-made" / "rubbish").write_bytes(b"\0" * 100)
+    brief = EmbeddedEngine(state_dir, idle_seconds=0.05)
+    await brief.address_async()
+    pid = pid_of(brief)
+    assert not list((folder / "temp_segments").glob("*"))
+    await asyncio.to_thread(wait_until, lambda: (folder / "temp_segments").exists() or not is_alive(pid))
+    if is_alive(pid):
+        kill(pid)
+    async with index_in(state_dir) as index:
+        assert await index.count() == 1_000
+
+
+async def test_a_damaged_collection_does_not_keep_the_others_closed(engine: EmbeddedEngine, state_dir: Path) -> None:
+    async with index_in(state_dir, "good") as good, index_in(state_dir, "bad") as bad:
+        await good.ensure(SPARSE_ALONE)
+        await bad.ensure(SPARSE_ALONE)
+    await asyncio.to_thread(engine.stop)
+    catalogue = orjson.loads((engine.folder / "catalogue.json").read_bytes())
+    folder = engine.folder / catalogue["collections"]["bad"]["folder"]
+    for segment in (folder / "segments").iterdir():
+        for part in segment.rglob("*"):
+            if part.is_file():
+                part.write_bytes(b"rubbish")
+    async with index_in(state_dir, "good") as good:
+        assert await good.count() == 0
+    settings = IndexSettings(collection="bad", state_dir=state_dir, attempts=1)
+    bad = open_index(settings)
+    with pytest.raises(IndexUnavailable, match="collection `bad` is damaged"):
+        await bad.count()
+    await bad.close()
+
+
+def test_a_folder_whose_catalogue_is_unreadable_says_so(engine: EmbeddedEngine) -> None:
+    engine.folder.mkdir(mode=0o700)
+    (engine.folder / "catalogue.json").write_text('{"revision": 999}')
+    with pytest.raises(IndexUnavailable, match="catalogue.json was not written by this version") as raised:
+        engine.address()
+    assert str(engine.folder / files.LOG) in str(raised.value)
+
+
+def test_a_state_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(IndexUnavailable, match="cannot be started: Not a directory"):
+        EmbeddedEngine(tmp_path / "file").address()
+
+
+def test_the_path_of_the_state_folder_may_be_longer_than_a_socket_allows(state_dir: Path) -> None:
+    deep = state_dir / ("d" * 120) / ("e" * 120)
+    engine = EmbeddedEngine(deep, idle_seconds=0)
+    address = Path(engine.address())
+    assert len(os.fsencode(address)) <= files.LONGEST_SOCKET_PATH_BYTES
+    assert address.parent.stat().st_mode & 0o777 == 0o700
+    assert output_of(python(FIND, str(deep))) == str(pid_of(engine))
+    engine.stop()
+    assert not address.exists()
+
+
+def test_ctrl_c_and_a_closed_terminal_end_the_command_and_not_the_engine(state_dir: Path) -> None:
+    code = FIND + "import time, sys; sys.stdout.flush(); time.sleep(60)"
+    command = [sys.executable, "-c", code, str(state_dir)]
+    starter = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    assert starter.stdout is not None
+    pid = int(starter.stdout.readline())
+    os.killpg(starter.pid, signal.SIGINT)  # what a terminal does at Ctrl-C: to all processes of the group
+    starter.wait(DEADLINE_SECONDS)
+    starter.stdout.close()
+    os.kill(pid, signal.SIGHUP)
+    engine = EmbeddedEngine(state_dir)
+    assert engine.address()
+    assert pid_of(engine) == pid
+    assert os.getsid(pid) == pid
+
+
+def test_an_engine_of_an_older_version_makes_way(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.address()
+    older = pid_of(engine)
+    # The engine that runs is of this revision; what looks for one is newer.
+    monkeypatch.setattr("reposync.vectors.embedded.REVISION", files.REVISION + 1)
+    engine._step()
+    wait_until(lambda: not is_alive(older))
+    monkeypatch.undo()
+    assert engine.address()
+    assert pid_of(engine) != older
+
+
+def test_an_engine_of_a_newer_version_is_left_alone(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.address()
+    monkeypatch.setattr("reposync.vectors.embedded.REVISION", files.REVISION - 1)
+    with pytest.raises(IndexUnavailable, match="started by a newer version"):
+        engine.address()
+    assert is_alive(pid_of(engine))
+
+
+def test_secrets_of_the_command_are_not_handed_to_the_engine(
+    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITLAB_TOKEN", "glpat-secret")
+    engine.address()
+    assert b"glpat-secret" not in Path(f"/proc/{pid_of(engine)}/environ").read_bytes()
+
+
+def test_the_log_does_not_grow_for_ever(engine: EmbeddedEngine) -> None:
+    engine.folder.mkdir(mode=0o700)
+    log = engine.folder / files.LOG
+    log.write_bytes(b"old line\n" * 300_000)
+    engine.address()
+    assert log.stat().st_size < 200_000
+    with log.open("ab") as still_written_to:
+        still_written_to.write(b"newer line\n" * 300_000)
+    wait_until(lambda: log.stat().st_size < 200_000)
+    assert log.read_bytes().endswith(b"newer line\n")
+
+
+def test_a_busy_engine_is_waited_for_and_not_doubled(engine: EmbeddedEngine) -> None:
+    engine.address()
+    pid = pid_of(engine)
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(IndexUnavailable, match="did not answer within"):
+        engine.address(timeout_seconds=0.1)
+    assert engines_on(engine.folder) == [pid]
+    os.kill(pid, signal.SIGCONT)
+    assert engine.address()
+    assert pid_of(engine) == pid
+
+
+async def test_it_answers_that_it_lives_between_writes(engine: EmbeddedEngine, state_dir: Path) -> None:
+    files_of_many = [file(f"{number}.py", "text " * 200) for number in range(256)]
+    async with (
+        index_in(state_dir) as index,
+        httpx.AsyncClient(transport=EmbeddedTransport(engine), base_url="http://engine") as probe,
+    ):
+        await index.ensure(SPEC)
+        writing = asyncio.create_task(_write_some(index.replace_files, files_of_many))
+        answered = 0
+        while not writing.done():
+            assert (await probe.get("/healthz")).status_code == 200
+            answered += 1
+        await writing
+    assert answered >= 5
+
+
+async def _write_some(replace_files: Callable[..., object], written: list[object]) -> None:
+    for epoch in range(1, 6):
+        await replace_files(scope(epoch=epoch), written)  # type: ignore[misc]
+
+
+def test_rubbish_on_the_socket_does_not_hurt(engine: EmbeddedEngine) -> None:
+    address = engine.address()
+    for rubbish in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(address)
+            connection.sendall(rubbish)
+    assert EmbeddedEngine(engine.folder.parent).address() == address
