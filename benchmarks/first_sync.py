@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from tests.fixtures.qdrant_server import QdrantServer
 
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import Usage, machine, measure
+from tests.fixtures.qdrant_server import QdrantServer
 
 CONFIGURATION = """
 embedding: {{provider: openai, url: "{embeddings}", model: instant, dimensions: 384, batch: 256}}

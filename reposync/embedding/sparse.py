@@ -36,7 +36,7 @@ STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 # A longer run is data (base64, a minified line) and no name: it counts as one term, unsplit.
 _LONGEST_NAME: Final = 128
 # Words up to this length are remembered with their ids. Repositories are hostile: both limits together hold the
-# memory of the cache under 40 MB whatever it is fed; on real code it takes 6 MB, and misses 1 word in 25.
+# memory of the cache under 64 MB whatever it is fed; real code takes 13 MB at most, and 1 word in 28 is not there.
 _LONGEST_REMEMBERED: Final = 64
 _REMEMBERED_WORDS: Final = 1 << 15
 
@@ -89,7 +89,7 @@ def query_vector(text: str) -> SparseVector:
 def _words(text: str) -> list[str]:
     """Words before they are cut: runs of letters, digits and underscores, CJK runs apart from their neighbours."""
     if text.isascii():
-        # translate and split make half of the time that re.findall takes over 75 M characters
+        # over 75 M characters translate and split take 0.8 s with the counting, re.findall 1.35 s
         return text.translate(_ASCII_SEPARATORS).split()
     return _unicode_word().findall(unicodedata.normalize("NFKC", text))
 
@@ -102,8 +102,8 @@ def _unicode_word() -> re.Pattern[str]:
 
 
 class _WordIds(dict[str, tuple[int, ...]]):
-    """Ids of the terms of each word met so far. A dict whose misses are Python and whose hits are not: half the time
-    of a function with a cache around it."""
+    """Ids of the terms of each word met so far. A dict whose misses are Python and whose hits are not: a fifth less
+    time in all than with lru_cache behind a function that looks at the length."""
 
     def __missing__(self, word: str) -> tuple[int, ...]:
         ids = tuple(mmh3.hash(term, signed=False) for term in _terms_of_word(word))

@@ -14,6 +14,7 @@ from reposync.config.registry import Registry
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder
 from reposync.embedding.settings import EmbedderConfig
+from reposync.errors import UsageError
 from reposync.scheduling.catalog import Catalog, Target
 from reposync.scheduling.execute import LEASE_SECONDS, execute
 from reposync.scheduling.presence import Presence
@@ -129,9 +130,12 @@ class Application:
         if repository is not None:
             rows = [await self.repositories.get(repository)]
         indexes = [self.index(name) for name in sorted({row.collection for row in rows})]
-        first = indexes[0] if indexes else None
-        query = await make_query(self.embedder(), first, text, repository, path_glob, language, limit)
-        return await search_collections(indexes, query)
+        specs = {index: spec for index in indexes if (spec := await index.spec()) is not None}
+        if not specs:
+            raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
+        recorded = next(iter(specs.values()))
+        query = await make_query(self.embedder(), recorded, text, repository, path_glob, language, limit)
+        return await search_collections(list(specs), query)
 
     async def _execute(self, target: Target, run: Run, progress: RunProgress, watch: Watch) -> Run:
         row = await self.repositories.by_id(run.repository_id)

@@ -53,7 +53,7 @@ class Target:
         return SyncSettings(each.include, each.exclude, content)
 
     def source(self, row: Repository | None) -> SourceSpec:
-        """`row`: what earlier runs found out (the numeric id of a GitLab project)."""
+        """`row`: what earlier runs found out (the numeric id of a GitLab project, the last commit)."""
         each = self.repository
         if each.gitlab is not None and each.project is not None:
             server = each.gitlab
@@ -67,7 +67,8 @@ class Target:
                 timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
             )
         if each.git_url is not None:
-            return RemoteGit(each.git_url, each.branch, each.username, each.password)
+            known = row.last_commit if row else None
+            return RemoteGit(each.git_url, each.branch, each.username, each.password, known_commit=known)
         return LocalGit(each.path or Path(each.location), each.branch)
 
 

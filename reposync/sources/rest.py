@@ -95,7 +95,7 @@ class Rest:
                 lane.abort()
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait([future], timeout=CANCEL_GRACE_SECONDS)
-                future.add_done_callback(lambda done: lane.close())
+                future.add_done_callback(lane.end)
                 raise
             except Exception:
                 self._free.append(lane)
@@ -166,6 +166,12 @@ class _Lane:
     def abort(self) -> None:
         """End whatever the thread reads or writes right now. The lane is of no use afterwards."""
         self._transport.sockets.shut()
+
+    def end(self, aborted: asyncio.Future[Any]) -> None:
+        """After an aborted call. What it still says is taken, or asyncio would report it as never heard."""
+        if not aborted.cancelled():
+            aborted.exception()
+        self.close()
 
     def close(self) -> None:
         self._client.session.close()

@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from reposync.errors import RepoSyncError, SourceCorrupt
+from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.paths import path_text
 from reposync.sources.port import Source, TreeEntry
 from reposync.sync.dense import DenseVectors, EmbeddedFile
@@ -90,16 +91,25 @@ async def read_batches(
         by_sha.setdefault(entry.sha, []).append(entry)
     batch: list[RawFile] = []
     size_bytes = 0
+    unreadable: UnreadableBlobs | None = None
     async with contextlib.aclosing(source.read(entries, max_bytes=max_file_bytes)) as blobs:
-        async for blob in blobs:
-            progress.bytes_read += blob.size_bytes if blob.content is not None else 0
-            for entry in by_sha.pop(blob.sha):
-                kept = keep_generated(entry.path)
-                batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content, kept))
-                size_bytes += len(blob.content or b"")
-                if size_bytes >= batch_bytes or len(batch) >= BATCH_FILES:
-                    yield batch
-                    batch, size_bytes = [], 0
+        try:
+            async for blob in blobs:
+                progress.bytes_read += blob.size_bytes if blob.content is not None else 0
+                for entry in by_sha.pop(blob.sha):
+                    kept = keep_generated(entry.path)
+                    batch.append(RawFile(entry.path, entry.mode, blob.sha, blob.size_bytes, blob.content, kept))
+                    size_bytes += len(blob.content or b"")
+                    if size_bytes >= batch_bytes or len(batch) >= BATCH_FILES:
+                        yield batch
+                        batch, size_bytes = [], 0
+        except UnreadableBlobs as error:
+            unreadable = error
+    if unreadable is not None:
+        # The source has sent all the others: these files are problems of the run, and not its end.
+        for sha in unreadable.shas:
+            for entry in by_sha.pop(sha, ()):
+                batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=unreadable.message))
     if batch:
         yield batch
     if by_sha:

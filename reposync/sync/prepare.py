@@ -24,7 +24,7 @@ class ContentSettings:
 @dataclass(frozen=True, slots=True)
 class RawFile:
     """One path with its blob's content (None: over the limit). `keep_generated`: the rules want it even where its
-    content says that it is generated."""
+    content says that it is generated. `unreadable`: why the source has no content for it."""
 
     path: bytes
     mode: int
@@ -32,6 +32,7 @@ class RawFile:
     size_bytes: int
     content: bytes | None
     keep_generated: bool = False
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,9 @@ def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[Prepare
     """One answer a file, in order. One bad file never spoils the others: whatever goes wrong becomes its reason."""
     prepared = []
     for file in files:
+        if file.unreadable is not None:
+            prepared.append(failed_file(file, file.unreadable))
+            continue
         try:
             prepared.append(_prepare(file, settings))
         except Exception as error:  # noqa: BLE001 - hostile content must not end a run; the reason reaches the history

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from reposync.embedding.port import Embedder
+from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.sparse import query_vector
 from reposync.errors import UsageError
 from reposync.vectors.port import Index, SearchHit, SearchQuery
@@ -15,20 +15,20 @@ MAX_QUERY_CHARS = 2_000
 
 async def make_query(
     embedder: Embedder,
-    index: Index | None,
+    recorded: EmbeddingSpec | None,
     text: str,
     repository: str | None,
     path_glob: str | None,
     language: str | None,
     limit: int,
 ) -> SearchQuery:
-    """The query as `index` takes it (None: there is none yet). Raises UsageError for an empty or over-long text."""
+    """`recorded`: what the collection was made for. Raises UsageError for an empty or over-long text."""
     text = text.strip()
     if not text:
         raise UsageError("The query is empty.", remedy="Say in words what the code does, or name an identifier.")
     if len(text) > MAX_QUERY_CHARS:
         raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
-    spec = await embedder.spec(await index.spec() if index else None)
+    spec = await embedder.spec(recorded)
     return SearchQuery(
         sparse=await asyncio.to_thread(query_vector, text),
         dense=await embedder.embed_query(text) if spec.dimension else None,

@@ -12,7 +12,8 @@ import pytest
 
 from reposync.embedding.http import _MOST_ANSWER_BYTES
 from reposync.errors import EmbeddingError, EmbeddingUnavailable
-from tests.fixtures.embedding_server import EmbeddingServer, Garbling
+from tests.fixtures.embedding_garbling import Garbling
+from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.embedding.conftest import Open
 from tests.integration.embedding.test_servers import every_provider, unit
 

@@ -24,9 +24,9 @@ from tests.integration.store.conftest import Store
 SECRET = "s3cr3t-pa55word"
 
 
-async def refused(url: str) -> StoreUnavailable:
+async def refused(url: str, **options: float) -> StoreUnavailable:
     with pytest.raises(StoreUnavailable) as caught:
-        database = await Database.open(url)
+        database = await Database.open(url, **options)
         await database.close()
     assert caught.value.retryable
     assert SECRET not in "".join(traceback.format_exception(caught.value))
@@ -156,10 +156,18 @@ async def test_a_database_file_is_opened_for_many_processes(tmp_path: Path) -> N
     assert settings == {"journal_mode": "wal", "busy_timeout": 10_000, "foreign_keys": 1, "synchronous": 1}
 
 
-async def test_a_new_file_may_be_opened_from_many_sides_at_once(tmp_path: Path) -> None:
-    opened = await asyncio.gather(*(Database.open(sqlite_url(tmp_path / "x.db")) for _ in range(16)))
-    for database in opened:
-        await database.close()
+async def test_a_new_file_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("CREATE TABLE theirs (x)")
+    other.execute("BEGIN IMMEDIATE")  # SQLite then refuses the switch to WAL at once, whatever the busy time-out
+
+    await refused(sqlite_url(path), lock_seconds=0.0)
+    asyncio.get_running_loop().call_later(0.1, other.execute, "COMMIT")
+    database = await Database.open(sqlite_url(path))
+
+    await database.close()
+    other.close()
 
 
 async def test_another_process_that_writes_for_too_long_is_a_reason_to_try_again(tmp_path: Path) -> None:

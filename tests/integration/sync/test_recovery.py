@@ -158,3 +158,25 @@ async def test_a_model_that_refuses_everything_fails_the_run_and_no_file_loses_i
     assert (run.status, run.error_code) == ("failed", "EMBEDDING_ERROR")
     assert "refuses every text" in str(run.error_message)
     assert await world.points() == before
+
+
+async def test_a_blob_that_the_repository_lost_is_a_problem_of_its_file_alone(world: World):
+    world.repository.commit({"lost.py": b"lost = 1\n", "kept.py": CODE})
+    sha = (await world.expected())["lost.py"]
+    loose = world.repository.path / "objects" / sha[:2] / sha[2:]
+    _explode(world)
+    loose.unlink()
+    run = await world.completed()
+    assert set(await world.indexed()) == {"kept.py"}
+    (problem,) = await world.app.runs.problems(run.id)
+    assert (problem.path, problem.reason) == ("lost.py", "failed")
+
+
+def _explode(world: World) -> None:
+    """Every object as a file of its own, so that one can be taken away."""
+    packs = world.repository.path / "objects" / "pack"
+    for pack in list(packs.glob("*.pack")):
+        content = pack.read_bytes()
+        for part in packs.glob(f"{pack.stem}.*"):
+            part.unlink()
+        world.repository.git("unpack-objects", "-q", stdin=content)

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -22,6 +21,7 @@ from reposync.vectors.embedded import IDLE_VARIABLE, EmbeddedEngine
 from reposync.vectors.engine import files
 from reposync.vectors.factory import open_index
 from reposync.vectors.settings import IndexSettings
+from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
 from tests.integration.vectors.conftest import index_in
 
@@ -31,10 +31,10 @@ DEADLINE_SECONDS = 60.0
 
 @pytest.fixture
 def state_dir() -> Generator[Path, None, None]:
-    """On a real disk, and short: the path of a socket may not be long."""
-    with tempfile.TemporaryDirectory(prefix="rs-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
-        EmbeddedEngine(Path(folder)).stop()
+    """What a killed process has written is there in memory as on a disk."""
+    with quick_folder() as folder:
+        yield folder
+        EmbeddedEngine(folder).stop()
 
 
 @pytest.fixture
@@ -104,7 +104,8 @@ print(_exchange(engine.address(), "GET /engine")["pid"])
 def test_asking_for_the_engine_returns_before_it_is_up_and_the_address_when_it_answers(engine: EmbeddedEngine) -> None:
     engine.ensure_started()
     address = engine.address()
-    assert httpx.Client(transport=httpx.HTTPTransport(uds=address)).get("http://engine/readyz").status_code == 200
+    with httpx.Client(transport=httpx.HTTPTransport(uds=address)) as client:
+        assert client.get("http://engine/readyz").status_code == 200
     pid = pid_of(engine)
     engine.ensure_started()
     assert engine.address() == address
@@ -206,6 +207,7 @@ import asyncio, sys
 from pathlib import Path
 from reposync.vectors.factory import open_index
 from reposync.vectors.settings import IndexSettings
+from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, file, scope
 
 async def main():
@@ -226,7 +228,7 @@ async def test_points_that_were_acknowledged_survive_the_death_of_engine_and_wri
     assert writer.stdout is not None
     acknowledged = -1
     for deaths in range(3):
-        for _ in range(8):
+        for _ in range(5):
             acknowledged = int(await asyncio.to_thread(writer.stdout.readline))
         if deaths < 2:
             kill(pid_of(engine))  # the writer goes on with the next engine
@@ -292,7 +294,7 @@ async def test_a_damaged_collection_does_not_keep_the_others_closed(engine: Embe
 def test_a_folder_whose_catalogue_is_unreadable_says_so(engine: EmbeddedEngine) -> None:
     engine.folder.mkdir(mode=0o700)
     (engine.folder / "catalogue.json").write_text('{"revision": 999}')
-    with pytest.raises(IndexUnavailable, match="catalogue.json was not written by this version") as raised:
+    with pytest.raises(IndexUnavailable, match=r"catalogue\.json was not written by this version") as raised:
         engine.address()
     assert str(engine.folder / files.LOG) in str(raised.value)
 
