@@ -26,7 +26,7 @@ from benchmarks.measure import Usage, machine, measure
 from tests.fixtures.qdrant_server import QdrantServer
 
 CONFIGURATION = """
-embedding: {{provider: openai, url: "{embeddings}", model: instant, dimensions: 384, batch: 256}}
+embedding: {{provider: openai, url: "{embeddings}", model: test/words, dimensions: 384, batch: 256}}
 qdrant: {{url: "{qdrant}"}}
 defaults: {{max_file_bytes: 10000000}}
 repositories:

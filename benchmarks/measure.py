@@ -22,11 +22,13 @@ class Usage:
     wall_seconds: float
     cpu_seconds: float
     peak_megabytes: float
+    parts_megabytes: list[float]
     returncode: int
     stdout: str
 
     def __str__(self) -> str:
-        return f"{self.wall_seconds:7.2f} s wall {self.cpu_seconds:7.2f} s CPU {self.peak_megabytes:7.0f} MB"
+        parts = "+".join(f"{each:.0f}" for each in self.parts_megabytes)
+        return f"{self.wall_seconds:7.2f} s wall {self.cpu_seconds:7.2f} s CPU {self.peak_megabytes:7.0f} MB ({parts})"
 
 
 def measure(command: Sequence[str], environment: Mapping[str, str] | None = None, cwd: Path | None = None) -> Usage:
@@ -35,16 +37,17 @@ def measure(command: Sequence[str], environment: Mapping[str, str] | None = None
     process = subprocess.Popen(
         command, env={**os.environ, **(environment or {})}, cwd=cwd, stdout=subprocess.PIPE, text=True
     )
-    peak = 0
+    peak, parts = 0, list[int]()
     done = threading.Event()
 
     def watch() -> None:
-        nonlocal peak
+        nonlocal peak, parts
         root = psutil.Process(process.pid)
         while not done.is_set():
             try:
                 tree = [root, *root.children(recursive=True)]
-                peak = max(peak, sum(each.memory_info().rss for each in tree if each.is_running()))
+                now = [each.memory_info().rss for each in tree if each.is_running()]
+                peak, parts = max((peak, parts), (sum(now), now))
             except psutil.Error:
                 pass
             done.wait(0.02)
@@ -59,7 +62,14 @@ def measure(command: Sequence[str], environment: Mapping[str, str] | None = None
     watcher.join()
     process.returncode = os.waitstatus_to_exitcode(status)
     # wait4 gives the child and those of its descendants that it has waited for.
-    return Usage(wall, usage.ru_utime + usage.ru_stime, peak / 1e6, process.returncode, output)
+    return Usage(
+        wall,
+        usage.ru_utime + usage.ru_stime,
+        peak / 1e6,
+        [each / 1e6 for each in parts],
+        process.returncode,
+        output,
+    )
 
 
 def machine() -> str:

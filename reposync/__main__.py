@@ -1,3 +1,4 @@
 from reposync.cli.main import main
 
-main()
+if __name__ == "__main__":
+    main()

@@ -85,6 +85,8 @@ class Application:
     async def sync(self, target: Target, *, full: bool, approved: bool, progress: RunProgress, watch: Watch) -> Run:
         """Queue a run of `target`, and execute it here, or follow it where another process does. Returns it as it
         ended. Raises LeaseLost, CancelledError."""
+        # Opened before the run begins, whose duration is not to count the imports.
+        self.index(target.repository.collection)
         row = await self.repositories.register(target.registration())
         run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved)
         while run.status not in FINAL:

@@ -19,7 +19,7 @@ from reposync.sync.workers import ContentWorkers
 # Bounds a batch of very many very small files; the bytes of one are bounded by the caller.
 BATCH_FILES = 200
 # Batches that may wait between two stages: enough to keep every stage busy, few enough for flat memory.
-QUEUE_BATCHES = 2
+QUEUE_BATCHES = 1
 
 
 Store = Callable[[Sequence[EmbeddedFile]], Awaitable[None]]

@@ -30,7 +30,7 @@ from reposync.vectors.port import Index, WriteScope
 
 # A model that windows its input runs here, on these cores: small batches show progress, and a kill loses little.
 WINDOWED_BATCH_BYTES = 120_000
-BATCH_BYTES = 1_000_000
+BATCH_BYTES = 500_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import warnings
 from urllib.parse import urlsplit
 
 import httpx
-from qdrant_client import AsyncQdrantClient
 
 from reposync.errors import ConfigError
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.settings import IndexSettings
+from reposync.vectors.stock_client import AsyncQdrantClient, make_client
 
 # A stock client keeps no connection to localhost; a new one for each request costs more than the request.
 _LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepalive_expiry=60)
@@ -69,7 +69,7 @@ def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport 
     """Opens no connection yet. `transport` takes the place of the one to the server. Raises ConfigError."""
     if settings.url is None:
         embedded = transport or EmbeddedTransport(EmbeddedEngine(settings.state_dir))
-        return AsyncQdrantClient(
+        return make_client(
             url="http://engine",
             port=None,
             timeout=_whole_seconds(settings),
@@ -89,7 +89,7 @@ def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport 
         # An API key over plain http: said by `config check`, in our words.
         warnings.filterwarnings("ignore", message="Api key is used with an insecure connection")
         try:
-            return AsyncQdrantClient(
+            return make_client(
                 url=settings.url,
                 api_key=settings.api_key,
                 timeout=_whole_seconds(settings),

@@ -15,10 +15,6 @@ from reposync.vectors.settings import IndexSettings
 METADATA_KEY = "reposync"
 SCHEMA_REVISION = 1
 
-# No graph of neighbours in the embedded engine: at 20,000 points it takes 17 s of a process that answers nobody
-# meanwhile, to make a search of 1.5 ms one of 0.9 ms. What is dead is cleared away when half of a segment is.
-_EMBEDDED_OPTIMIZERS = {"indexing_threshold": 1_000_000_000, "deleted_threshold": 0.5}
-
 PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     REPOSITORY_ID: {"type": "keyword", "is_tenant": True},
     REPOSITORY: {"type": "keyword"},
@@ -39,7 +35,7 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
         "metadata": {METADATA_KEY: {"identity": str(uuid.uuid4()), "schema": SCHEMA_REVISION, **_embedding(spec)}},
     }
     if settings.url is None:
-        return request | {"optimizers_config": _EMBEDDED_OPTIMIZERS}
+        return request
     options = {
         "shard_number": settings.shard_number,
         "replication_factor": settings.replication_factor,

@@ -17,7 +17,7 @@ from reposync.errors import VectorIndexError
 from reposync.vectors.filters import stale_points
 from reposync.vectors.port import DENSE, SPARSE, FileWrite, PointWrite, WriteScope, point_id
 
-MAX_POINTS = 256
+MAX_POINTS = 128
 # A server takes 32 MiB. A multivector of 14 windows takes 60 kB of JSON: 256 points stay under this as a rule.
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
@@ -25,14 +25,16 @@ _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """A body for `points/batch`, and how many operations (and so results) it has."""
+    """A body for `points/batch`, and how many operations (and so results) it has. `continues`: it goes on with a file
+    of the request before, and has to be carried out after it."""
 
     body: bytes
     operations: int
+    continues: bool
 
 
 def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector: bool) -> Iterator[WriteRequest]:
-    """Requests to be sent one after the other: each file's new points stand before the delete of its other points.
+    """Requests in order: each file's new points stand before the delete of its other points.
 
     Raises VectorIndexError for vectors that are none.
     """
@@ -44,14 +46,14 @@ def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector
             encoded = _encode(scope, file, point, identity, multivector=multivector)
             if not request.takes(request.points, encoded):
                 yield request.done()
-                request = _Request()
+                request = _Request(continues=bool(ids))
             request.add(request.points, encoded)
             ids.append(identity)
         if file.replaces:
             stale = orjson.dumps({"delete": {"filter": stale_points(scope, file.path, ids)}})
             if not request.takes(request.deletes, stale):
                 yield request.done()
-                request = _Request()
+                request = _Request(continues=bool(ids))
             request.add(request.deletes, stale)
     if request.parts:
         yield request.done()
@@ -60,7 +62,8 @@ def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector
 class _Request:
     """One request while it grows: all its points go in before its deletes are carried out."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, continues: bool = False) -> None:
+        self._continues = continues
         self.points: list[bytes] = []
         self.deletes: list[bytes] = []
         self._size = len(b'{"operations":[{"upsert":{"points":[]}},]}')
@@ -80,7 +83,7 @@ class _Request:
     def done(self) -> WriteRequest:
         upserts = [b'{"upsert":{"points":[' + b",".join(self.points) + b"]}}"] if self.points else []
         operations = [*upserts, *self.deletes]
-        return WriteRequest(b'{"operations":[' + b",".join(operations) + b"]}", len(operations))
+        return WriteRequest(b'{"operations":[' + b",".join(operations) + b"]}", len(operations), self._continues)
 
 
 def _encode(scope: WriteScope, file: FileWrite, point: PointWrite, identity: str, *, multivector: bool) -> bytes:

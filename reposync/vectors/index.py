@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import orjson
-from qdrant_client import AsyncQdrantClient
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError
@@ -21,6 +20,7 @@ from reposync.vectors.filters import Filter
 from reposync.vectors.port import DENSE, FileWrite, SearchHit, SearchQuery, WriteScope
 from reposync.vectors.search import Search
 from reposync.vectors.settings import IndexSettings
+from reposync.vectors.stock_client import AsyncQdrantClient
 
 _HASHES_A_PAGE = 512
 _VECTORS_A_PAGE = 128

@@ -13,6 +13,8 @@ from reposync.vectors.engine.refusal import Refusal
 # batch takes about 50 ms to be read and applied: waiting for a write that is already arriving pays, waiting for long
 # does not.
 LONGEST_WAIT_SECONDS = 0.2
+# Accept, read, parse, begin to answer: one turn of the event loop each.
+_TURNS_TO_SEE_ARRIVALS = 5
 
 
 class GroupFlush:
@@ -34,8 +36,7 @@ class GroupFlush:
             yield
         finally:
             self._arriving -= 1
-            if not self._arriving and self._waiting:
-                self._flush()
+            self._settle()
 
     async def durable(self, collection: Collection) -> None:
         """Returns when everything applied to the collection so far survives a power cut.
@@ -45,11 +46,20 @@ class GroupFlush:
         loop = asyncio.get_running_loop()
         flushed = loop.create_future()
         self._waiting.append((collection, flushed))
-        if not self._arriving:
-            self._flush()
-        elif self._timer is None:
+        if self._timer is None:
             self._timer = loop.call_later(LONGEST_WAIT_SECONDS, self._flush)
+        self._settle()
         await flushed
+
+    def _settle(self, turns: int = _TURNS_TO_SEE_ARRIVALS) -> None:
+        """Flush, if nothing has arrived after some turns of the event loop: while a write was applied nothing was
+        read, and what came in meanwhile is only now seen."""
+        if self._arriving or not self._waiting:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._settle, turns - 1)
+        else:
+            self._flush()
 
     def _flush(self) -> None:
         if self._timer is not None:

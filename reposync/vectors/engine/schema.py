@@ -25,6 +25,9 @@ _OPTIMIZERS = (
 _OPTIMIZERS_BEYOND = ("memmap_threshold", "flush_interval_sec", "max_optimization_threads", "prevent_unoptimized")
 # Qdrant's own defaults, for what a request leaves open.
 _HNSW = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}
+# No graph of neighbours unless asked for: at 20,000 points it takes 17 s, in which nobody is answered, to make a
+# search of 1.5 ms one of 0.9 ms. What is dead is cleared away when half of a segment is (`Collections.tidy`).
+_OPTIMIZED = {"indexing_threshold": 1_000_000_000, "deleted_threshold": 0.5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +153,8 @@ def _edge_hnsw(params: Json) -> edge.HnswIndexConfig:
     )
 
 
-def _edge_optimizers(params: Json) -> edge.EdgeOptimizersConfig | None:
-    if params is None:
-        return None
-    present = fields(params, "optimizers_config", _OPTIMIZERS, beyond=_OPTIMIZERS_BEYOND)
+def _edge_optimizers(params: Json) -> edge.EdgeOptimizersConfig:
+    present = _OPTIMIZED | fields(params or {}, "optimizers_config", _OPTIMIZERS, beyond=_OPTIMIZERS_BEYOND)
     for name, value in present.items():
         number(value, name)
     return edge_call(edge.EdgeOptimizersConfig, **present)
@@ -211,7 +212,7 @@ def describe(schema: Schema, shard: edge.EdgeShard) -> Json:
         "on_disk_payload": request.get("on_disk_payload", True),
     }
     optimizer = {
-        "deleted_threshold": 0.2,
+        **_OPTIMIZED,
         "vacuum_min_vector_number": 1000,
         "default_segment_number": 0,
         "flush_interval_sec": 5,
