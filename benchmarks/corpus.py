@@ -66,7 +66,10 @@ def _contents(files: int, total_bytes: int) -> Iterator[tuple[str, bytes]]:
                 continue
             seen.add(digest)
             count, size = count + 1, size + len(content)
-            yield f"{count // 500:03}/{count % 500:03}_{path.parent.name}/{path.name}", content
+            yield (
+                f"{count // 500:03}/part_{count % 500 // 20:02}/{count % 20:02}_{path.parent.name}_{path.name}",
+                content,
+            )
             if count == files:
                 return
         generation += 1

@@ -17,7 +17,8 @@ import psutil
 @dataclass(frozen=True)
 class Usage:
     """`cpu_seconds`: user and system, of the process and the descendants that it waited for. `peak_megabytes`: highest
-    sum of resident memory over the tree, sampled each 20 ms; pages that processes share count once a process."""
+    proportional set size (resident pages, those that processes share counted once in all) of the whole tree, sampled
+    ten times a second."""
 
     wall_seconds: float
     cpu_seconds: float
@@ -46,11 +47,11 @@ def measure(command: Sequence[str], environment: Mapping[str, str] | None = None
         while not done.is_set():
             try:
                 tree = [root, *root.children(recursive=True)]
-                now = [each.memory_info().rss for each in tree if each.is_running()]
+                now = [each.memory_full_info().pss for each in tree if each.is_running()]
                 peak, parts = max((peak, parts), (sum(now), now))
             except psutil.Error:
                 pass
-            done.wait(0.02)
+            done.wait(0.1)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

@@ -86,9 +86,9 @@ async def read_batches(
     progress: RunProgress,
 ) -> AsyncGenerator[list[RawFile], None]:
     """Blobs as they come, joined with the paths that have them, in batches bounded in bytes and files."""
-    by_sha: dict[str, list[TreeEntry]] = {}
+    by_sha: dict[str, tuple[TreeEntry, ...]] = {}
     for entry in entries:
-        by_sha.setdefault(entry.sha, []).append(entry)
+        by_sha[entry.sha] = (*by_sha.get(entry.sha, ()), entry)
     batch: list[RawFile] = []
     size_bytes = 0
     unreadable: UnreadableBlobs | None = None

@@ -74,10 +74,10 @@ class EmbeddedEngine:
     def stop(self, *, timeout_seconds: float = 30.0) -> None:
         """Ask a running engine to end, and wait until its folder is free. Others that use it start it again."""
         deadline = time.monotonic() + timeout_seconds
-        if record := self._record():
-            with contextlib.suppress(OSError):
-                _exchange(record["address"], "POST /engine/end")
         while not self._is_free():
+            if record := self._record():
+                with contextlib.suppress(OSError):
+                    _exchange(record["address"], "POST /engine/end")
             self._check(deadline, timeout_seconds)
             time.sleep(_POLL_SECONDS)
         self._reap()

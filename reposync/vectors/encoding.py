@@ -17,8 +17,9 @@ from reposync.errors import VectorIndexError
 from reposync.vectors.filters import stale_points
 from reposync.vectors.port import DENSE, SPARSE, FileWrite, PointWrite, WriteScope, point_id
 
+# Small enough that two are in hand at once: one is encoded while the other is carried out.
 MAX_POINTS = 128
-# A server takes 32 MiB. A multivector of 14 windows takes 60 kB of JSON: 256 points stay under this as a rule.
+# A server takes 32 MiB. A multivector of 14 windows takes 60 kB of JSON: 128 points stay far below this.
 MAX_REQUEST_BYTES = 16 * 1024 * 1024
 _OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 

@@ -50,6 +50,10 @@ def points_of_repository(repository_id: str, *, epoch: int | None = None) -> Fil
     return {"must": [equals(REPOSITORY_ID, repository_id), *only]}
 
 
+def both(first: Filter | None, second: Filter) -> Filter:
+    return {"must": [second]} if first is None else {"must": [first, second]}
+
+
 def searched(query: SearchQuery) -> Filter | None:
     """What Qdrant itself can filter by; globs are not among it."""
     wanted = [(REPOSITORY, query.repository), (LANGUAGE, query.language)]

@@ -11,10 +11,10 @@ import numpy as np
 import orjson
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.errors import IndexUnavailable, VectorIndexError
+from reposync.errors import IndexUnavailable, RepoSyncError, VectorIndexError
 from reposync.vectors import filters
 from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection, recorded_spec
-from reposync.vectors.encoding import write_requests
+from reposync.vectors.encoding import WriteRequest, write_requests
 from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
 from reposync.vectors.filters import Filter
 from reposync.vectors.port import DENSE, FileWrite, SearchHit, SearchQuery, WriteScope
@@ -22,6 +22,8 @@ from reposync.vectors.search import Search
 from reposync.vectors.settings import IndexSettings
 from reposync.vectors.stock_client import AsyncQdrantClient
 
+# Two keep the server busy while the next is encoded; the embedded engine makes them durable together.
+_WRITES_AT_ONCE = 2
 _HASHES_A_PAGE = 512
 _VECTORS_A_PAGE = 128
 _MULTIVECTORS_A_PAGE = 32
@@ -102,13 +104,23 @@ class QdrantIndex:
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
         requests = write_requests(scope, files, multivector=self._spec is not None and self._spec.multivector)
-        # Encoding 256 points takes some 10 ms, which the event loop is not to wait for.
-        while (request := await asyncio.to_thread(next, requests, None)) is not None:
-            results = await self._write("store points", "/points/batch", request.body)
-            if len(results) != request.operations:
-                raise VectorIndexError(
-                    f"{self._patience.where} answered {len(results)} of {request.operations} writes."
-                )
+        sent: set[asyncio.Task[None]] = set()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                # Encoding takes some 10 ms a request: a thread does it while the requests before are on their way.
+                while (request := await asyncio.to_thread(next, requests, None)) is not None:
+                    if request.continues and sent:
+                        _, sent = await asyncio.wait(sent)
+                    elif len(sent) == _WRITES_AT_ONCE:
+                        _, sent = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
+                    sent.add(tasks.create_task(self._store(request)))
+        except* RepoSyncError as errors:
+            raise _first(errors) from errors
+
+    async def _store(self, request: WriteRequest) -> None:
+        results = await self._write("store points", "/points/batch", request.body)
+        if len(results) != request.operations:
+            raise VectorIndexError(f"{self._patience.where} answered {len(results)} of {request.operations} writes.")
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths):
@@ -185,6 +197,12 @@ class QdrantIndex:
         if "result" not in answer:
             raise VectorIndexError(f"{self._patience.where} answered without a result.")
         return answer["result"]
+
+
+def _first(errors: BaseExceptionGroup[RepoSyncError]) -> RepoSyncError:
+    """The first is the cause."""
+    error = errors.exceptions[0]
+    return error if isinstance(error, RepoSyncError) else _first(error)
 
 
 def _pages(selected: Sequence[str]) -> list[Sequence[str]]:

@@ -14,8 +14,10 @@ from reposync.vectors.port import DENSE, SPARSE, SearchHit, SearchQuery
 # high is found, and so that the first page does not depend on the page's size.
 _LEAST_CANDIDATES = 50
 _CANDIDATES_A_HIT = 4
-# How much more is fetched in each round while a glob leaves too few.
+# How much more than asked for is fetched where a glob takes some away, and again while it leaves too few.
 _GROWTH = 4
+# Paths that are listed to be matched here: 100 bytes each.
+_MAX_PATHS = 200_000
 
 
 class Ask(Protocol):
@@ -40,21 +42,48 @@ class Search:
         return await self._matching(self._glob)
 
     async def _matching(self, glob: GitIgnoreSpec) -> list[SearchHit]:
-        """Exact: what is fetched grows until enough of it matches or there is no more. Texts follow for hits alone."""
+        """Exact: where the best of all paths hold too few that match, those that match are searched alone."""
         limit = self._query.limit * _GROWTH
-        while True:
-            points = await self._points(limit, [filters.PATH])
-            matching = [point for point in points if glob.match_file(_metadata(point)["path"])][: self._query.limit]
-            if len(matching) == self._query.limit or len(points) < limit:
-                break
-            limit *= _GROWTH
-        if not matching:
+        points = await self._points(limit, [filters.PATH])
+        matching = self._of_glob(points, glob)
+        if len(matching) == self._query.limit or len(points) < limit:
+            return await self._with_texts(matching)
+        paths = await self._paths(glob)
+        if paths is None:
+            return await self._with_texts(await self._search_on(glob, limit))
+        if not paths:
             return []
-        body = {"ids": [point["id"] for point in matching], "with_payload": True}
+        self._filter = filters.both(self._filter, filters.one_of(filters.PATH, paths))
+        return [_hit(point) for point in await self._points(self._query.limit, True)]
+
+    async def _paths(self, glob: GitIgnoreSpec) -> list[str] | None:
+        """All paths that match; None where there are too many to list."""
+        body = {"key": filters.PATH, "filter": self._filter, "exact": True, "limit": _MAX_PATHS}
+        answer = await self._ask("list paths", "POST", "/facet", body)
+        paths = [hit["value"] for hit in answer["hits"]]
+        return None if len(paths) == _MAX_PATHS else [path for path in paths if glob.match_file(path)]
+
+    async def _search_on(self, glob: GitIgnoreSpec, limit: int) -> list[dict[str, Any]]:
+        """What is fetched grows until enough of it matches or there is no more."""
+        while True:
+            limit *= _GROWTH
+            points = await self._points(limit, [filters.PATH])
+            matching = self._of_glob(points, glob)
+            if len(matching) == self._query.limit or len(points) < limit:
+                return matching
+
+    def _of_glob(self, points: list[dict[str, Any]], glob: GitIgnoreSpec) -> list[dict[str, Any]]:
+        return [point for point in points if glob.match_file(_metadata(point)["path"])][: self._query.limit]
+
+    async def _with_texts(self, points: list[dict[str, Any]]) -> list[SearchHit]:
+        """Fetched for hits alone."""
+        if not points:
+            return []
+        body = {"ids": [point["id"] for point in points], "with_payload": True}
         found = await self._ask("read what was found", "POST", "/points", body)
         payloads = {point["id"]: point["payload"] for point in found}
         # A point may be deleted in between: then it is no hit any more.
-        return [_hit(each | {"payload": payloads[each["id"]]}) for each in matching if each["id"] in payloads]
+        return [_hit(each | {"payload": payloads[each["id"]]}) for each in points if each["id"] in payloads]
 
     async def _points(self, limit: int, with_payload: bool | list[str]) -> list[dict[str, Any]]:
         body = self._ranking(limit) | {"limit": limit, "with_payload": with_payload}

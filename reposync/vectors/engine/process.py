@@ -84,6 +84,10 @@ async def _serve(folder: Path, listener: socket.socket, where: str, *, idle_seco
         server.should_exit = True
 
     app.on_end = end
+    # uvicorn raises a signal that it heard once more when it is done: by default that would end the process before
+    # the collections are closed.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: end())
     record = folder / RECORD
     _write_record(record, orjson.dumps(identity))
     watch = asyncio.create_task(_end_when_idle(app, collections, folder / LOG, idle_seconds))

@@ -396,7 +396,11 @@ async def test_a_path_glob_has_gitignore_semantics(index: QdrantIndex, glob: str
     assert sorted(await paths_found(index, "the card", path_glob=glob)) == expected
 
 
-async def test_a_rare_path_is_found_among_many(index: QdrantIndex) -> None:
+@pytest.mark.parametrize("paths_listed", [200_000, 100], ids=["paths listed", "too many paths to list"])
+async def test_a_rare_path_is_found_among_many(
+    index: QdrantIndex, paths_listed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("reposync.vectors.search._MAX_PATHS", paths_listed)
     await index.ensure(SPEC)
     common = [file(f"lib/{number}.py", f"the card {number}") for number in range(900)]
     rare = [file(f"docs/{number}.md", f"unrelated {number}") for number in range(3)]
@@ -407,6 +411,8 @@ async def test_a_rare_path_is_found_among_many(index: QdrantIndex) -> None:
         SearchQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
     )
     assert hits[0].text == "the card 5"
+    assert await paths_found(index, "the card", path_glob="docs/", repository="billing") == []
+    assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
 
 
 async def test_a_glob_that_is_none_is_the_callers_mistake(index: QdrantIndex) -> None:

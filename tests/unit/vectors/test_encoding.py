@@ -102,6 +102,7 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
         requests = list(write_requests(SCOPE, writes, multivector=False))
     seen: list[str] = []
     deleted: list[str] = []
+    begun: set[str] = set()
     for request in requests:
         body = json.loads(request.body)
         points = [each for one in body["operations"] for each in one.get("upsert", {}).get("points", [])]
@@ -115,6 +116,14 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
                 kept = condition.get("must_not", [{"has_id": []}])[0]["has_id"]
                 assert set(kept) <= set(seen), "a file's points stand before the delete of its other points"
                 deleted.append(condition["must"][2]["match"]["value"])
+        paths = {point["payload"]["metadata"]["path"] for point in points}
+        paths |= {
+            condition["delete"]["filter"]["must"][2]["match"]["value"]
+            for condition in body["operations"]
+            if "delete" in condition
+        }
+        assert request.continues == bool(paths & begun), "a file is never in two requests that are sent at once"
+        begun |= paths
     assert seen == [point_id("7", each.path, "b" * 40, n) for each in writes for n in range(len(each.points))]
     assert deleted == [each.path for each in writes if each.replaces]
 
