@@ -84,6 +84,12 @@ def main() -> NoReturn:
         # The reader has gone (`reposync history | head`): end without a word, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except Exception as error:
+        if os.environ.get("REPOSYNC_DEBUG"):
+            raise
+        click.echo(f"error: {type(error).__name__}: {error}", err=True)
+        click.echo("  This was not foreseen. REPOSYNC_DEBUG=1 shows where it happened; please report it.", err=True)
+        sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

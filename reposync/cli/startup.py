@@ -58,7 +58,9 @@ def configuration() -> Configuration:
 
     found = Configuration.load()
     if found.qdrant.url is None:
+        from reposync.config.settings import make_state_dir
         from reposync.vectors.embedded import EmbeddedEngine
 
+        make_state_dir(found.settings)
         EmbeddedEngine(found.settings.state_dir).ensure_started()
     return found

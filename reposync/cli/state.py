@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
 
-from reposync.config.settings import Settings
+from reposync.config.settings import Settings, make_state_dir
 from reposync.store.database import Database
 
 
@@ -14,7 +14,7 @@ from reposync.store.database import Database
 async def open_database() -> AsyncGenerator[Database, None]:
     """The database as it is. Raises ConfigError, StoreUnavailable."""
     settings = Settings.from_environment()
-    await asyncio.to_thread(settings.state_dir.mkdir, parents=True, exist_ok=True, mode=0o700)
+    await asyncio.to_thread(make_state_dir, settings)
     async with await Database.open(settings.database_url) as database:
         yield database
 

@@ -70,6 +70,17 @@ class Settings(BaseModel):
         return settings
 
 
+def make_state_dir(settings: Settings) -> None:
+    """Make the folder, for its owner alone, where it is missing. Raises ConfigError where that cannot be."""
+    try:
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise ConfigError(
+            f"The state folder {settings.state_dir} cannot be made: {error.strerror}.",
+            remedy="Name another one in REPOSYNC_STATE_DIR.",
+        ) from error
+
+
 def qdrant_url(environ: Mapping[str, str]) -> str | None:
     """QDRANT_URL; None where it is not set. Raises ConfigError."""
     value = _value(environ, "QDRANT_URL")

@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from reposync.config.configuration import Configuration
 from reposync.config.registry import Registry
+from reposync.config.settings import make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder
 from reposync.embedding.settings import EmbedderConfig
@@ -28,7 +29,7 @@ from reposync.sync.lease import Lease
 from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
 from reposync.sync.run import SyncParts, SyncRun
-from reposync.sync.search import make_query, search_collections
+from reposync.sync.search import checked_text, make_query, search_collections
 from reposync.vectors.port import Index, SearchHit
 from reposync.vectors.settings import IndexSettings
 
@@ -49,7 +50,7 @@ class Application:
     presence: Presence
     resources: contextlib.AsyncExitStack
     _embedder: Embedder | None = None
-    _indexes: dict[str, Index] = field(default_factory=dict)
+    indexes: dict[str, Index] = field(default_factory=dict)
 
     def embedder(self) -> Embedder:
         if self._embedder is None:
@@ -58,13 +59,13 @@ class Application:
         return self._embedder
 
     def index(self, collection: str) -> Index:
-        if collection not in self._indexes:
+        if collection not in self.indexes:
             # Imported where it is needed: Qdrant's client takes a second, and a list of repositories needs none.
             from reposync.vectors.factory import open_index
 
-            self._indexes[collection] = index = open_index(index_settings(self.configuration, collection))
+            index = self.indexes[collection] = open_index(index_settings(self.configuration, collection))
             self.resources.push_async_callback(index.close)
-        return self._indexes[collection]
+        return self.indexes[collection]
 
     @contextlib.asynccontextmanager
     async def parts(self, target: Target, row: Repository | None) -> AsyncGenerator[SyncParts, None]:
@@ -128,6 +129,7 @@ class Application:
         limit: int = 10,
     ) -> list[SearchHit]:
         """Best first, over all collections that repositories are in. Raises RepositoryNotFound, UsageError."""
+        text = checked_text(text)
         rows = await self.repositories.list()
         if repository is not None:
             rows = [await self.repositories.get(repository)]
@@ -153,7 +155,7 @@ class Application:
 async def open_application(configuration: Configuration) -> AsyncGenerator[Application, None]:
     """Open the database and bring its schema up to date. Raises StoreUnavailable."""
     settings = configuration.settings
-    await asyncio.to_thread(settings.state_dir.mkdir, parents=True, exist_ok=True, mode=0o700)
+    await asyncio.to_thread(make_state_dir, settings)
     async with contextlib.AsyncExitStack() as resources:
         database = await Database.open(settings.database_url)
         resources.push_async_callback(database.close)

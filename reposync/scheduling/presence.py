@@ -10,8 +10,12 @@ import fcntl
 import os
 import re
 import secrets
+import time
 from pathlib import Path
 from types import TracebackType
+
+# Any lease is over by then, and the question whether its worker lives is answered by that.
+KEPT_SECONDS = 86_400.0
 
 
 class Presence:
@@ -27,6 +31,7 @@ class Presence:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._sweep()
         return self
 
     def __exit__(
@@ -52,11 +57,12 @@ class Presence:
         finally:
             os.close(descriptor)
 
-    def sweep(self) -> None:
-        """Remove the files of workers that are gone and whose runs nobody asks for any more."""
+    def _sweep(self) -> None:
+        """Remove what killed workers left, once nobody can have a question about them."""
+        forgotten = time.time() - KEPT_SECONDS
         with contextlib.suppress(OSError):
             for path in self._folder.iterdir():
-                if path != self._path and self.is_dead(path.name.removesuffix(".lock")):
+                if path.stat().st_mtime < forgotten and self.is_dead(path.name.removesuffix(".lock")):
                     path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,16 @@ from reposync.vectors.port import Index, SearchHit, SearchQuery
 MAX_QUERY_CHARS = 2_000
 
 
+def checked_text(text: str) -> str:
+    """`text` without the white space around it. Raises UsageError where nothing is left, or too much."""
+    text = text.strip()
+    if not text:
+        raise UsageError("The query is empty.", remedy="Say in words what the code does, or name an identifier.")
+    if len(text) > MAX_QUERY_CHARS:
+        raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
+    return text
+
+
 async def make_query(
     embedder: Embedder,
     recorded: EmbeddingSpec | None,
@@ -22,12 +32,7 @@ async def make_query(
     language: str | None,
     limit: int,
 ) -> SearchQuery:
-    """`recorded`: what the collection was made for. Raises UsageError for an empty or over-long text."""
-    text = text.strip()
-    if not text:
-        raise UsageError("The query is empty.", remedy="Say in words what the code does, or name an identifier.")
-    if len(text) > MAX_QUERY_CHARS:
-        raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
+    """`text` is a checked one. `recorded`: what the collection was made for."""
     spec = await embedder.spec(recorded)
     return SearchQuery(
         sparse=await asyncio.to_thread(query_vector, text),

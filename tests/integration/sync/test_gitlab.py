@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from reposync.config.configuration import Configuration
-from reposync.scheduling.application import open_application
 from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
@@ -61,8 +59,7 @@ async def world(
         )
         text = CONFIGURATION.format(url=server.url, collection=world.collection)
         (tmp_path / "repositories.yaml").write_text(text)
-        async with open_application(Configuration.load(world.settings())) as app:
-            world._app = app
+        async with world.opened():
             yield world
         assert server.contract_errors == []
 
