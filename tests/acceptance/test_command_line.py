@@ -1,9 +1,12 @@
 """A newcomer's way through the commands, with real processes and the embedded engine."""
 
+import json
 import os
 import re
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 
 import pytest
 
@@ -23,6 +26,9 @@ embedding: {{provider: openai, url: "{url}", model: test/words, dimensions: 64}}
 repositories:
   - {{name: payments, path: "{path}", schedule: "every 6 hours"}}
 """
+FILES = 4_000
+# Batches of 200 files between the embedding server and the index when a process is killed.
+IN_FLIGHT = 5 * 200
 RUN_KEYS = {
     "id",
     "repository",
@@ -45,6 +51,16 @@ RUN_KEYS = {
     "error_code",
     "error_message",
 }
+
+
+def until(condition: Callable[[], bool], timeout_seconds: float = 60) -> bool:
+    """Whether the condition came true in time."""
+    deadline = time.monotonic() + timeout_seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
 
 
 @pytest.fixture
@@ -165,11 +181,13 @@ def test_ctrl_c_ends_a_run_as_cancelled_and_the_next_one_goes_on(
     assert configured.asks("repos", "show", "payments")["files"] == 102
 
 
-def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_nothing_twice(
+def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_flight_twice(
     configured: Person, repository: GitRepository, embeddings: EmbeddingServer
 ):
-    repository.many(1200)
+    repository.many(FILES)
     process = configured.starts("sync")
+    # Some batches are stored, some are on their way.
+    assert until(lambda: len(embeddings.inputs) > FILES // 2)
     with embeddings.holding():
         embeddings.wait_for_waiting(1, timeout_seconds=60)
         os.killpg(process.pid, signal.SIGKILL)
@@ -179,20 +197,41 @@ def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_nothing_twice(
     runs = configured.asks("history")
     assert {run["status"] for run in runs} == {"completed"}
     assert max(run["attempt"] for run in runs) == 2
-    assert configured.asks("repos", "show", "payments")["chunks"] == 1202
+    assert configured.asks("repos", "show", "payments")["chunks"] == FILES + 2
     assert not configured.asks("sync")[0]["files_processed"]
+    twice = len(embeddings.inputs) - len(set(embeddings.inputs))
+    assert twice <= IN_FLIGHT, f"{twice} texts were embedded twice"
 
 
-def test_a_killed_engine_is_started_again(configured: Person, repository: GitRepository):
-    import json
-
+def test_an_engine_killed_in_the_middle_of_a_sync_is_started_again_and_the_run_goes_on(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+):
     configured.types("sync")
-    (record,) = configured.home.rglob("engine.json")
-    os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-    repository.commit({"more.py": b"more = 1\n"})
-    (run,) = configured.asks("sync")
-    assert (run["status"], run["files_processed"]) == ("completed", 1)
-    assert configured.asks("repos", "show", "payments")["chunks"] == 3
+    repository.many(100)
+    with embeddings.holding():
+        process = configured.starts("sync", "--json")
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        (record,) = configured.home.rglob("engine.json")
+        os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
+    told, _ = process.communicate(timeout=60)
+    (run,) = json.loads(told)
+    assert (run["status"], run["files_processed"]) == ("completed", 100)
+    assert configured.asks("repos", "show", "payments")["chunks"] == 102
+    assert configured.asks("sync")[0]["files_processed"] == 0, "the index is whole"
+
+
+def test_a_run_is_cancelled_by_another_command(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+):
+    with embeddings.holding():
+        process = configured.starts("sync", "--json")
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        (run,) = configured.asks("history")
+        assert run["status"] == "running"
+        configured.types("runs", "cancel", run["id"][:8])
+        told, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert [each["status"] for each in json.loads(told)] == ["cancelled"]
 
 
 def test_hostile_names_are_shown_and_not_obeyed(configured: Person, repository: GitRepository):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.folders import quick_folder
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
@@ -14,9 +15,9 @@ _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def qdrant(tmp_path_factory: pytest.TempPathFactory) -> Generator[QdrantServer, None, None]:
+def qdrant() -> Generator[QdrantServer, None, None]:
     """One engine for all tests of this process; every test has a collection of its own."""
-    with QdrantServer(tmp_path_factory.mktemp("qdrant")) as server:
+    with quick_folder() as folder, QdrantServer(folder) as server:
         yield server
 
 
