@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import structlog
 
 from reposync.errors import DeletionBlocked, LeaseLost, RepoSyncError, RunCancelled, StoreUnavailable
 from reposync.store.runs import Run, Runs
@@ -18,7 +17,7 @@ from reposync.sync.lease import Lease
 from reposync.sync.progress import RunProgress
 from reposync.sync.run import SyncRun
 
-log = structlog.get_logger(__name__)
+log = logging.getLogger(__name__)
 
 # A run whose process died is free for another one after this long; the heartbeat comes three times as often.
 LEASE_SECONDS = 15.0
@@ -74,7 +73,7 @@ async def execute(
         ending = ending_of(error)
     except Exception as error:  # a defect ends this run, with an id to find it by, never the daemon
         incident = uuid.uuid4().hex[:12]
-        log.exception("run ended by a defect", run=run.id, repository=run.repository, incident=incident)
+        log.exception("Incident %s: run %s of %s was ended by a defect.", incident, run.id, run.repository)
         ending = Ending(
             RunStatus.FAILED,
             error_code=RepoSyncError.code,
