@@ -48,6 +48,11 @@ async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
     if words:
         return [await app.catalog.find(word) for word in words]
     targets = app.catalog.configured()
+    if not targets and app.configuration.registry.groups:
+        raise UsageError(
+            "The configuration has groups, and this version syncs only repositories that are listed by name.",
+            remedy="List them under `repositories`.",
+        )
     if not targets:
         raise UsageError(
             "Nothing is registered, and no target was named.",

@@ -88,6 +88,7 @@ class Application:
         ended. Raises LeaseLost, CancelledError."""
         # Opened before the run begins, whose duration is not to count the imports.
         self.index(target.repository.collection)
+        await self._leave_former_collection(target)
         row = await self.repositories.register(target.registration())
         run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved)
         while run.status not in FINAL:
@@ -100,6 +101,15 @@ class Application:
                     return ended
             run = await self.runs.get(run.id)
         return run
+
+    async def _leave_former_collection(self, target: Target) -> None:
+        """A repository that is configured to be in another collection now must not be found in the one before. Done
+        before the row names the new one: a process that dies in between does it again."""
+        rows = [row for row in await self.repositories.list() if row.name == target.name]
+        if rows and rows[0].collection != target.repository.collection:
+            former = self.index(rows[0].collection)
+            if await former.spec() is not None:
+                await former.remove_repository(rows[0].id)
 
     async def _claim(self, repository_id: str) -> Run | None:
         """The run of this repository that comes first: one that lost its worker, before one that waits. A worker that

@@ -37,7 +37,8 @@ class Target:
         each = self.repository
         return Registration(
             name=each.name,
-            location=each.location,
+            # With the server's address: a number that GitLab gave a project holds on that server alone.
+            location=f"{each.gitlab.url}/{each.project}" if each.gitlab is not None else each.location,
             source=each.kind,
             origin=self.origin,
             branch=each.branch,

@@ -117,6 +117,8 @@ class Repositories:
             changes = {key: value for key, value in said.items() if getattr(row, key) != value}
             if changes.keys() & {"location", "source", "branch", "collection"}:
                 changes["last_commit"] = None
+            if "location" in changes and registration.project_id is None:
+                changes["project_id"] = None  # the number of another project
             if not row.is_active and row.paused_reason is None:
                 changes["is_active"] = True
             if changes:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Sequence
 
+from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.sparse import query_vector
 from reposync.errors import UsageError
@@ -23,6 +25,15 @@ def checked_text(text: str) -> str:
     return text
 
 
+def checked_language(name: str) -> str:
+    """The canonical name of what a person calls a language. Raises UsageError, naming the nearest."""
+    canonical = canonical_language(name)
+    if canonical is None:
+        near = difflib.get_close_matches(name.lower(), sorted(known_languages()), n=1)
+        raise UsageError(f"No language is known as {name!r}.", remedy=f"Did you mean {near[0]!r}?" if near else None)
+    return canonical
+
+
 async def make_query(
     embedder: Embedder,
     recorded: EmbeddingSpec | None,
@@ -39,7 +50,7 @@ async def make_query(
         dense=await embedder.embed_query(text) if spec.dimension else None,
         repository=repository,
         path_glob=path_glob,
-        language=language.lower() if language else None,
+        language=checked_language(language) if language else None,
         limit=limit,
     )
 

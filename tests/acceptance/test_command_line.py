@@ -89,7 +89,8 @@ def test_sync_search_history_and_the_rest_tell_one_story(configured: Person, rep
     shown = configured.types("search", "drop sessions whose deadline has passed").stdout
     assert "billing/sessions.py:5" in shown
     assert "> " in shown
-    assert configured.asks("search", "sessions", "--path", "*.md", "--language", "python") == []
+    assert configured.asks("search", "sessions", "--path", "*.md", "--language", "py") == []
+    assert "Did you mean 'python'" in configured.types("search", "x", "--language", "pythn", exit_code=2).stderr
     assert [each["path"] for each in configured.asks("search", "payments", "--path", "*.md")] == ["README.md"]
 
     shown = configured.asks("runs", "show", run["id"][:8])
@@ -162,14 +163,15 @@ def test_a_wrong_configuration_starts_nothing(person: Person):
     assert not list(person.home.rglob("engine.json"))
 
 
-def test_ctrl_c_ends_a_run_as_cancelled_and_the_next_one_goes_on(
-    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_or_sigterm_ends_a_run_as_cancelled_and_the_next_one_goes_on(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer, how: signal.Signals
 ):
     repository.many(100)
     with embeddings.holding():
         process = configured.starts("sync")
         embeddings.wait_for_waiting(1, timeout_seconds=60)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(how)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Interrupted" in said

@@ -140,3 +140,16 @@ async def test_a_hit_links_to_its_lines_in_gitlab(world: GitLabWorld):
     await world.completed()
     (hit,) = await world.app.search("answer", limit=1)
     assert hit.url == f"{world.server.url}/platform/payments-api/-/blob/HEAD/src/a%20b.py#L1-2"
+
+
+async def test_another_project_under_the_same_name_is_synced_in_place_of_the_old_one(world: GitLabWorld, tmp_path):
+    world.repository.commit({"a.py": b"a = 1\n"})
+    await world.completed()
+    other = GitRepository.create(tmp_path / "other.git")
+    other.commit({"b.py": b"b = 1\n"})
+    world.server.add_project("platform/other", other.path)
+    registry = world.folder / "repositories.yaml"
+    registry.write_text(registry.read_text().replace("platform/payments-api", "platform/other"))
+    async with world.opened():
+        await world.completed(approved=True)
+        assert set(await world.indexed()) == {"b.py"}

@@ -94,3 +94,16 @@ async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_
             ("project", "a.py"),
             ("other", "x.py"),
         }
+
+
+async def test_a_repository_that_moves_to_another_collection_is_no_longer_found_in_the_old_one(closed_world: World):
+    world = closed_world
+    world.repository.commit({"a.py": CODE, "b.py": module("b")})
+    async with world.opened():
+        await world.completed()
+    before, world.collection = world.collection, f"{world.collection}-moved"
+    world.configure()
+    async with world.opened():
+        await world.completed()
+        assert await world.points(before) == {}
+        assert await world.indexed() == await world.expected()
