@@ -24,6 +24,15 @@ class RepoSyncError(Exception):
         return f"{self.message} {self.remedy}" if self.remedy else self.message
 
 
+def first_error(errors: ExceptionGroup[Exception]) -> Exception:
+    """The error that ended a TaskGroup: the first leaf, in the order in which the tasks failed; the others are its echo.
+
+    For `except ExceptionGroup`: what is raised inside `except*` is wrapped into a group again by Python 3.11.2.
+    """
+    error = errors.exceptions[0]
+    return first_error(error) if isinstance(error, ExceptionGroup) else error
+
+
 class ConfigError(RepoSyncError):
     """The registry or a setting is wrong; nothing was started."""
 

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from reposync.errors import RepoSyncError, SourceCorrupt
+from reposync.errors import SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.paths import path_text
 from reposync.sources.port import Source, TreeEntry
@@ -71,8 +71,7 @@ async def run_pipeline(
             tasks.create_task(read_stage(tasks))
             tasks.create_task(embed_stage(tasks))
             tasks.create_task(store_stage())
-    except* RepoSyncError as errors:
-        # The first failure is the cause; what the other stages saw is its echo.
+    except ExceptionGroup as errors:
         raise first_error(errors) from errors
 
 
@@ -115,9 +114,3 @@ async def read_batches(
     if by_sha:
         missing = path_text(next(iter(by_sha.values()))[0].path)
         raise SourceCorrupt(f"The source sent no content for {len(by_sha)} of the blobs asked for, e.g. {missing}.")
-
-
-def first_error(errors: BaseExceptionGroup[RepoSyncError]) -> RepoSyncError:
-    """The first leaf of a group, in the order in which the tasks failed."""
-    error = errors.exceptions[0]
-    return first_error(error) if isinstance(error, BaseExceptionGroup) else error

@@ -11,7 +11,7 @@ import numpy as np
 import orjson
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.errors import IndexUnavailable, RepoSyncError, VectorIndexError
+from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import filters
 from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection, recorded_spec
 from reposync.vectors.encoding import WriteRequest, write_requests
@@ -114,8 +114,8 @@ class QdrantIndex:
                     elif len(sent) == _WRITES_AT_ONCE:
                         _, sent = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
                     sent.add(tasks.create_task(self._store(request)))
-        except* RepoSyncError as errors:
-            raise _first(errors) from errors
+        except ExceptionGroup as errors:
+            raise first_error(errors) from errors
 
     async def _store(self, request: WriteRequest) -> None:
         results = await self._write("store points", "/points/batch", request.body)
@@ -197,12 +197,6 @@ class QdrantIndex:
         if "result" not in answer:
             raise VectorIndexError(f"{self._patience.where} answered without a result.")
         return answer["result"]
-
-
-def _first(errors: BaseExceptionGroup[RepoSyncError]) -> RepoSyncError:
-    """The first is the cause."""
-    error = errors.exceptions[0]
-    return error if isinstance(error, RepoSyncError) else _first(error)
 
 
 def _pages(selected: Sequence[str]) -> list[Sequence[str]]:
