@@ -25,7 +25,7 @@ class RepoSyncError(Exception):
 
 
 def first_error(errors: ExceptionGroup[Exception]) -> Exception:
-    """The error that ended a TaskGroup: the first leaf, in the order in which the tasks failed; the others are its echo.
+    """The error that ended a TaskGroup: the first leaf, in the order in which tasks failed; the others are its echo.
 
     For `except ExceptionGroup`: what is raised inside `except*` is wrapped into a group again by Python 3.11.2.
     """
