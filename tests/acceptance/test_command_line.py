@@ -192,7 +192,7 @@ def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_
     assert until(lambda: len(embeddings.inputs) > FILES // 2)
     with embeddings.holding():
         embeddings.wait_for_waiting(1, timeout_seconds=60)
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.communicate(timeout=60)
     (after,) = configured.asks("sync")
     assert after["status"] == "completed"
