@@ -62,6 +62,11 @@ def one_turn(folder: Path, original: Path, *, plain: bool) -> None:
         with QdrantServer(folder / "plain") as server:
             floor = measure([sys.executable, "-m", "benchmarks.plain_loop", str(repository), server.url])
             report("plain loop", floor, f"{floor.stdout.strip()} points")
+        (folder / "peer").mkdir()
+        with embedding_server() as embeddings, QdrantServer(folder / "peer") as server:
+            command = [sys.executable, "-m", "benchmarks.peer_langchain", str(repository), server.url, embeddings]
+            peer = measure(command)
+            report("LangChain", peer, f"{inputs(embeddings):,} inputs; {peer.stdout.strip()} points")
     with embedding_server() as embeddings, QdrantServer(folder / "qdrant") as server:
         configuration = folder / "repositories.yaml"
         configuration.write_text(CONFIGURATION.format(embeddings=embeddings, qdrant=server.url, repository=repository))
