@@ -138,7 +138,8 @@ class Application:
         language: str | None = None,
         limit: int = 10,
     ) -> list[SearchHit]:
-        """Best first, over all collections that repositories are in. Raises RepositoryNotFound, UsageError."""
+        """Best first, over all collections that repositories are in. Raises RepositoryNotFound, UsageError, and
+        IndexMismatch where a collection holds vectors of another model than the configured one."""
         text = checked_text(text)
         rows = await self.repositories.list()
         if repository is not None:
@@ -147,8 +148,10 @@ class Application:
         specs = {index: spec for index in indexes if (spec := await index.spec()) is not None}
         if not specs:
             raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
-        recorded = next(iter(specs.values()))
-        query = await make_query(self.embedder(), recorded, text, repository, path_glob, language, limit)
+        configured = await self.embedder().spec(next(iter(specs.values())))
+        for index in specs:
+            await index.ensure(configured)
+        query = await make_query(self.embedder(), configured, text, repository, path_glob, language, limit)
         return await search_collections(list(specs), query)
 
     async def _execute(self, target: Target, run: Run, progress: RunProgress, watch: Watch) -> Run:

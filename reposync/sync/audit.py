@@ -31,7 +31,6 @@ class IndexState:
     `why` says in a sentence what was wrong; None where the index is as it was left."""
 
     identity: str
-    points: int
     remade: bool = False
     audit: Audit = field(default_factory=Audit)
     why: str | None = None
@@ -50,20 +49,25 @@ async def inspect_index(
     totals = await manifests.totals(repository.id)
     points = await index.count(repository.id)
     if repository.index_identity is not None and repository.index_identity != identity and totals.chunks:
-        return IndexState(identity, points, remade=True, why="The collection was dropped and made again.")
-    matches = points == totals.chunks
-    if matches and totals.chunks and not thorough:
-        matches = await index.count(repository.id, epoch=totals.max_epoch) == totals.chunks_of_max_epoch
-    if matches and not thorough:
-        return IndexState(identity, points)
-    audit = await audit_index(index, repository.id, await manifests.load(repository.id))
-    why = None
+        return IndexState(identity, remade=True, why="The collection was dropped and made again.")
+    newest = await index.count(repository.id, epoch=totals.max_epoch) if totals.chunks else 0
+    if points == totals.chunks and newest == totals.chunks_of_max_epoch and not thorough:
+        return IndexState(identity)
+    recorded = await manifests.load(repository.id)
+    audit = await audit_index(index, repository.id, recorded)
+    if audit.clean and newest != totals.chunks_of_max_epoch:
+        # Every id is there, and some of the last run's points are another run's: the same id with other text, as other
+        # chunk settings make it.
+        replaced = frozenset(path for path, row in recorded.items() if row.chunks and row.epoch == totals.max_epoch)
+        why = f"Points of {len(replaced)} files were not those that the last run stored (an older snapshot?)."
+        return IndexState(identity, audit=Audit(damaged=replaced), why=why)
+    lost = None
     if audit.damaged:
-        why = (
+        lost = (
             f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
             "(dropped, or restored from an older snapshot)."
         )
-    return IndexState(identity, points, audit=audit, why=why)
+    return IndexState(identity, audit=audit, why=lost)
 
 
 async def audit_index(index: Index, repository_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:

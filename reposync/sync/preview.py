@@ -56,7 +56,7 @@ async def preview(
     recorded = await parts.index.spec()
     exists = recorded is not None
     spec = await parts.embedder.spec(recorded)
-    state = IndexState("", 0, remade=True)
+    state = IndexState("", remade=True)
     if exists:
         state = await inspect_index(parts.index, spec, repository, parts.manifests, thorough=full)
     current = fingerprint(settings, repository.attributes)

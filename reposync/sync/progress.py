@@ -16,7 +16,6 @@ class RunProgress:
     files_total: int = 0
     files_done: int = 0
     chunks_done: int = 0
-    chunks_embedded: int = 0
     bytes_read: int = 0
     started: float = field(default_factory=time.monotonic)
 

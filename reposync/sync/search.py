@@ -36,15 +36,14 @@ def checked_language(name: str) -> str:
 
 async def make_query(
     embedder: Embedder,
-    recorded: EmbeddingSpec | None,
+    spec: EmbeddingSpec,
     text: str,
     repository: str | None,
     path_glob: str | None,
     language: str | None,
     limit: int,
 ) -> SearchQuery:
-    """`text` is a checked one. `recorded`: what the collection was made for."""
-    spec = await embedder.spec(recorded)
+    """`text` is a checked one; `spec` is that of `embedder`."""
     return SearchQuery(
         sparse=await asyncio.to_thread(query_vector, text),
         dense=await embedder.embed_query(text) if spec.dimension else None,

@@ -34,8 +34,10 @@ async def test_a_changed_file_is_replaced_and_the_others_stay(world: World):
     await world.completed()
     untouched = {key for key, point in (await world.points()).items() if point["payload"]["metadata"]["path"] == "b.py"}
     world.repository.commit({"a.py": b"def answer():\n    return 43\n"})
+    world.embeddings.forget()
     run = await world.completed()
     assert run.files_processed == 1
+    assert world.embeddings.inputs == ["def answer():\n    return 43\n"]
     assert await world.indexed() == await world.expected()
     assert untouched <= (await world.points()).keys()
 
