@@ -1,10 +1,15 @@
 """A newcomer's way through the commands, with real processes and the embedded engine."""
 
+import contextlib
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 
@@ -103,6 +108,28 @@ def test_sync_search_history_and_the_rest_tell_one_story(configured: Person, rep
     assert (again[0]["status"], again[0]["files_processed"]) == ("completed", 0)
     assert len(configured.asks("history", "--limit", "1")) == 1
     assert configured.asks("history", "--status", "failed") == []
+
+
+def test_a_terminal_shows_a_bar_and_no_plain_lines(configured: Person):
+    configured.environment["TERM"] = "xterm"
+    terminal, its_side = pty.openpty()
+    fcntl.ioctl(its_side, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
+    process = subprocess.Popen(
+        configured.command("sync"), env=configured.variables(), cwd=configured.home, stdout=its_side, stderr=its_side
+    )
+    os.close(its_side)
+    shown = b""
+    # The terminal's other end is closed when the process is gone: reading then fails or gives nothing.
+    with contextlib.suppress(OSError):
+        while piece := os.read(terminal, 65_536):
+            shown += piece
+    os.close(terminal)
+    assert process.wait() == 0
+    text = shown.decode()
+    assert "\x1b[" in text
+    assert "2/2 files" in text
+    assert "payments: indexing" not in text
+    assert "payments: completed" in text
 
 
 def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(person: Person, tmp_path):
