@@ -194,6 +194,22 @@ class LeaseLost(RepoSyncError):
     status = 409
 
 
+class LockHeld(RepoSyncError):
+    """The repository's Redis lock is somebody else's, and its holder is alive as far as anybody can tell."""
+
+    code = "LOCK_HELD"
+    status = 409
+    retryable = True
+
+
+class LockLost(RepoSyncError):
+    """The repository's Redis lock could not be kept until its end came near, or was taken by another."""
+
+    code = "LOCK_LOST"
+    status = 409
+    retryable = True
+
+
 class RunCancelled(RepoSyncError):
     """Somebody asked for this run to end."""
 

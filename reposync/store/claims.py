@@ -3,18 +3,50 @@ SQLite, and below both the unique index over running runs make sure that one of 
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, and_, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from reposync.store.attempts import begin_attempt, lose_attempt
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
-from reposync.store.status import WAITING, RunStatus
+from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import RUNS
 
+MAX_ATTEMPTS = 3
+
 CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)
+
+
+def new_run(
+    identity: str,
+    name: str,
+    trigger: RunTrigger,
+    now: datetime | ColumnElement[datetime],
+    *,
+    priority: int | None = None,
+    max_attempts: int = MAX_ATTEMPTS,
+    full: bool = False,
+    approved: bool = False,
+) -> dict[str, Any]:
+    """The columns of a run that waits from `now` on."""
+    return {
+        "id": str(uuid.uuid4()),
+        "repository_id": identity,
+        "repository": name,
+        "status": RunStatus.QUEUED,
+        "trigger": trigger,
+        "priority": PRIORITIES[trigger] if priority is None else priority,
+        "not_before": now,
+        "queued_at": now,
+        "attempt": 0,
+        "max_attempts": max_attempts,
+        "full": full,
+        "approved": approved,
+    }
 
 
 def seconds_between(start: datetime | None, end: datetime) -> float:
@@ -36,13 +68,17 @@ def _claimable(now: ColumnElement[datetime]) -> ColumnElement[bool]:
     return or_(due, and_(_expired(now), ~_hopeless()))
 
 
-async def anything_to_claim(connection: AsyncConnection, database: Database, run_id: str | None) -> bool:
-    """Asked first, because it takes no lock: most polls find nothing."""
+async def anything_to_claim(
+    connection: AsyncConnection, database: Database, run_id: str | None, *, but: str | None = None
+) -> bool:
+    """Asked first, because it takes no lock: most polls find nothing. `but`: not of the repository with this id."""
     now = database.moment()
     query = select(RUNS.c.id).where(or_(_claimable(now), _expired(now))).limit(1)
     if run_id is not None:
         # An expired run of the same repository is in the way of this one, so it counts as well.
         query = query.where(or_(RUNS.c.id == run_id, _expired(now)))
+    if but is not None:
+        query = query.where(RUNS.c.repository_id != but)
     return await connection.scalar(query) is not None
 
 
@@ -57,6 +93,7 @@ async def end_abandoned(connection: AsyncConnection, database: Database) -> None
     )
     for row in (await connection.execute(query)).all():
         await connection.execute(update(RUNS).where(RUNS.c.id == row.id).values(**_ending(row)))
+        await lose_attempt(connection, row.id, row.attempt, row.now)
 
 
 def _ending(row: Any) -> dict[str, Any]:
@@ -99,4 +136,5 @@ async def take(
         "progress": None,
     }
     row = (await connection.execute(update(RUNS).where(RUNS.c.id == chosen).values(**claimed).returning(*RUNS.c))).one()
+    await begin_attempt(connection, row)
     return run_record(row)

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
-from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, text
+from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, select, text
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -29,6 +29,8 @@ LOCK_SECONDS = 10.0
 POSTGRESQL_SETTINGS = """
     SET idle_in_transaction_session_timeout = '15s';
     SET application_name = 'reposync'"""
+# What others may wait to hear of, as PostgreSQL's channels of LISTEN and NOTIFY.
+QUEUE, REGISTRATIONS = "reposync_queue", "reposync_registrations"
 POOL_SIZE = 5
 POOL_OVERFLOW = 10
 POOL_SECONDS = 30.0
@@ -46,6 +48,10 @@ class Database:
     def __init__(self, engine: AsyncEngine, where: str) -> None:
         self._engine = engine
         self._writer = engine.execution_options(**{_WRITES: True})
+        self._announced: dict[AsyncConnection, set[str]] = {}
+        self._hearers: list[Callable[[str], None]] = []
+        self.connect: Callable[[], Awaitable[Any]] | None = None
+        """Opens a connection of asyncpg beside the pool; None on SQLite."""
         self.where = where
         """Which database, in words for a person: no user, no password."""
 
@@ -85,9 +91,32 @@ class Database:
     async def write(self) -> AsyncGenerator[AsyncConnection, None]:
         """A transaction, committed on leaving. On SQLite it is the only writer from its start: a read that grew into a
         write would fail at once, whatever the busy time-out, if another process wrote in between."""
+        announced: set[str] = set()
         with translated(self.where):
             async with self._writer.begin() as connection:
-                yield connection
+                self._announced[connection] = announced
+                try:
+                    yield connection
+                finally:
+                    del self._announced[connection]
+        for channel in announced:
+            self.hear(channel)
+
+    async def announce(self, connection: AsyncConnection, channel: str) -> None:
+        """Once this transaction is committed, wake whoever waits for news on the channel: in every process on
+        PostgreSQL, in this one alone on SQLite."""
+        if self.is_postgresql:
+            await connection.execute(select(func.pg_notify(channel, "")))
+        else:
+            self._announced[connection].add(channel)
+
+    def on_news(self, hearer: Callable[[str], None]) -> None:
+        """`hearer` is called with the channel, on the event loop, when `hear` is."""
+        self._hearers.append(hearer)
+
+    def hear(self, channel: str) -> None:
+        for hearer in self._hearers:
+            hearer(channel)
 
     def moment(self, after_seconds: float = 0.0) -> ColumnElement[datetime]:
         """Now (or so many seconds later) by the one clock that all who share the database have: PostgreSQL's own. The
@@ -239,7 +268,9 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> D
         max_overflow=POOL_OVERFLOW,
         pool_timeout=POOL_SECONDS,
     )
-    return await _checked(Database(engine, address.where), _ping)
+    database = Database(engine, address.where)
+    database.connect = connect
+    return await _checked(database, _ping)
 
 
 async def _ping(engine: AsyncEngine) -> None:

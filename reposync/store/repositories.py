@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepositoryNotFound, UsageError
 from reposync.store.columns import storable
-from reposync.store.database import Database
+from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import Attempt, hold
-from reposync.store.status import WAITING, RunStatus
+from reposync.store.run import Run
+from reposync.store.status import WAITING, RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, RUNS
 
 REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
@@ -23,8 +24,15 @@ MAX_NAME_CHARS = 255
 
 
 def repository_id(name: str) -> str:
-    """UUIDv5 of the name: the same on every machine, and known before the repository is registered."""
+    """What a repository that registers under this name gets: UUIDv5 of it, the same on every machine and known before.
+    It keeps its id when it is renamed."""
     return str(uuid.uuid5(REPOSITORY_NAMESPACE, storable(name)))
+
+
+def identity_of(name: str) -> ColumnElement[str]:
+    """The id of the repository that has the name, or of one that had it until it was removed."""
+    found = select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name).scalar_subquery()
+    return func.coalesce(found, repository_id(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +40,8 @@ class Registration:
     """What the registry, a command or the HTTP API says about a repository.
 
     `location` is a path or an address without a secret. `source` is gitlab, git or path; `origin` config, command, http
-    or group. `branch` and `project_id` are left as they are where None.
+    or group. `branch` and `project_id` are left as they are where None. `definition`: the entry as the registry file
+    would have it, without secrets, for what is not in that file. `group_key`: the group that it registered with.
     """
 
     name: str
@@ -44,6 +53,8 @@ class Registration:
     project_id: int | None = None
     cron_expression: str | None = None
     timezone: str = "UTC"
+    definition: Mapping[str, Any] | None = None
+    group_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +76,9 @@ class Repository:
     collection: str
     cron_expression: str | None
     timezone: str
+    scheduled_since: datetime | None
+    definition: Mapping[str, Any] | None
+    group_key: str | None
     is_active: bool
     paused_reason: str | None
     last_sync_at: datetime | None
@@ -92,7 +106,7 @@ class Repositories:
             raise UsageError(
                 f"A repository's name has 1 to {MAX_NAME_CHARS} characters; this one has {len(registration.name)}."
             )
-        identity = repository_id(registration.name)
+        name = registration.name
         said: dict[str, Any] = {
             "location": storable(registration.location),
             "source": registration.source,
@@ -100,6 +114,8 @@ class Repositories:
             "collection": registration.collection,
             "cron_expression": registration.cron_expression,
             "timezone": registration.timezone,
+            "definition": None if registration.definition is None else dict(registration.definition),
+            "group_key": registration.group_key,
         }
         if registration.branch is not None:
             said["branch"] = storable(registration.branch)
@@ -107,35 +123,43 @@ class Repositories:
             said["project_id"] = registration.project_id
         async with self._database.write() as connection:
             now = self._database.moment()
-            new = {"id": identity, "name": registration.name, "is_active": True, "epoch": 0, "attributes": {}, **said}
-            await connection.execute(
-                self._database.insert(REPOSITORIES)
-                .values(**new, created_at=now, updated_at=now)
-                .on_conflict_do_nothing()
-            )
-            row = await _locked(connection, identity, registration.name)
+            since = {"scheduled_since": now, "updated_at": now}
+            new = {"name": name, "is_active": True, "epoch": 0, "attributes": {}, "created_at": now, **since, **said}
+            # A second id, for a name whose first one went away with a repository that was renamed.
+            for identity in (repository_id(name), repository_id(f"{name}\n{uuid.uuid4()}")):
+                row = await _row_of(connection, name)
+                if row is not None:
+                    break
+                insert = self._database.insert(REPOSITORIES).values(id=identity, **new)
+                await connection.execute(insert.on_conflict_do_nothing())
+            row = row or await _row_of(connection, name)
+            if row is None:
+                raise _not_found(name)
             changes = {key: value for key, value in said.items() if getattr(row, key) != value}
             if changes.keys() & {"location", "source", "branch", "collection"}:
                 changes["last_commit"] = None
             if "location" in changes and registration.project_id is None:
                 changes["project_id"] = None  # the number of another project
             if not row.is_active and row.paused_reason is None:
-                changes["is_active"] = True
+                changes |= {"is_active": True, "scheduled_since": now}
+            if changes.keys() & {"cron_expression", "timezone"}:
+                changes["scheduled_since"] = now
             if changes:
-                row = await _change(connection, identity, changes | {"updated_at": now})
+                row = await _change(connection, row.id, changes | {"updated_at": now})
+            await self._database.announce(connection, REGISTRATIONS)
             return _record(row)
 
     async def get(self, name: str) -> Repository:
         """Raises RepositoryNotFound."""
-        return await self._by(repository_id(name), name)
+        return await self._by(REPOSITORIES.c.name == storable(name), name)
 
     async def by_id(self, identity: str) -> Repository:
         """Raises RepositoryNotFound."""
-        return await self._by(identity, identity)
+        return await self._by(REPOSITORIES.c.id == identity, identity)
 
-    async def _by(self, identity: str, shown: str) -> Repository:
+    async def _by(self, condition: ColumnElement[bool], shown: str) -> Repository:
         async with self._database.read() as connection:
-            row = (await connection.execute(select(REPOSITORIES).where(REPOSITORIES.c.id == identity))).one_or_none()
+            row = (await connection.execute(select(REPOSITORIES).where(condition))).one_or_none()
         if row is None:
             raise _not_found(shown)
         return _record(row)
@@ -151,7 +175,8 @@ class Repositories:
         return await self._set(name, is_active=False, paused_reason=None)
 
     async def pause(self, name: str, reason: str) -> Repository:
-        """A person stopped it, and only `resume` ends that. `reason` must not be empty."""
+        """No ticks until `resume`; what waits because of one is cancelled, what runs goes on, and a person may still
+        sync it. `reason` must not be empty."""
         if not reason:
             raise UsageError("A pause needs a reason.")
         return await self._set(name, is_active=False, paused_reason=storable(reason))
@@ -159,31 +184,48 @@ class Repositories:
     async def resume(self, name: str) -> Repository:
         return await self._set(name, is_active=True, paused_reason=None)
 
-    async def _set(self, name: str, **changes: Any) -> Repository:
+    async def rename(self, identity: str, name: str) -> Repository:
+        """The repository with this id is called `name` from now on, in its history too. Raises RepositoryNotFound,
+        UsageError where the name is another one's."""
         async with self._database.write() as connection:
-            identity = repository_id(name)
-            await _locked(connection, identity, name)
-            return _record(await _change(connection, identity, changes | {"updated_at": self._database.moment()}))
+            await lock_repository_by_id(connection, identity, identity)
+            other = await _row_of(connection, name)
+            if other is not None and other.id != identity:
+                raise UsageError(f"There is another repository called {name!r}.")
+            await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
+            row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
+            await self._database.announce(connection, REGISTRATIONS)
+            return _record(row)
 
-    async def remove(self, name: str) -> None:
-        """The repository and its manifest go, its history stays. Runs that wait or run are cancelled: whoever executes
-        one finds its lease lost at the next write. Raises RepositoryNotFound."""
-        identity = repository_id(name)
+    async def _set(self, name: str, *, is_active: bool, paused_reason: str | None) -> Repository:
         async with self._database.write() as connection:
-            await _locked(connection, identity, name)
-            now = self._database.moment()
-            await connection.execute(
-                update(RUNS)
-                .where(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING | {RunStatus.RUNNING}))
-                .values(
-                    status=RunStatus.CANCELLED,
-                    completed_at=now,
-                    lease_until=None,
-                    error_code="REPOSITORY_REMOVED",
-                    error_message="The repository was removed.",
-                )
-            )
+            identity = await lock_repository(connection, name)
+            changes = {"is_active": is_active, "paused_reason": paused_reason}
+            if not is_active:
+                unasked = RUNS.c.trigger.in_([RunTrigger.SCHEDULE, RunTrigger.WEBHOOK])
+                waiting = and_(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING), unasked)
+                await self._cancel(connection, waiting, "REPOSITORY_PAUSED", "The repository was paused.")
+            row = await _change(connection, identity, changes | {"updated_at": self._database.moment()})
+            await self._database.announce(connection, REGISTRATIONS)
+            return _record(row)
+
+    async def remove(self, name: str, *, by: Run | None = None) -> None:
+        """The repository and its manifest go, its history stays. Runs that wait or run are cancelled (but for the run
+        in whose name this is done, and which must still be its worker's): whoever executes one finds its lease lost at
+        the next write. Raises RepositoryNotFound."""
+        async with self._database.write() as connection:
+            identity = await lock_repository(connection, name)
+            active = and_(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING | {RunStatus.RUNNING}))
+            if by is not None:
+                await hold(connection, by)
+                active = and_(active, RUNS.c.id != by.id)
+            await self._cancel(connection, active, "REPOSITORY_REMOVED", "The repository was removed.")
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
+            await self._database.announce(connection, REGISTRATIONS)
+
+    async def _cancel(self, connection: AsyncConnection, which: ColumnElement[bool], code: str, message: str) -> None:
+        ending = {"status": RunStatus.CANCELLED, "completed_at": self._database.moment(), "lease_until": None}
+        await connection.execute(update(RUNS).where(which).values(**ending, error_code=code, error_message=message))
 
     # In the name of a run ------------------------------------------------------------------------------------------
 
@@ -231,9 +273,20 @@ class Repositories:
 
 async def lock_repository(connection: AsyncConnection, name: str) -> str:
     """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
-    identity = repository_id(name)
-    await _locked(connection, identity, name)
-    return identity
+    row = await _row_of(connection, name)
+    if row is None:
+        raise _not_found(name)
+    return str(row.id)
+
+
+async def lock_repository_by_id(connection: AsyncConnection, identity: str, shown: str) -> None:
+    """As `lock_repository`, where the name may be another one by now."""
+    await _locked(connection, identity, shown)
+
+
+async def _row_of(connection: AsyncConnection, name: str) -> Row[Any] | None:
+    query = select(REPOSITORIES).where(REPOSITORIES.c.name == storable(name)).with_for_update(key_share=True)
+    return (await connection.execute(query)).one_or_none()
 
 
 async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row[Any]:
@@ -264,6 +317,9 @@ def unregistered(registration: Registration) -> Repository:
         collection=registration.collection,
         cron_expression=registration.cron_expression,
         timezone=registration.timezone,
+        scheduled_since=now,
+        definition=registration.definition,
+        group_key=registration.group_key,
         is_active=True,
         paused_reason=None,
         last_sync_at=None,

@@ -86,6 +86,14 @@ class HeartbeatState:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """`counts` by status, without those that ended; `oldest_seconds`: how long the oldest due run has waited."""
+
+    counts: Mapping[str, int]
+    oldest_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunProblem:
     """A file that was skipped or failed: `reason` is a `Skip` value, `detail` a sentence for a person."""
 

@@ -1,4 +1,4 @@
-"""The tables. Queries use `REPOSITORIES`, `RUNS`, `PROBLEMS` and `FILES`; a change here needs a migration.
+"""The tables. Queries use `REPOSITORIES`, `RUNS` and so on below; a change here needs a migration.
 
 No foreign key leads from `sync_runs` to `repositories`: the history of a repository outlives it, hence the copied name.
 """
@@ -45,6 +45,9 @@ class RepositoryRow(_Base, table=True):
     collection: str = Field(sa_type=SafeText)
     cron_expression: str | None = Field(default=None, sa_type=SafeText)
     timezone: str = Field(sa_type=SafeText)
+    scheduled_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    definition: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
+    group_key: str | None = Field(default=None, sa_type=SafeText)
     is_active: bool = True
     paused_reason: str | None = Field(default=None, sa_type=SafeText)
     last_sync_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
@@ -94,6 +97,41 @@ class RunRow(_Base, table=True):
     error_message: str | None = Field(default=None, sa_type=SafeText)
 
 
+class AttemptRow(_Base, table=True):
+    """One worker's try at a run: the run's row shows the latest, the timeline of all stands here."""
+
+    __tablename__ = "run_attempts"
+
+    run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
+    attempt: int = Field(primary_key=True)
+    worker: str = Field(sa_type=SafeText)
+    started_at: datetime = Field(sa_type=UTCDateTime)
+    ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    outcome: str | None = Field(default=None, sa_type=SafeText)
+    files_processed: int = 0
+    files_deleted: int = 0
+    files_skipped: int = 0
+    chunks_embedded: int = 0
+    chunks_reused: int = 0
+    error_code: str | None = Field(default=None, sa_type=SafeText)
+    error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
+class GroupRow(_Base, table=True):
+    """A group of projects that register themselves: when it was looked through, when it is due, and who does it."""
+
+    __tablename__ = "project_groups"
+
+    key: str = Field(primary_key=True, sa_type=SafeText)
+    due_at: datetime = Field(sa_type=UTCDateTime)
+    worker: str | None = Field(default=None, sa_type=SafeText)
+    lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    checked_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    projects: int = 0
+    error_code: str | None = Field(default=None, sa_type=SafeText)
+    error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
 class ProblemRow(_Base, table=True):
     """A file that a run skipped or failed on. `path` is `path_key` of its path."""
 
@@ -133,6 +171,8 @@ REPOSITORIES = _table(RepositoryRow)
 RUNS = _table(RunRow)
 PROBLEMS = _table(ProblemRow)
 FILES = _table(FileRow)
+ATTEMPTS = _table(AttemptRow)
+GROUPS = _table(GroupRow)
 
 
 def _unique_while(name: str, status: RunStatus) -> None:
@@ -149,3 +189,4 @@ Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=Tr
 Index("ix_sync_runs_newest", RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 Index("ix_sync_runs_repository_newest", RUNS.c.repository_id, RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 Index("ix_sync_runs_status", RUNS.c.status, RUNS.c.not_before)
+Index("ix_repositories_group_key", REPOSITORIES.c.group_key)

@@ -1,0 +1,99 @@
+"""The attempts of a run, one row each: what the run's own row shows of the latest is kept here of all."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import case, func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from reposync.store.database import Database
+from reposync.store.fence import Attempt
+from reposync.store.run import RunFigures
+from reposync.store.tables import ATTEMPTS
+
+LOST, RELEASED, YIELDED = "lost", "released", "yielded"
+"""Outcomes of an attempt that are no status of a run: its worker vanished; it handed the run back because it was told
+to stop; it let others go first. Otherwise an attempt's outcome is the status that it gave the run."""
+
+_COUNTS = tuple(each.name for each in fields(RunFigures) if not each.name.startswith("commit_"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunAttempt:
+    """`outcome` and `ended_at` are None while it goes on. The figures are of this attempt alone."""
+
+    attempt: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime | None
+    outcome: str | None
+    files_processed: int
+    files_deleted: int
+    files_skipped: int
+    chunks_embedded: int
+    chunks_reused: int
+    error_code: str | None
+    error_message: str | None
+
+
+async def begin_attempt(connection: AsyncConnection, run: Any) -> None:
+    """`run` was just claimed: a row of `sync_runs`. An attempt before it that never ended was lost."""
+    ending = {"outcome": LOST, "ended_at": run.started_at}
+    earlier = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.ended_at.is_(None))
+    await connection.execute(earlier.values(**ending))
+    await connection.execute(
+        ATTEMPTS.insert().values(
+            run_id=run.id,
+            attempt=run.attempt,
+            worker=run.worker,
+            started_at=run.started_at,
+            **dict.fromkeys(_COUNTS, 0),
+        )
+    )
+
+
+async def note_figures(connection: AsyncConnection, run: Attempt, figures: RunFigures) -> None:
+    """What the attempt did so far: if its worker dies, this is all that is known of it."""
+    await connection.execute(update(ATTEMPTS).where(_is(run)).values(**_counts(figures)))
+
+
+async def end_attempt(
+    connection: AsyncConnection,
+    database: Database,
+    run: Attempt,
+    outcome: str,
+    figures: RunFigures | None,
+    error_code: str | None = None,
+    error_message: str | None = None,
+) -> dict[str, int]:
+    """Returns the counts of all attempts of the run together. `figures` None: what was noted before holds."""
+    ending = {"outcome": outcome, "ended_at": database.moment(), "error_code": error_code}
+    counts = _counts(figures) if figures is not None else {}
+    await connection.execute(update(ATTEMPTS).where(_is(run)).values(**ending, **counts, error_message=error_message))
+    totals = select(*(func.coalesce(func.sum(ATTEMPTS.c[name]), 0).label(name) for name in _COUNTS))
+    row = (await connection.execute(totals.where(ATTEMPTS.c.run_id == run.id))).one()
+    return {name: int(getattr(row, name)) for name in _COUNTS}
+
+
+async def lose_attempt(connection: AsyncConnection, run_id: str, attempt: int, now: datetime) -> None:
+    lost = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id, ATTEMPTS.c.attempt == attempt)
+    outcome = case((ATTEMPTS.c.outcome.is_(None), LOST), else_=ATTEMPTS.c.outcome)
+    await connection.execute(lost.values(outcome=outcome, ended_at=func.coalesce(ATTEMPTS.c.ended_at, now)))
+
+
+async def attempts_of(connection: AsyncConnection, run_id: str) -> list[RunAttempt]:
+    """The first one first."""
+    columns = [ATTEMPTS.c[each.name] for each in fields(RunAttempt)]
+    query = select(*columns).where(ATTEMPTS.c.run_id == run_id).order_by(ATTEMPTS.c.attempt)
+    return [RunAttempt(**row._mapping) for row in await connection.execute(query)]
+
+
+def _is(run: Attempt) -> Any:
+    return (ATTEMPTS.c.run_id == run.id) & (ATTEMPTS.c.attempt == run.attempt)
+
+
+def _counts(figures: RunFigures) -> dict[str, int]:
+    return {name: number for name, number in asdict(figures).items() if name in _COUNTS}

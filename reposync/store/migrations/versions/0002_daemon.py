@@ -1,0 +1,49 @@
+"""What the daemon needs: schedules that know since when they hold, attempts one by one, groups of projects."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+FIGURES = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
+
+
+def _moment(name: str, *, nullable: bool = False) -> sa.Column[object]:
+    return sa.Column(name, sa.DateTime(timezone=True), nullable=nullable)
+
+
+def upgrade() -> None:
+    # None may be required: pods of the version before register repositories without them during a rolling update.
+    op.add_column("repositories", _moment("scheduled_since", nullable=True))
+    op.add_column("repositories", sa.Column("definition", sa.JSON))
+    op.add_column("repositories", sa.Column("group_key", sa.Text))
+    op.create_index("ix_repositories_group_key", "repositories", ["group_key"])
+    op.create_table(
+        "run_attempts",
+        sa.Column("run_id", sa.Text, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("worker", sa.Text, nullable=False),
+        _moment("started_at"),
+        _moment("ended_at", nullable=True),
+        sa.Column("outcome", sa.Text),
+        *(sa.Column(name, sa.Integer, nullable=False) for name in FIGURES),
+        sa.Column("error_code", sa.Text),
+        sa.Column("error_message", sa.Text),
+        sa.PrimaryKeyConstraint("run_id", "attempt", name="pk_run_attempts"),
+        sa.ForeignKeyConstraint(["run_id"], ["sync_runs.id"], name="fk_run_attempts_run_id", ondelete="CASCADE"),
+    )
+    op.create_table(
+        "project_groups",
+        sa.Column("key", sa.Text, nullable=False),
+        _moment("due_at"),
+        sa.Column("worker", sa.Text),
+        _moment("lease_until", nullable=True),
+        _moment("checked_at", nullable=True),
+        sa.Column("projects", sa.Integer, nullable=False),
+        sa.Column("error_code", sa.Text),
+        sa.Column("error_message", sa.Text),
+        sa.PrimaryKeyConstraint("key", name="pk_project_groups"),
+    )
