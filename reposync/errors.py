@@ -210,6 +210,21 @@ class LockLost(RepoSyncError):
     retryable = True
 
 
+class LockNotFound(UsageError):
+    """Nobody holds the lock of that repository."""
+
+    code = "LOCK_NOT_FOUND"
+    status = 404
+
+
+class RedisUnavailable(RepoSyncError):
+    """Redis cannot be reached, or does not do what it is asked. Syncs go on without it."""
+
+    code = "REDIS_UNAVAILABLE"
+    status = 503
+    retryable = True
+
+
 class RunCancelled(RepoSyncError):
     """Somebody asked for this run to end."""
 

@@ -82,6 +82,17 @@ def ago(when: datetime | None, now: datetime | None = None) -> str:
     return f"{max(seconds, 0)} s ago"
 
 
+def until(when: datetime | None, now: datetime | None = None) -> str:
+    """How long until then: `in 12 s`, `in 3 h`, `now`; a dash for never."""
+    if when is None:
+        return "-"
+    seconds = int((when - (now or datetime.now(UTC))).total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            return f"in {seconds // size} {unit}"
+    return "now"
+
+
 def duration(seconds: float | None) -> str:
     """`0.24 s`, `41 s`, `3 min 12 s`, `2 h 5 min`; a dash where there is none yet."""
     if seconds is None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.output import ago, json_option, print_json, short, visible
-from reposync.cli.startup import run_async
+from reposync.cli.output import ago, json_option, print_json, run_json, short, until, visible
+from reposync.cli.startup import configuration, run_async
 
 if TYPE_CHECKING:
     from reposync.scheduling.overview import Overview
+    from reposync.store.run import Run
+
+WIDE = 200
 
 
 @click.group()
 def repos() -> None:
-    """List and show the registered repositories."""
+    """The registered repositories: list, show, add, remove, pause, resume."""
 
 
 @repos.command("list")
@@ -46,6 +50,103 @@ def show(name: str, as_json: bool) -> None:
         click.echo(f"{key + ':':<14}{value}")
 
 
+@repos.command()
+@click.argument("name")
+@click.option("--gitlab", metavar="SERVER", help="Name of a GitLab server in the registry file; with --project.")
+@click.option("--project", metavar="GROUP/PROJECT", help="Path of the project on that server.")
+@click.option("--git", metavar="URL", help="https:// address of a git repository that anybody may read.")
+@click.option("--path", metavar="FOLDER", help="A git repository on this machine.")
+@click.option("--branch", metavar="BRANCH", help="The default branch where left out.")
+@click.option("--schedule", metavar="CRON", help="Crontab, @daily, or words such as 'every 6 hours'.")
+@click.option("--timezone", metavar="ZONE", help="IANA time zone of the schedule.")
+@click.option("--collection", metavar="NAME", help="Qdrant collection.")
+@click.option("--include", metavar="PATTERN", multiple=True, help="Only files of these gitignore patterns.")
+@click.option("--exclude", metavar="PATTERN", multiple=True, help="No files of these gitignore patterns.")
+@json_option
+def add(name: str, as_json: bool, **said: Any) -> None:
+    """Register the repository NAME beside those of the registry file. A running `serve` syncs it within seconds."""
+    told = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items() if value}
+    overview = run_async(_add({"name": name, **told}))
+    if as_json:
+        print_json(overview.as_json())
+    else:
+        click.echo(f"{visible(name)}: registered, {overview.schedule}, next due {until(overview.next_due_at)}")
+
+
+@repos.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def remove(name: str, yes: bool, as_json: bool) -> None:
+    """Remove the repository NAME with everything that is indexed of it. Its history stays."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(f"Remove {visible(name)} and its index?", abort=True, err=True)
+    run = run_async(_remove(name))
+    if as_json:
+        print_json(run_json(run))
+    elif run.status == "completed":
+        click.echo(f"{visible(name)}: removed, with {run.files_deleted:,} indexed files")
+    else:
+        click.echo(f"{visible(name)}: {run.status}: {visible(run.error_message or '')}")
+    if run.status != "completed":
+        sys.exit(1)
+
+
+@repos.command()
+@click.argument("name")
+@click.option("--reason", default="Paused by command.", show_default=True, help="Shown to whoever asks why.")
+@json_option
+def pause(name: str, reason: str, as_json: bool) -> None:
+    """Stop the schedule of the repository NAME. What runs goes on, and `sync` still works."""
+    _print_state(run_async(_switch(name, reason)), as_json)
+
+
+@repos.command()
+@click.argument("name")
+@json_option
+def resume(name: str, as_json: bool) -> None:
+    """Let the schedule of the repository NAME go on."""
+    _print_state(run_async(_switch(name, None)), as_json)
+
+
+def _print_state(overview: Overview, as_json: bool) -> None:
+    if as_json:
+        print_json(overview.as_json())
+        return
+    due = f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
+    click.echo(f"{visible(overview.name)}: {overview.state}{due}")
+
+
+async def _add(definition: dict[str, Any]) -> Overview:
+    from reposync.config.configuration import Configuration
+    from reposync.scheduling.application import open_application
+    from reposync.scheduling.overview import named, overviews
+    from reposync.scheduling.registering import add_repository
+
+    async with open_application(Configuration.load()) as app:
+        row = await add_repository(app, definition)
+        return named(await overviews(app.catalog, app.repositories, app.manifests, app.runs), row.name)
+
+
+async def _remove(name: str) -> Run:
+    from reposync.scheduling.application import open_application
+    from reposync.scheduling.registering import remove_repository
+
+    async with open_application(configuration()) as app:
+        return await remove_repository(app, name)
+
+
+async def _switch(name: str, reason: str | None) -> Overview:
+    from reposync.config.configuration import Configuration
+    from reposync.scheduling.application import open_application
+    from reposync.scheduling.overview import named, overviews
+    from reposync.scheduling.registering import pause_repository, resume_repository
+
+    async with open_application(Configuration.load()) as app:
+        row = await (pause_repository(app, name, reason) if reason else resume_repository(app, name))
+        return named(await overviews(app.catalog, app.repositories, app.manifests, app.runs), row.name)
+
+
 async def _load() -> list[Overview]:
     from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
@@ -61,7 +162,7 @@ def _print_table(overviews: list[Overview]) -> None:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("name", "source", "schedule", "last sync", "commit"):
+    for title in ("name", "source", "state", "schedule", "next due", "last sync", "commit"):
         table.add_column(title, overflow="fold")
     for title in ("files", "chunks"):
         table.add_column(title, justify="right")
@@ -70,15 +171,20 @@ def _print_table(overviews: list[Overview]) -> None:
         table.add_row(
             Text(visible(each.name)),
             Text(visible(each.location)),
+            each.state,
             each.schedule or "by hand",
+            until(each.next_due_at),
             ago(each.last_sync_at),
             short(each.last_commit),
             f"{each.files:,}",
             f"{each.chunks:,}",
             each.last_status or "-",
         )
-    console = Console()
-    console.print(table, width=None if console.is_terminal else 200)
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        # Piped somewhere, a table must not be folded at the width of a terminal that is not there.
+        console = Console(highlight=False, width=WIDE)
+    console.print(table)
 
 
 def _lines(each: Overview) -> list[tuple[str, Any]]:
@@ -88,6 +194,8 @@ def _lines(each: Overview) -> list[tuple[str, Any]]:
         ("branch", visible(each.branch) if each.branch else "the default branch"),
         ("collection", each.collection),
         ("schedule", each.schedule or "by hand"),
+        ("state", each.state + (f": {visible(each.paused_reason)}" if each.paused_reason else "")),
+        ("next due", f"{each.next_due_at:%Y-%m-%d %H:%M:%S} UTC" if each.next_due_at else "-"),
         ("last sync", ago(each.last_sync_at)),
         ("commit", each.last_commit or "-"),
         ("files", f"{each.files:,} indexed, {each.skipped:,} skipped"),

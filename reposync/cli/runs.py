@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,12 +12,15 @@ from reposync.cli.output import ago, duration, json_option, print_json, run_json
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
-    from reposync.store.runs import Run, RunProblem
+    from reposync.store.runs import Run, RunAttempt, RunProblem
+
+# A tick that was noticed so many seconds late is worth a word.
+LATE = 5.0
 
 
 @click.group()
 def runs() -> None:
-    """Show one run with its problems, or cancel it."""
+    """One run: show it with its problems, cancel, retry or approve it."""
 
 
 @runs.command()
@@ -27,12 +31,17 @@ def runs() -> None:
 @json_option
 def show(run_id: str, limit: int, as_json: bool) -> None:
     """Everything about the run ID (a unique beginning will do), and the files that it skipped, with the reason."""
-    run, problems, counts = run_async(_load(run_id, limit))
+    run, attempts, problems, counts = run_async(_load(run_id, limit))
     if as_json:
-        print_json({**run_json(run), "problems": [asdict(each) for each in problems], "problem_counts": counts})
+        more = {"problems": [asdict(each) for each in problems], "problem_counts": counts}
+        print_json({**run_json(run), "attempts": [asdict(each) for each in attempts], **more})
         return
     for name, value in _lines(run):
         click.echo(f"{name + ':':<12}{value}")
+    if len(attempts) > 1:
+        click.echo("\nattempts:")
+        for each in attempts:
+            click.echo(f"  {_attempt_line(each)}")
     if counts:
         click.echo("\nskipped:")
     for problem in problems:
@@ -47,12 +56,44 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
 @json_option
 def cancel(run_id: str, as_json: bool) -> None:
     """Ask the run ID to end. What it stored stays, and the next run goes on from there."""
-    run = run_async(_cancel(run_id))
+    run = run_async(_ask(run_id, "cancel"))
     if as_json:
         print_json(run_json(run))
     else:
         waits = run.status == "running"
         click.echo(f"{run.id}: {'asked to end' if waits else run.status}")
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@json_option
+def retry(run_id: str, as_json: bool) -> None:
+    """Send the run ID, which failed or was cancelled, back into the queue."""
+    _said(run_async(_ask(run_id, "retry")), as_json)
+
+
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@json_option
+def approve(run_id: str, as_json: bool) -> None:
+    """Allow the blocked run ID what it stopped at (the deletion of most of an index), and queue it again."""
+    _said(run_async(_ask(run_id, "approve")), as_json)
+
+
+def _said(run: Run, as_json: bool) -> None:
+    if as_json:
+        print_json(run_json(run))
+        return
+    click.echo(f"{run.id}: {run.status}")
+    click.echo("  A running `reposync serve` executes it, or the next `reposync sync`.", err=True)
+
+
+def _attempt_line(attempt: RunAttempt) -> str:
+    ended = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
+    figures = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
+    why = f"  {attempt.error_code}: {visible(attempt.error_message or '')}" if attempt.error_code else ""
+    told = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
+    return f"{told}  {duration(ended):<9} {visible(attempt.worker)}  {figures}{why}"
 
 
 def _lines(run: Run) -> list[tuple[str, Any]]:
@@ -62,6 +103,7 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
         ("status", run.status),
         ("trigger", run.trigger),
         ("queued", f"{run.queued_at:%Y-%m-%d %H:%M:%S} UTC ({ago(run.queued_at)})"),
+        *([("tick", _tick(run))] if run.scheduled_for else []),
         ("took", duration(run.duration_seconds)),
         ("attempt", f"{run.attempt} of {run.max_attempts}"),
         ("worker", run.worker or "-"),
@@ -74,20 +116,32 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
     return lines
 
 
-async def _load(run_id: str, limit: int) -> tuple[Run, list[RunProblem], dict[str, int]]:
+def _tick(run: Run) -> str:
+    assert run.scheduled_for is not None  # noqa: S101 - the caller looked
+    late = (run.queued_at - run.scheduled_for).total_seconds()
+    return f"{run.scheduled_for:%Y-%m-%d %H:%M:%S} UTC" + (f", noticed {duration(late)} late" if late >= LATE else "")
+
+
+async def _load(run_id: str, limit: int) -> tuple[Run, list[RunAttempt], list[RunProblem], dict[str, int]]:
     from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
     async with open_state() as database:
         log = Runs(database)
         run = await log.get(run_id)
-        return run, await log.problems(run.id, limit=limit), await log.count_problems(run.id)
+        problems = await log.problems(run.id, limit=limit)
+        return run, await log.attempts(run.id), problems, await log.count_problems(run.id)
 
 
-async def _cancel(run_id: str) -> Run:
+async def _ask(run_id: str, what: str) -> Run:
     from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
     async with open_state() as database:
         log = Runs(database)
-        return await log.request_cancel((await log.get(run_id)).id)
+        asked: dict[str, Callable[[str], Awaitable[Run]]] = {
+            "cancel": log.request_cancel,
+            "retry": log.retry,
+            "approve": log.approve,
+        }
+        return await asked[what]((await log.get(run_id)).id)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
@@ -20,6 +22,16 @@ class Configuration:
         """Raises ConfigError, with every problem of the file at once."""
         settings = settings or Settings.from_environment()
         return cls(settings, load_registry(settings.config_path).registry)
+
+    def secrets(self) -> Iterator[str]:
+        """Everything that must never be shown, in no order."""
+        settings, registry = self.settings, self.registry
+        held = [settings.qdrant_api_key, registry.qdrant.api_key, registry.embedding.api_key, *settings.api_tokens]
+        held += [server.token for server in registry.gitlab] + [each.password for each in registry.repositories]
+        yield from (secret.get_secret_value() for secret in held if secret is not None)
+        for url in (settings.database_url, settings.redis_url):
+            if url and (password := urlsplit(url).password):
+                yield unquote(password)
 
     @property
     def qdrant(self) -> QdrantConfig:

@@ -31,7 +31,7 @@ def contradictions(registry: Any) -> Iterator[Contradiction]:
     """What does not fit together in a registry as read, or made of models."""
     yield from _repeated(registry, "gitlab", "name", lambda server: _get(server, "name"))
     yield from _repeated(registry, "repositories", "name", lambda repository: _get(repository, "name"))
-    yield from _repeated(registry, "groups", "group", lambda group: (_get(group, "gitlab"), _get(group, "group")))
+    yield from _repeated(registry, "groups", "group", lambda group: _place_of_group(registry, group))
     yield from _unknown_servers(registry)
     yield from _overlaps(registry)
 
@@ -48,6 +48,17 @@ def _repeated(registry: Any, section: str, key: str, identity: Callable[[Any], H
             yield Contradiction((section, index, key), message, (section, first, key))
 
 
+def _place_of_group(registry: Any, group: Any) -> tuple[Any, Any]:
+    """Where the group is: one server may be listed under two names, and GitLab's paths know no case."""
+    server, path = _get(group, "gitlab"), _get(group, "group")
+    for _, each in _entries(registry, "gitlab"):
+        url = _get(each, "url")
+        if isinstance(url, str) and isinstance(server, str) and _get(each, "name") == server:
+            server = str(url).rstrip("/")
+            break
+    return server, path.lower() if isinstance(path, str) else path
+
+
 def _unknown_servers(registry: Any) -> Iterator[Contradiction]:
     names = [_get(server, "name") for _, server in _entries(registry, "gitlab")]
     known = {name for name in names if isinstance(name, str)}
@@ -61,8 +72,9 @@ def _unknown_servers(registry: Any) -> Iterator[Contradiction]:
 
 def _overlaps(registry: Any) -> Iterator[Contradiction]:
     defaults = _get(_get(registry, "defaults"), "chunk")
-    for index, repository in _entries(registry, "repositories"):
-        chunk = _get(repository, "chunk")
+    entries = [(section, *each) for section in ("repositories", "groups") for each in _entries(registry, section)]
+    for section, index, entry in entries:
+        chunk = _get(entry, "chunk")
         if chunk is None:
             continue
         size = _number(chunk, "size", _number(defaults, "size", DEFAULT_CHUNK_SIZE))
@@ -72,7 +84,7 @@ def _overlaps(registry: Any) -> Iterator[Contradiction]:
             inherited = None in (_get(chunk, "size"), _get(chunk, "overlap"))
             message = f"overlap must be below size: {overlap} is not below {size}"
             message += " (the other comes from the defaults)" if inherited else ""
-            yield Contradiction(("repositories", index, "chunk", key), message)
+            yield Contradiction((section, index, "chunk", key), message)
 
 
 def _entries(registry: Any, section: str) -> Iterator[tuple[int, Any]]:

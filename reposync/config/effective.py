@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from reposync.config.loading import LoadedRegistry
-from reposync.config.registry import ResolvedRepository
+from reposync.config.loading import LoadedRegistry, checked_repository
+from reposync.config.registry import Group, Registry, ResolvedRepository
+from reposync.config.schedule import Schedule
 from reposync.config.settings import Settings
 
 MASK = "***"
@@ -29,9 +30,10 @@ def effective(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
         },
         "gitlab": [_masked(server.model_dump()) for server in registry.gitlab],
         "repositories": [_repository(repository) for repository in registry.resolved()],
-        "groups": [_masked(group.model_dump()) for group in registry.groups],
+        "groups": [_group(registry, group) for group in registry.groups],
         "embedding": _masked(registry.embedding.model_dump()),
         "qdrant": _masked(registry.qdrant.model_dump()),
+        "daemon": registry.daemon.model_dump(),
     }
 
 
@@ -41,12 +43,38 @@ def without_password(url: str) -> str:
     return re.sub(r"([?&][^=&]*password[^=&]*=)[^&]*", rf"\1{MASK}", masked, flags=re.IGNORECASE)
 
 
+def _group(registry: Registry, group: Group) -> dict[str, Any]:
+    """With what any of its projects gets; their files are chosen by the defaults' patterns."""
+    project = checked_repository(registry, group.definition("any", "any/any"))
+    discover = Schedule.parse(group.discover, project.schedule.timezone)
+    return {
+        "gitlab": group.gitlab,
+        "group": group.group,
+        "include": list(group.include),
+        "exclude": list(group.exclude),
+        "archived": group.archived,
+        "discover": discover.cron,
+        "discovery": discover.words(),
+        **_common(project),
+    }
+
+
 def _repository(repository: ResolvedRepository) -> dict[str, Any]:
-    schedule = repository.schedule
     return {
         "name": repository.name,
         "location": repository.location,
         "branch": repository.branch,
+        **_common(repository),
+        "include": list(repository.include),
+        "exclude": list(repository.exclude),
+        "username": repository.username,
+        "password": MASK if repository.password else None,
+    }
+
+
+def _common(repository: ResolvedRepository) -> dict[str, Any]:
+    schedule = repository.schedule
+    return {
         "cron_expression": schedule.cron,
         "timezone": schedule.timezone,
         "schedule": schedule.words(),
@@ -54,10 +82,6 @@ def _repository(repository: ResolvedRepository) -> dict[str, Any]:
         "chunk_size": repository.chunk_size,
         "chunk_overlap": repository.chunk_overlap,
         "max_file_bytes": repository.max_file_bytes,
-        "include": list(repository.include),
-        "exclude": list(repository.exclude),
-        "username": repository.username,
-        "password": MASK if repository.password else None,
     }
 
 

@@ -258,12 +258,12 @@ LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, w
 ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), _SOME]
 Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), _SOME]
 
-_WHOLE, _DECIMAL = BeforeValidator(_whole), BeforeValidator(_decimal)
-ChunkSize = Annotated[int, Field(ge=SMALLEST_CHUNK, le=50_000), _WHOLE]
-ChunkOverlap = Annotated[int, Field(ge=0, lt=50_000), _WHOLE]
-FileBytes = Annotated[int, Field(ge=1, le=100_000_000), _WHOLE]
-Count = Annotated[int, Field(ge=1, le=10_000), _WHOLE]
-Dimensions = Annotated[int, Field(ge=1, le=65_536), _WHOLE]
-WindowChars = Annotated[int, Field(ge=100, le=1_000_000), _WHOLE]
-Seconds = Annotated[float, Field(gt=0, le=3600), _DECIMAL]
+WHOLE, DECIMAL = BeforeValidator(_whole), BeforeValidator(_decimal)
+ChunkSize = Annotated[int, Field(ge=SMALLEST_CHUNK, le=50_000), WHOLE]
+ChunkOverlap = Annotated[int, Field(ge=0, lt=50_000), WHOLE]
+FileBytes = Annotated[int, Field(ge=1, le=100_000_000), WHOLE]
+Count = Annotated[int, Field(ge=1, le=10_000), WHOLE]
+Dimensions = Annotated[int, Field(ge=1, le=65_536), WHOLE]
+WindowChars = Annotated[int, Field(ge=100, le=1_000_000), WHOLE]
+Seconds = Annotated[float, Field(gt=0, le=3600), DECIMAL]
 Flag = Annotated[bool, BeforeValidator(_flag)]

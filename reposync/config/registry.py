@@ -21,6 +21,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from reposync.config import fields
 from reposync.config.addresses import split_credentials
 from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZE, contradictions
+from reposync.config.daemon import DaemonConfig
 from reposync.config.fields import Listing, Maybe, Unfit
 from reposync.config.schedule import Schedule
 from reposync.config.section import Section
@@ -137,12 +138,30 @@ class Repository(Section):
 
 
 class Group(Section):
-    """All projects of a GitLab group and its subgroups whose paths fit."""
+    """All projects of a GitLab group and its subgroups whose paths fit. They register themselves."""
 
     gitlab: fields.Name = Field(description="Name of the GitLab server.")
     group: fields.Group = Field(description="Path of the group.")
     include: Listing[fields.Glob] = Field((), description="Gitignore patterns of project paths; only these, if any.")
     exclude: Listing[fields.Glob] = Field((), description="Gitignore patterns of project paths that are left out.")
+    archived: fields.Flag = Field(False, description="Whether archived projects are registered too.")
+    discover: fields.ScheduleText = Field(
+        "*/30 * * * *", description="When to look for new, moved and vanished projects; read in the group's time zone."
+    )
+    schedule: Maybe[fields.ScheduleText] = Field(None, description="When each of the projects is synced.")
+    timezone: Maybe[fields.Timezone] = Field(None, description="IANA time zone of both schedules.")
+    collection: Maybe[fields.Collection] = Field(None, description="Qdrant collection of the projects.")
+    chunk: ChunkOverride | None = Field(None, description="How files of the projects are cut.")
+    max_file_bytes: Maybe[fields.FileBytes] = Field(None, description="Larger files of the projects are skipped.")
+
+    def definition(self, name: str, project: str) -> dict[str, Any]:
+        """The entry that a project of this group would have under `repositories`: plain values, ready for JSON. What
+        the group does not say is left to the defaults of the day."""
+        said = self.model_dump(include={"schedule", "timezone", "collection", "chunk", "max_file_bytes"})
+        if said["chunk"] is not None:
+            said["chunk"] = {key: value for key, value in said["chunk"].items() if value is not None}
+        kept = {key: value for key, value in said.items() if value is not None and value != {}}
+        return {"name": name, "gitlab": self.gitlab, "project": project, **kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +196,7 @@ class Registry(Section):
     groups: Listing[Group] = ()
     embedding: fields.OrDefaults[EmbeddingConfig] = EmbeddingConfig()
     qdrant: fields.OrDefaults[QdrantConfig] = QdrantConfig()
+    daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
 
     @model_validator(mode="wrap")
     @classmethod

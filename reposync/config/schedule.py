@@ -27,11 +27,12 @@ _SHORTHANDS = {
     "annually": "0 0 1 1 *",
 }
 _DAYS = {"day": "*", "weekday": "1-5", "weekend": "0,6"} | {day.lower(): str(n) for n, day in enumerate(WEEKDAYS)}
-_UNITS = {"minute": 60, "hour": 24}
+_UNITS = {"second": 60, "minute": 60, "hour": 24}
 # Samoa skipped a whole day in 2011.
 _LARGEST_CHANGE = timedelta(hours=25)
 # From 29 February 2096 to that of 2104.
 _LONGEST_PAUSE_DAYS = 366 * 8 + 2
+_SPANS = tuple(timedelta(days=days) for days in (1 / 24, 1, 31, 366, _LONGEST_PAUSE_DAYS))
 _EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
 
 
@@ -49,24 +50,28 @@ class Schedule:
 
     crontab: Crontab
     timezone: str
+    seconds: int | None = None
+    """Every so many seconds (a divisor of 60), which no crontab can say: for trying things out. Then `crontab` is every
+    minute."""
 
     @classmethod
     def parse(cls, text: str, timezone: str = "UTC") -> Schedule:
         """Read five crontab fields (0 and 7 are Sunday), `@hourly` and its like, or words. Raises ScheduleError."""
         zone(timezone)
         try:
-            return cls(_crontab(text), timezone)
+            seconds = _seconds(text)
+            return cls(_crontab(text if seconds is None else "* * * * *"), timezone, seconds)
         except ValueError as error:
             raise ScheduleError(f"schedule {text[:100]!r}: {error}") from None
 
     @property
     def cron(self) -> str:
-        """The five crontab fields in normal form."""
-        return self.crontab.text
+        """The five crontab fields in normal form; `@every 5s` where seconds are meant."""
+        return self.crontab.text if self.seconds is None else f"@every {self.seconds}s"
 
     def words(self) -> str:
         """In English, with the time zone where it is not UTC."""
-        words = self.crontab.words()
+        words = self.crontab.words() if self.seconds is None else _seconds_words(self.seconds)
         return words if self.timezone == "UTC" else f"{words} ({self.timezone})"
 
     def trigger(self) -> ScheduleTrigger:
@@ -82,7 +87,7 @@ class Schedule:
             day_of_week="*" if len(self.crontab.weekdays) == 7 else weekdays,
             hour=_values(self.crontab.hours, 24),
             minute=_values(self.crontab.minutes, 60),
-            second=0,
+            second=0 if self.seconds is None else f"*/{self.seconds}",
             timezone=zone(self.timezone),
         )
 
@@ -91,6 +96,8 @@ class Schedule:
         if moment.tzinfo is None:
             raise ValueError("a moment without a time zone")
         here, moment = zone(self.timezone), moment.astimezone(UTC)
+        if self.seconds is not None:
+            return datetime.fromtimestamp((int(moment.timestamp()) // self.seconds + 1) * self.seconds, UTC)
         found: datetime | None = None
         last = datetime.max
         for wall in self._walls(_wall(moment, here) - _disorder(moment, here)):
@@ -102,6 +109,19 @@ class Schedule:
         if found is None:
             raise ScheduleError(f"schedule `{self.cron}` has no tick after {moment.isoformat()}")
         return found
+
+    def last_before(self, moment: datetime, since: datetime) -> datetime | None:
+        """The last tick after `since` that is not after `moment`, in UTC; None where there is none."""
+        # Looked for in ever longer spans before `moment`: a dense schedule has few ticks in the first, a sparse one few
+        # in any.
+        for span in _SPANS:
+            start = max(since, moment - span)
+            tick, last = self.next_after(start), None
+            while tick <= moment:
+                last, tick = tick, self.next_after(tick)
+            if last is not None or start == since:
+                return last
+        return None
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
         """What wall clocks show when it is time, in ascending order, from `start` on (without a time zone)."""
@@ -185,11 +205,27 @@ def _from_words(words: str) -> str:
     return f"{minute} {hour} * * {'*' if '*' in numbers else ','.join(numbers)}"
 
 
+def _seconds(text: str) -> int | None:
+    words = " ".join(text.lower().split())
+    match = re.fullmatch(r"every (?:([0-9]{1,4}) )?seconds?|@every ([0-9]{1,4})s", words)
+    if match is None:
+        return None
+    count = int(match[1] or match[2] or 1)
+    _every(count, "second")
+    return count
+
+
+def _seconds_words(count: int) -> str:
+    return "every second" if count == 1 else f"every {count} seconds"
+
+
 def _every(count: int, unit: str) -> str:
     span = _UNITS[unit]
     if count == 0 or (span % count and count != span):
         even = ", ".join(str(n) for n in range(1, span) if span % n == 0)
         raise ValueError(f"{count} {unit}s do not divide {span} evenly; take one of {even}, or write a crontab")
+    if unit == "second" and count == span:
+        raise ValueError("60 seconds are a minute; write `every minute`")
     if unit == "minute":
         return "* * * * *" if count == 1 else "0 * * * *" if count == span else f"*/{count} * * * *"
     return "0 * * * *" if count == 1 else "0 0 * * *" if count == span else f"0 */{count} * * *"

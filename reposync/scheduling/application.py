@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import SecretStr
 
@@ -17,7 +18,9 @@ from reposync.embedding.port import Embedder
 from reposync.embedding.settings import EmbedderConfig
 from reposync.errors import UsageError
 from reposync.scheduling.catalog import Catalog, Target
-from reposync.scheduling.execute import LEASE_SECONDS, execute
+from reposync.scheduling.execution import Execution, Terms
+from reposync.scheduling.locks import NoLocks, RunLocks
+from reposync.scheduling.observer import Observer
 from reposync.scheduling.presence import Presence
 from reposync.sources.factory import open_source
 from reposync.store.database import Database
@@ -48,6 +51,8 @@ class Application:
     runs: Runs
     catalog: Catalog
     presence: Presence
+    locks: RunLocks
+    observer: Observer
     resources: contextlib.AsyncExitStack
     _embedder: Embedder | None = None
     indexes: dict[str, Index] = field(default_factory=dict)
@@ -67,10 +72,15 @@ class Application:
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]
 
+    def adopt(self, configuration: Configuration) -> None:
+        """Go by another registry from now on; runs under way keep what they began with."""
+        self.configuration = configuration
+        self.catalog = Catalog(configuration.registry, self.repositories)
+
     @contextlib.asynccontextmanager
     async def parts(self, target: Target, row: Repository | None) -> AsyncGenerator[SyncParts, None]:
         """What a run of `target` works with; its source is closed at the end."""
-        source = open_source(target.source(row))
+        source = open_source(target.source(row), observer=self.observer)
         try:
             yield SyncParts(
                 source,
@@ -79,46 +89,62 @@ class Application:
                 self.repositories,
                 self.manifests,
                 self.runs,
+                await self._former_index(target, row),
             )
         finally:
             await source.close()
+
+    async def _former_index(self, target: Target, row: Repository | None) -> Index | None:
+        if row is None or row.indexed_collection in (None, target.repository.collection):
+            return None
+        former = self.index(row.indexed_collection)
+        return former if await former.spec() is not None else None
 
     async def sync(self, target: Target, *, full: bool, approved: bool, progress: RunProgress, watch: Watch) -> Run:
         """Queue a run of `target`, and execute it here, or follow it where another process does. Returns it as it
         ended. Raises LeaseLost, CancelledError."""
         # Opened before the run begins, whose duration is not to count the imports.
         self.index(target.repository.collection)
-        await self._leave_former_collection(target)
         row = await self.repositories.register(target.registration())
         run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved)
         while run.status not in FINAL:
-            claimed = await self._claim(row.id)
+            claimed = await self.claim(row.id)
             if claimed is None:
                 await asyncio.sleep(FOLLOW_SECONDS)
             else:
-                ended = await self._execute(target, claimed, progress, watch)
+                execution = self.execution(claimed, Terms(), progress)
+                ended = await self.execute(execution, target, watch)
                 if ended.id == run.id:
                     return ended
             run = await self.runs.get(run.id)
         return run
 
-    async def _leave_former_collection(self, target: Target) -> None:
-        """A repository that is configured to be in another collection now must not be found in the one before. Done
-        before the row names the new one: a process that dies in between does it again."""
-        rows = [row for row in await self.repositories.list() if row.name == target.name]
-        if rows and rows[0].collection != target.repository.collection:
-            former = self.index(rows[0].collection)
-            if await former.spec() is not None:
-                await former.remove_repository(rows[0].id)
+    def execution(self, run: Run, terms: Terms, progress: RunProgress | None = None) -> Execution:
+        """Of `run`, which this process has claimed."""
+        progress = progress or RunProgress()
+        return Execution(self.runs, run, locks=self.locks, progress=progress, terms=terms, observer=self.observer)
 
-    async def _claim(self, repository_id: str) -> Run | None:
+    async def execute(self, execution: Execution, target: Target, watch: Watch) -> Run:
+        """See `Execution.perform`."""
+        run = execution.run
+        row = await self.repositories.by_id(run.repository_id)
+        row = replace(row, collection=target.repository.collection)
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def make(lease: Lease) -> SyncRun:
+                parts = await stack.enter_async_context(self.parts(target, row))
+                return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress, watch=watch)
+
+            return await execution.perform(make)
+
+    async def claim(self, repository_id: str) -> Run | None:
         """The run of this repository that comes first: one that lost its worker, before one that waits. A worker that
         was killed on this machine is known to be gone, and its lease need not run out."""
         for run in await self.runs.active(repository_id):
             worker = run.worker if run.status is RunStatus.RUNNING else None
             if worker is not None and await asyncio.to_thread(self.presence.is_dead, worker):
                 await self.runs.expire(run)
-            if claimed := await self.runs.claim(self.presence.name, LEASE_SECONDS, run_id=run.id):
+            if claimed := await self.runs.claim(self.presence.name, Terms().lease_seconds, run_id=run.id):
                 return claimed
         return None
 
@@ -154,18 +180,17 @@ class Application:
         query = await make_query(self.embedder(), configured, text, repository, path_glob, language, limit)
         return await search_collections(list(specs), query)
 
-    async def _execute(self, target: Target, run: Run, progress: RunProgress, watch: Watch) -> Run:
-        row = await self.repositories.by_id(run.repository_id)
-        async with self.parts(target, row) as parts:
 
-            def make(lease: Lease) -> SyncRun:
-                return SyncRun(parts, target.settings(), row, run, lease, progress=progress, watch=watch)
-
-            return await execute(self.runs, run, make, progress=progress)
+def import_parts() -> None:
+    """What runs will need. Called in a thread: together these imports take seconds, and the event loop has none."""
+    for module in ("vectors.factory", "vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"):
+        importlib.import_module(f"reposync.{module}")
 
 
 @contextlib.asynccontextmanager
-async def open_application(configuration: Configuration) -> AsyncGenerator[Application, None]:
+async def open_application(
+    configuration: Configuration, observer: Observer | None = None
+) -> AsyncGenerator[Application, None]:
     """Open the database and bring its schema up to date. Raises StoreUnavailable."""
     settings = configuration.settings
     await asyncio.to_thread(make_state_dir, settings)
@@ -174,17 +199,35 @@ async def open_application(configuration: Configuration) -> AsyncGenerator[Appli
         resources.push_async_callback(database.close)
         await database.upgrade()
         presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
-        repositories = Repositories(database)
+        repositories, runs = Repositories(database), Runs(database)
+        observer = observer or Observer()
+        locks = _open_locks(configuration, runs, observer)
+        resources.push_async_callback(locks.close)
         yield Application(
             configuration,
             database,
             repositories,
             Manifests(database),
-            Runs(database),
+            runs,
             Catalog(configuration.registry, repositories),
             presence,
+            locks,
+            observer,
             resources,
         )
+
+
+def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) -> RunLocks:
+    url = configuration.settings.redis_url
+    if url is None:
+        return NoLocks()
+    # Imported where it is needed: the client takes 0.1 s.
+    from reposync.scheduling.redis_locks import RedisLocks, stale_by
+
+    daemon = configuration.registry.daemon
+    return RedisLocks.open(
+        url, watchdog_seconds=daemon.lock_watchdog_seconds, is_stale=stale_by(runs), observer=observer
+    )
 
 
 def embedder_config(registry: Registry) -> EmbedderConfig:

@@ -6,9 +6,10 @@ import asyncio
 import difflib
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from reposync.config.loading import checked_repository
@@ -28,6 +29,10 @@ class Target:
 
     repository: ResolvedRepository
     origin: str
+    is_scheduled: bool = True
+    """What was synced by hand once is not."""
+    definition: Mapping[str, Any] | None = None
+    group_key: str | None = None
 
     @property
     def name(self) -> str:
@@ -43,9 +48,10 @@ class Target:
             origin=self.origin,
             branch=each.branch,
             collection=each.collection,
-            # What was synced by hand once is not scheduled.
-            cron_expression=each.schedule.cron if self.origin == CONFIG else None,
+            cron_expression=each.schedule.cron if self.is_scheduled else None,
             timezone=each.schedule.timezone,
+            definition=self.definition,
+            group_key=self.group_key,
         )
 
     def settings(self) -> SyncSettings:
@@ -109,12 +115,15 @@ class Catalog:
         """The target of a registered row. Raises RepositoryNotFound for one that the configuration no longer has."""
         if row.name in self._configured:
             return Target(self._configured[row.name], CONFIG)
-        if row.origin != COMMAND:
+        if row.origin == CONFIG:
             raise RepositoryNotFound(
                 f"Repository {row.name!r} is no longer in the configuration.",
                 remedy="Its index and its history are kept; register it again to sync it.",
             )
-        return self._by_hand(row.name, row.location, row.source)
+        if row.definition is None:
+            return self._by_hand(row.name, row.location, row.source)
+        resolved = checked_repository(self._registry, row.definition)
+        return Target(resolved, row.origin, row.cron_expression is not None, row.definition, row.group_key)
 
     def _named(self, name: str, location: str, kind: str, rows: Sequence[Repository]) -> Target:
         """Two repositories of one name at different places both get in: the second is told apart by its place."""
@@ -124,8 +133,8 @@ class Catalog:
         return self._by_hand(name, location, kind)
 
     def _by_hand(self, name: str, location: str, kind: str) -> Target:
-        where = {"path": location} if kind == "path" else {"git": location}
-        return Target(checked_repository(self._registry, {"name": name, **where}), COMMAND)
+        definition = {"name": name, "path" if kind == "path" else "git": location}
+        return Target(checked_repository(self._registry, definition), COMMAND, False, definition)
 
     def _unknown(self, word: str, rows: Sequence[Repository]) -> RepositoryNotFound:
         near = difflib.get_close_matches(word, sorted({*self._configured, *(row.name for row in rows)}), n=1)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
+from reposync.config.schedule import Schedule
 from reposync.errors import RepositoryNotFound
 from reposync.scheduling.catalog import Catalog
-from reposync.store.manifest import Manifests, ManifestTotals
+from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Registration, Repositories, Repository
 from reposync.store.runs import Run, Runs
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`schedule` in words, None for what is synced by hand. `id` is None for what was never synced."""
+    """`schedule` in words, None for what is synced by hand. `id` is None for what was never synced. `state`: active,
+    paused (then there is a reason) or inactive (it left the registry). `next_due_at` is None where nothing is due."""
 
     name: str
     id: str | None
@@ -29,7 +31,10 @@ class Overview:
     cron_expression: str | None
     timezone: str
     schedule: str | None
+    state: str
     is_active: bool
+    paused_reason: str | None
+    next_due_at: datetime | None
     last_sync_at: datetime | None
     last_commit: str | None
     epoch: int
@@ -48,16 +53,16 @@ async def overviews(catalog: Catalog, repositories: Repositories, manifests: Man
     """Every repository of the configuration and of the database, by name."""
     configured = {target.name: target for target in catalog.configured()}
     rows = {row.name: row for row in await repositories.list()}
+    latest, counts = await runs.latest(), await manifests.counts()
+    now = datetime.now(UTC)
     found = []
     for name in sorted(configured.keys() | rows.keys()):
         target, row = configured.get(name), rows.get(name)
         said = target.registration() if target else row
         if said is None:
             continue
-        words = target.repository.schedule.words() if target else None
-        latest = (await runs.history(repository=name, limit=1))[:1] if row else []
-        totals = await manifests.totals(row.id) if row else ManifestTotals(0, 0, 0, 0, 0)
-        found.append(_overview(said, row, words, totals, latest[0] if latest else None))
+        known = row.id if row else ""
+        found.append(_overview(said, row, counts.get(known, ManifestCounts()), latest.get(known), now))
     return found
 
 
@@ -74,8 +79,11 @@ def named(overviews: Sequence[Overview], name: str) -> Overview:
 
 
 def _overview(
-    said: Registration | Repository, row: Repository | None, words: str | None, totals: ManifestTotals, run: Run | None
+    said: Registration | Repository, row: Repository | None, counts: ManifestCounts, run: Run | None, now: datetime
 ) -> Overview:
+    cron = said.cron_expression
+    schedule = Schedule.parse(cron, said.timezone) if cron else None
+    is_active, reason = (row.is_active, row.paused_reason) if row else (True, None)
     return Overview(
         name=said.name,
         id=row.id if row else None,
@@ -86,14 +94,17 @@ def _overview(
         collection=said.collection,
         cron_expression=said.cron_expression,
         timezone=said.timezone,
-        schedule=words,
-        is_active=row.is_active if row else True,
+        schedule=schedule.words() if schedule else None,
+        state="active" if is_active else "paused" if reason else "inactive",
+        is_active=is_active,
+        paused_reason=reason,
+        next_due_at=schedule.next_after(now) if schedule and is_active else None,
         last_sync_at=row.last_sync_at if row else None,
         last_commit=row.last_commit if row else None,
         epoch=row.epoch if row else 0,
-        files=totals.files,
-        skipped=totals.skipped,
-        chunks=totals.chunks,
+        files=counts.files,
+        skipped=counts.skipped,
+        chunks=counts.chunks,
         last_run=run.id if run else None,
         last_status=run.status if run else None,
         last_error=run.error_message if run else None,

@@ -6,12 +6,13 @@ from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, func, select, update
+from sqlalchemy import ColumnElement, Select, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.database import Database
 from reposync.store.fence import Attempt
 from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus
 from reposync.store.tables import ATTEMPTS
 
 LOST, RELEASED, YIELDED = "lost", "released", "yielded"
@@ -41,9 +42,7 @@ class RunAttempt:
 
 async def begin_attempt(connection: AsyncConnection, run: Any) -> None:
     """`run` was just claimed: a row of `sync_runs`. An attempt before it that never ended was lost."""
-    ending = {"outcome": LOST, "ended_at": run.started_at}
-    earlier = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.ended_at.is_(None))
-    await connection.execute(earlier.values(**ending))
+    await lose_attempt(connection, run.id, run.started_at)
     await connection.execute(
         ATTEMPTS.insert().values(
             run_id=run.id,
@@ -55,9 +54,17 @@ async def begin_attempt(connection: AsyncConnection, run: Any) -> None:
     )
 
 
-async def note_figures(connection: AsyncConnection, run: Attempt, figures: RunFigures) -> None:
-    """What the attempt did so far: if its worker dies, this is all that is known of it."""
+async def note_figures(connection: AsyncConnection, run: Attempt, figures: RunFigures) -> dict[str, int]:
+    """What the attempt did so far: if its worker dies, this is all that is known of it. Returns as `noted_figures`."""
     await connection.execute(update(ATTEMPTS).where(_is(run)).values(**_counts(figures)))
+    return await noted_figures(connection, run.id)
+
+
+async def noted_figures(connection: AsyncConnection, run_id: str) -> dict[str, int]:
+    """The counts of all attempts of the run together, which its own row repeats."""
+    totals = select(*(func.coalesce(func.sum(ATTEMPTS.c[name]), 0).label(name) for name in _COUNTS))
+    row = (await connection.execute(totals.where(ATTEMPTS.c.run_id == run_id))).one()
+    return {name: int(getattr(row, name)) for name in _COUNTS}
 
 
 async def end_attempt(
@@ -69,19 +76,25 @@ async def end_attempt(
     error_code: str | None = None,
     error_message: str | None = None,
 ) -> dict[str, int]:
-    """Returns the counts of all attempts of the run together. `figures` None: what was noted before holds."""
+    """Returns as `noted_figures`. `figures` None: what was noted before holds."""
     ending = {"outcome": outcome, "ended_at": database.moment(), "error_code": error_code}
     counts = _counts(figures) if figures is not None else {}
     await connection.execute(update(ATTEMPTS).where(_is(run)).values(**ending, **counts, error_message=error_message))
-    totals = select(*(func.coalesce(func.sum(ATTEMPTS.c[name]), 0).label(name) for name in _COUNTS))
-    row = (await connection.execute(totals.where(ATTEMPTS.c.run_id == run.id))).one()
-    return {name: int(getattr(row, name)) for name in _COUNTS}
+    return await noted_figures(connection, run.id)
 
 
-async def lose_attempt(connection: AsyncConnection, run_id: str, attempt: int, now: datetime) -> None:
-    lost = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id, ATTEMPTS.c.attempt == attempt)
-    outcome = case((ATTEMPTS.c.outcome.is_(None), LOST), else_=ATTEMPTS.c.outcome)
-    await connection.execute(lost.values(outcome=outcome, ended_at=func.coalesce(ATTEMPTS.c.ended_at, now)))
+async def lose_attempt(connection: AsyncConnection, run_id: str, now: datetime) -> None:
+    """The attempt that goes on, if there is one, has no worker any more."""
+    goes_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id, ATTEMPTS.c.ended_at.is_(None))
+    await connection.execute(goes_on.values(outcome=LOST, ended_at=now))
+
+
+async def break_off_attempts(
+    connection: AsyncConnection, runs: Select[tuple[str]], now: ColumnElement[datetime], **said: str
+) -> None:
+    """The attempts of these runs (by id) that go on are ended by somebody else's will."""
+    go_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id.in_(runs), ATTEMPTS.c.ended_at.is_(None))
+    await connection.execute(go_on.values(outcome=RunStatus.CANCELLED, ended_at=now, **said))
 
 
 async def attempts_of(connection: AsyncConnection, run_id: str) -> list[RunAttempt]:

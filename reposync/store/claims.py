@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, exists, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.store.attempts import begin_attempt, lose_attempt
+from reposync.store.attempts import begin_attempt, lose_attempt, noted_figures
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
 from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import RUNS
+from reposync.store.tables import RUNS, is_active, status_is
 
 MAX_ATTEMPTS = 3
 
@@ -54,7 +54,7 @@ def seconds_between(start: datetime | None, end: datetime) -> float:
 
 
 def _expired(now: ColumnElement[datetime]) -> ColumnElement[bool]:
-    return and_(RUNS.c.status == RunStatus.RUNNING, RUNS.c.lease_until < now)
+    return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until < now)
 
 
 def _hopeless() -> ColumnElement[bool]:
@@ -63,23 +63,26 @@ def _hopeless() -> ColumnElement[bool]:
 
 def _claimable(now: ColumnElement[datetime]) -> ColumnElement[bool]:
     other = RUNS.alias("other")
-    alone = ~exists().where(other.c.repository_id == RUNS.c.repository_id, other.c.status == RunStatus.RUNNING)
-    due = and_(RUNS.c.status.in_(WAITING), RUNS.c.not_before <= now, alone)
+    alone = ~exists().where(other.c.repository_id == RUNS.c.repository_id, status_is(RunStatus.RUNNING, runs=other))
+    due = and_(status_is(*WAITING), RUNS.c.not_before <= now, alone)
     return or_(due, and_(_expired(now), ~_hopeless()))
 
 
-async def anything_to_claim(
-    connection: AsyncConnection, database: Database, run_id: str | None, *, but: str | None = None
-) -> bool:
-    """Asked first, because it takes no lock: most polls find nothing. `but`: not of the repository with this id."""
+async def anything_to_claim(connection: AsyncConnection, database: Database, run_id: str | None) -> bool:
+    """Whether there is work for `end_abandoned` or `take`. Asked first, because it takes no lock: most polls find
+    nothing."""
     now = database.moment()
-    query = select(RUNS.c.id).where(or_(_claimable(now), _expired(now))).limit(1)
+    query = select(RUNS.c.id).where(is_active(), or_(_claimable(now), _expired(now)))
     if run_id is not None:
         # An expired run of the same repository is in the way of this one, so it counts as well.
         query = query.where(or_(RUNS.c.id == run_id, _expired(now)))
-    if but is not None:
-        query = query.where(RUNS.c.repository_id != but)
-    return await connection.scalar(query) is not None
+    return await connection.scalar(query.limit(1)) is not None
+
+
+async def claimable_but_for(connection: AsyncConnection, database: Database, identity: str) -> bool:
+    """Whether `take` would find a run of another repository than that one."""
+    query = select(RUNS.c.id).where(is_active(), _claimable(database.moment()), RUNS.c.repository_id != identity)
+    return await connection.scalar(query.limit(1)) is not None
 
 
 async def end_abandoned(connection: AsyncConnection, database: Database) -> None:
@@ -92,8 +95,9 @@ async def end_abandoned(connection: AsyncConnection, database: Database) -> None
         .with_for_update(skip_locked=True)
     )
     for row in (await connection.execute(query)).all():
-        await connection.execute(update(RUNS).where(RUNS.c.id == row.id).values(**_ending(row)))
-        await lose_attempt(connection, row.id, row.attempt, row.now)
+        await lose_attempt(connection, row.id, row.now)
+        done = await noted_figures(connection, row.id)
+        await connection.execute(update(RUNS).where(RUNS.c.id == row.id).values(**_ending(row), **done))
 
 
 def _ending(row: Any) -> dict[str, Any]:
@@ -121,7 +125,7 @@ async def take(
 ) -> Run | None:
     """The first run that may be executed now, as this worker's. IntegrityError: another worker was quicker with another
     run of the same repository."""
-    query = select(RUNS.c.id).where(_claimable(database.moment()))
+    query = select(RUNS.c.id).where(is_active(), _claimable(database.moment()))
     if run_id is not None:
         query = query.where(RUNS.c.id == run_id)
     chosen = await connection.scalar(query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True))

@@ -102,13 +102,17 @@ class Database:
         for channel in announced:
             self.hear(channel)
 
+    async def ping(self) -> None:
+        """Raises StoreUnavailable where the database does not answer."""
+        async with self.read() as connection:
+            await connection.execute(text("SELECT 1"))
+
     async def announce(self, connection: AsyncConnection, channel: str) -> None:
-        """Once this transaction is committed, wake whoever waits for news on the channel: in every process on
-        PostgreSQL, in this one alone on SQLite."""
-        if self.is_postgresql:
+        """Once this transaction is committed, wake whoever waits for news on the channel: in this process at once, and
+        on PostgreSQL in every other one."""
+        if self.is_postgresql and channel not in self._announced[connection]:
             await connection.execute(select(func.pg_notify(channel, "")))
-        else:
-            self._announced[connection].add(channel)
+        self._announced[connection].add(channel)
 
     def on_news(self, hearer: Callable[[str], None]) -> None:
         """`hearer` is called with the channel, on the event loop, when `hear` is."""

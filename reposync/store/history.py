@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
+from typing import Any
 
-from sqlalchemy import case, func, select, tuple_
+from sqlalchemy import Select, case, func, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RunNotFound
 from reposync.store.attempts import RunAttempt, attempts_of
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import Database
-from reposync.store.repositories import identity_of
 from reposync.store.run import QueueFigures, Run, RunProblem, parse_cursor, run_record
 from reposync.store.status import ACTIVE, WAITING, RunStatus
-from reposync.store.tables import PROBLEMS, RUNS
+from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, status_is
 
 MAX_PAGE = 1_000
+
+_LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class RunHistory:
@@ -37,25 +41,45 @@ class RunHistory:
         limit: int = 50,
         before: str | None = None,
     ) -> list[Run]:
-        """Newest first, at most 1,000. `before` is the `cursor` of the last run of the page before; runs that were
-        queued since then do not shift the pages. Raises UsageError for a cursor that is not one."""
-        query = select(RUNS).order_by(RUNS.c.queued_at.desc(), RUNS.c.id.desc()).limit(max(0, min(limit, MAX_PAGE)))
-        if repository is not None:
-            query = query.where(RUNS.c.repository_id == identity_of(repository))
-        if status is not None:
-            query = query.where(RUNS.c.status.in_([status] if isinstance(status, RunStatus) else list(status)))
+        """Newest first, at most 1,000. `repository`: its name now, or the last one of a removed one. `before` is the
+        `cursor` of the last run of the page before; runs that were queued since then do not shift the pages. Raises
+        UsageError for a cursor that is not one."""
+        query = select(RUNS)
         if before is not None:
             query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*parse_cursor(before)))
+        statuses = [status] if isinstance(status, RunStatus) else None if status is None else sorted(set(status))
+        if repository is not None:
+            query = query.where(RUNS.c.repository == repository)
+            if statuses is not None:
+                query = query.where(RUNS.c.status.in_(statuses))
+            page = _newest(query, limit)
+        elif statuses is None:
+            page = _newest(query, limit)
+        elif statuses:
+            # One page of each, and the newest of these: one range of the index a status. With a list of them in the
+            # condition both databases would read and sort all runs of the rarer ones, or pass by those of the others.
+            pages = [select(_newest(query.where(RUNS.c.status == each), limit).subquery()) for each in statuses]
+            page = _newest(select(union_all(*pages).subquery()), limit) if len(pages) > 1 else pages[0]
+        else:
+            return []
         async with self._database.read() as connection:
-            return [run_record(row) for row in await connection.execute(query)]
+            return [run_record(row) for row in await connection.execute(page)]
 
     async def active(self, identity: str) -> list[Run]:
         """Runs of the repository with this id that something will still happen to: the running one first, then those
         that wait, in the order in which they will be claimed."""
-        query = select(RUNS).where(RUNS.c.repository_id == identity, RUNS.c.status.in_(ACTIVE))
+        query = select(RUNS).where(RUNS.c.repository_id == identity, is_active())
         query = query.order_by(case((RUNS.c.status == RunStatus.RUNNING, 0), else_=1), *CLAIM_ORDER)
         async with self._database.read() as connection:
             return [run_record(row) for row in await connection.execute(query)]
+
+    async def latest(self) -> dict[str, Run]:
+        """The newest run of each registered repository that has one, by its id."""
+        newest = select(RUNS.c.id).where(RUNS.c.repository_id == REPOSITORIES.c.id)
+        newest = newest.order_by(RUNS.c.queued_at.desc(), RUNS.c.id.desc()).limit(1).correlate(REPOSITORIES)
+        query = select(RUNS).join(REPOSITORIES, RUNS.c.id == newest.scalar_subquery())
+        async with self._database.read() as connection:
+            return {row.repository_id: run_record(row) for row in await connection.execute(query)}
 
     async def attempts(self, run_id: str) -> list[RunAttempt]:
         """Every attempt of the run, the first one first."""
@@ -64,10 +88,12 @@ class RunHistory:
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and since when the oldest of those that are due waits."""
-        counted = select(RUNS.c.status, func.count()).where(RUNS.c.status.in_(ACTIVE | {RunStatus.BLOCKED}))
+        counted = select(RUNS.c.status, func.count()).where(status_is(*ACTIVE, RunStatus.BLOCKED))
         now = self._database.moment()
         # What a retry waits for is no backlog.
-        oldest = select(func.min(RUNS.c.not_before), now).where(RUNS.c.status.in_(WAITING), RUNS.c.not_before <= now)
+        oldest = select(func.min(RUNS.c.not_before), now).where(
+            is_active(), status_is(*WAITING), RUNS.c.not_before <= now
+        )
         async with self._database.read() as connection:
             counts = {row[0]: row[1] for row in await connection.execute(counted.group_by(RUNS.c.status))}
             since, moment = (await connection.execute(oldest)).one()
@@ -89,10 +115,23 @@ class RunHistory:
 
     async def _found(self, connection: AsyncConnection, run_id: str) -> Run:
         wanted = run_id.strip().lower()
-        query = select(RUNS).where(RUNS.c.id.startswith(wanted, autoescape=True)) if wanted else select(RUNS)
+        # Between two ids of the same form, because a database whose collation is not C has no index for LIKE.
+        lowest, highest = wanted + _LOWEST_ID[len(wanted) :], wanted + _HIGHEST_ID[len(wanted) :]
+        if not wanted or not _ID.fullmatch(lowest):
+            raise no_such_run(run_id)
+        query = select(RUNS).where(RUNS.c.id.between(lowest, highest))
         rows = (await connection.execute(query.limit(2))).all()
-        if len(rows) == 1 and wanted:
-            return run_record(rows[0])
-        if len(rows) > 1 and wanted:
+        if len(rows) > 1:
             raise RunNotFound(f"Several runs begin with {run_id!r}.", remedy="Give more of the id.")
-        raise RunNotFound(f"No run has the id {run_id!r}.", remedy="`reposync history` shows the latest runs.")
+        if not rows:
+            raise no_such_run(run_id)
+        return run_record(rows[0])
+
+
+def no_such_run(run_id: str) -> RunNotFound:
+    return RunNotFound(f"No run has the id {run_id!r}.", remedy="`reposync history` shows the latest runs.")
+
+
+def _newest(runs: Select[Any], limit: int) -> Select[Any]:
+    columns = runs.selected_columns
+    return runs.order_by(columns.queued_at.desc(), columns.id.desc()).limit(max(0, min(limit, MAX_PAGE)))

@@ -45,6 +45,15 @@ class ManifestTotals:
 _VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, FILES.c.skip_reason, FILES.c.language)
 
 
+@dataclass(frozen=True, slots=True)
+class ManifestCounts:
+    """Files that are indexed, files that are not, and the points of the first."""
+
+    files: int = 0
+    skipped: int = 0
+    chunks: int = 0
+
+
 class Manifests:
     """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
 
@@ -103,6 +112,17 @@ class Manifests:
         async with self._database.write() as connection:
             await hold(connection, run)
             await connection.execute(delete(FILES).where(FILES.c.repository_id == repository_id))
+
+    async def counts(self) -> dict[str, ManifestCounts]:
+        """Of every repository that has rows, by id."""
+        query = select(
+            FILES.c.repository_id,
+            func.count().filter(FILES.c.skip_reason.is_(None)),
+            func.count(FILES.c.skip_reason),
+            func.coalesce(func.sum(FILES.c.chunks), 0),
+        ).group_by(FILES.c.repository_id)
+        async with self._database.read() as connection:
+            return {row[0]: ManifestCounts(*map(int, row[1:])) for row in await connection.execute(query)}
 
     async def totals(self, repository_id: str) -> ManifestTotals:
         """What the index should hold, in one query."""

@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, func, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepositoryNotFound, UsageError
+from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import Attempt, hold
 from reposync.store.run import Run
-from reposync.store.status import WAITING, RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, RUNS
+from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
 
 REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
 MAX_NAME_CHARS = 255
@@ -27,12 +29,6 @@ def repository_id(name: str) -> str:
     """What a repository that registers under this name gets: UUIDv5 of it, the same on every machine and known before.
     It keeps its id when it is renamed."""
     return str(uuid.uuid5(REPOSITORY_NAMESPACE, storable(name)))
-
-
-def identity_of(name: str) -> ColumnElement[str]:
-    """The id of the repository that has the name, or of one that had it until it was removed."""
-    found = select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name).scalar_subquery()
-    return func.coalesce(found, repository_id(name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +57,7 @@ class Registration:
 class Repository:
     """A row of `repositories` as it was read. Times are aware UTC.
 
+    `indexed_collection` is where its points are, which is not yet `collection` after that was changed.
     `last_commit` is the commit that the index holds completely, and None where the next sync must compare afresh.
     `index_identity` and `content_fingerprint` are those of the last completed run. `attributes`: cached
     `.gitattributes`, path -> [blob sha, text].
@@ -85,11 +82,28 @@ class Repository:
     last_commit: str | None
     last_committed_at: datetime | None
     epoch: int
+    indexed_collection: str | None
     index_identity: str | None
     content_fingerprint: str | None
     attributes: Mapping[str, Sequence[str]]
     created_at: datetime
     updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryState:
+    """Active, paused (then there is a reason) or out of the registry."""
+
+    name: str
+    is_active: bool
+    paused_reason: str | None
+    last_sync_at: datetime | None
+
+    @property
+    def word(self) -> str:
+        if self.is_active:
+            return "active"
+        return "paused" if self.paused_reason is not None else "inactive"
 
 
 class Repositories:
@@ -102,11 +116,7 @@ class Repositories:
         """Insert or update by name. Another location, branch or collection clears `last_commit`, so that the next sync
         plans afresh against the manifest, which stays. A repository that `deactivate` switched off is active again; a
         paused one stays paused. Raises UsageError for a name that is empty or over 255 characters."""
-        if not 0 < len(registration.name) <= MAX_NAME_CHARS:
-            raise UsageError(
-                f"A repository's name has 1 to {MAX_NAME_CHARS} characters; this one has {len(registration.name)}."
-            )
-        name = registration.name
+        name = _checked_name(registration.name)
         said: dict[str, Any] = {
             "location": storable(registration.location),
             "source": registration.source,
@@ -126,18 +136,21 @@ class Repositories:
             since = {"scheduled_since": now, "updated_at": now}
             new = {"name": name, "is_active": True, "epoch": 0, "attributes": {}, "created_at": now, **since, **said}
             # A second id, for a name whose first one went away with a repository that was renamed.
+            is_new = False
             for identity in (repository_id(name), repository_id(f"{name}\n{uuid.uuid4()}")):
                 row = await _row_of(connection, name)
                 if row is not None:
                     break
-                insert = self._database.insert(REPOSITORIES).values(id=identity, **new)
-                await connection.execute(insert.on_conflict_do_nothing())
+                insert = self._database.insert(REPOSITORIES).values(id=identity, **new).on_conflict_do_nothing()
+                is_new = bool((await connection.execute(insert)).rowcount)
             row = row or await _row_of(connection, name)
             if row is None:
                 raise _not_found(name)
             changes = {key: value for key, value in said.items() if getattr(row, key) != value}
             if changes.keys() & {"location", "source", "branch", "collection"}:
                 changes["last_commit"] = None
+            if "collection" in changes and row.indexed_collection is None:
+                changes["indexed_collection"] = row.collection
             if "location" in changes and registration.project_id is None:
                 changes["project_id"] = None  # the number of another project
             if not row.is_active and row.paused_reason is None:
@@ -146,7 +159,8 @@ class Repositories:
                 changes["scheduled_since"] = now
             if changes:
                 row = await _change(connection, row.id, changes | {"updated_at": now})
-            await self._database.announce(connection, REGISTRATIONS)
+            if changes or is_new:
+                await self._database.announce(connection, REGISTRATIONS)
             return _record(row)
 
     async def get(self, name: str) -> Repository:
@@ -170,73 +184,102 @@ class Repositories:
             rows = await connection.execute(select(REPOSITORIES).order_by(REPOSITORIES.c.name))
             return [_record(row) for row in rows]
 
+    async def states(self) -> Sequence[RepositoryState]:
+        """Of all of them, by name: little, and quickly read."""
+        columns = REPOSITORIES.c
+        query = select(columns.name, columns.is_active, columns.paused_reason, columns.last_sync_at)
+        async with self._database.read() as connection:
+            return [RepositoryState(*row) for row in await connection.execute(query.order_by(columns.name))]
+
     async def deactivate(self, name: str) -> Repository:
         """It left the registry: no more ticks, the index stays. Registering it again switches it on."""
-        return await self._set(name, is_active=False, paused_reason=None)
+        return await self._set(name, active=False, paused_reason=None)
 
     async def pause(self, name: str, reason: str) -> Repository:
         """No ticks until `resume`; what waits because of one is cancelled, what runs goes on, and a person may still
         sync it. `reason` must not be empty."""
         if not reason:
             raise UsageError("A pause needs a reason.")
-        return await self._set(name, is_active=False, paused_reason=storable(reason))
+        return await self._set(name, active=False, paused_reason=storable(reason))
 
     async def resume(self, name: str) -> Repository:
-        return await self._set(name, is_active=True, paused_reason=None)
+        return await self._set(name, active=True, paused_reason=None)
 
     async def rename(self, identity: str, name: str) -> Repository:
         """The repository with this id is called `name` from now on, in its history too. Raises RepositoryNotFound,
-        UsageError where the name is another one's."""
-        async with self._database.write() as connection:
-            await lock_repository_by_id(connection, identity, identity)
-            other = await _row_of(connection, name)
-            if other is not None and other.id != identity:
-                raise UsageError(f"There is another repository called {name!r}.")
-            await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
-            row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
-            await self._database.announce(connection, REGISTRATIONS)
-            return _record(row)
+        UsageError where the name is another one's, empty or too long."""
+        _checked_name(name)
+        try:
+            async with self._database.write() as connection:
+                row = await _locked(connection, identity, identity)
+                if row.name == storable(name):
+                    return _record(row)
+                # Asked without a lock: two that want each other's name would wait for each other.
+                if await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name)) is not None:
+                    raise _name_taken(name)
+                # The runs first: a writer of manifest rows holds its run, and then wants the repository's key.
+                await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
+                row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
+                await self._database.announce(connection, REGISTRATIONS)
+                return _record(row)
+        except IntegrityError as error:
+            raise _name_taken(name) from error
 
-    async def _set(self, name: str, *, is_active: bool, paused_reason: str | None) -> Repository:
+    async def _set(self, name: str, *, active: bool, paused_reason: str | None) -> Repository:
         async with self._database.write() as connection:
             identity = await lock_repository(connection, name)
-            changes = {"is_active": is_active, "paused_reason": paused_reason}
-            if not is_active:
+            changes = {"is_active": active, "paused_reason": paused_reason}
+            if not active:
                 unasked = RUNS.c.trigger.in_([RunTrigger.SCHEDULE, RunTrigger.WEBHOOK])
-                waiting = and_(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING), unasked)
+                waiting = and_(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING), unasked)
                 await self._cancel(connection, waiting, "REPOSITORY_PAUSED", "The repository was paused.")
             row = await _change(connection, identity, changes | {"updated_at": self._database.moment()})
             await self._database.announce(connection, REGISTRATIONS)
             return _record(row)
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
-        """The repository and its manifest go, its history stays. Runs that wait or run are cancelled (but for the run
-        in whose name this is done, and which must still be its worker's): whoever executes one finds its lease lost at
-        the next write. Raises RepositoryNotFound."""
+        """The repository and its manifest go, its history stays. Runs that wait or run are cancelled (but for `by`, the
+        run of this repository in whose name this is done, and which must still be its worker's): whoever executes one
+        finds its lease lost at the next write. Raises RepositoryNotFound."""
         async with self._database.write() as connection:
-            identity = await lock_repository(connection, name)
-            active = and_(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING | {RunStatus.RUNNING}))
-            if by is not None:
+            if by is None:
+                identity = await lock_repository(connection, name)
+            else:  # which knows better what it is about: the name may be another one by now
+                identity = by.repository_id
+                await lock_repository_by_id(connection, identity, name)
                 await hold(connection, by)
+            active = and_(RUNS.c.repository_id == identity, status_is(*ACTIVE))
+            if by is not None:
                 active = and_(active, RUNS.c.id != by.id)
             await self._cancel(connection, active, "REPOSITORY_REMOVED", "The repository was removed.")
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
             await self._database.announce(connection, REGISTRATIONS)
 
     async def _cancel(self, connection: AsyncConnection, which: ColumnElement[bool], code: str, message: str) -> None:
-        ending = {"status": RunStatus.CANCELLED, "completed_at": self._database.moment(), "lease_until": None}
-        await connection.execute(update(RUNS).where(which).values(**ending, error_code=code, error_message=message))
+        now = self._database.moment()
+        said = {"error_code": code, "error_message": message}
+        await connection.execute(select(RUNS.c.id).where(which).order_by(RUNS.c.id).with_for_update())
+        await break_off_attempts(connection, select(RUNS.c.id).where(which), now, **said)
+        ending = {"status": RunStatus.CANCELLED, "completed_at": now, "lease_until": None}
+        await connection.execute(update(RUNS).where(which).values(**ending, **said))
 
     # In the name of a run ------------------------------------------------------------------------------------------
 
-    async def begin_epoch(self, run: Attempt, identity: str, *, content_fingerprint: str | None) -> int:
-        """A number for this attempt's writes to the index, higher than any before it. `content_fingerprint`: of the
+    async def begin_epoch(
+        self, run: Attempt, identity: str, *, content_fingerprint: str | None, collection: str
+    ) -> int:
+        """A number for this attempt's writes to the index, higher than any before it. `collection`: where these go.
+        `content_fingerprint`: of the
         settings under which every row of the manifest is going to be made; None where rows of other settings are among
         them until the run is complete."""
         async with self._database.write() as connection:
             await _locked(connection, identity, identity)
             await hold(connection, run)
-            changes = {"epoch": REPOSITORIES.c.epoch + 1, "content_fingerprint": content_fingerprint}
+            changes = {
+                "epoch": REPOSITORIES.c.epoch + 1,
+                "content_fingerprint": content_fingerprint,
+                "indexed_collection": collection,
+            }
             row = await _change(connection, identity, changes)
             return int(row.epoch)
 
@@ -303,6 +346,12 @@ async def _change(connection: AsyncConnection, identity: str, changes: Mapping[s
     return (await connection.execute(query)).one()
 
 
+def _checked_name(name: str) -> str:
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        raise UsageError(f"A repository's name has 1 to {MAX_NAME_CHARS} characters; this one has {len(name)}.")
+    return name
+
+
 def unregistered(registration: Registration) -> Repository:
     """What `register` would return for a new one, without writing it."""
     now = datetime.now(UTC)
@@ -326,6 +375,7 @@ def unregistered(registration: Registration) -> Repository:
         last_commit=None,
         last_committed_at=None,
         epoch=0,
+        indexed_collection=None,
         index_identity=None,
         content_fingerprint=None,
         attributes={},
@@ -336,6 +386,10 @@ def unregistered(registration: Registration) -> Repository:
 
 def _record(row: Row[Any]) -> Repository:
     return Repository(**row._mapping)
+
+
+def _name_taken(name: str) -> UsageError:
+    return UsageError(f"There is another repository called {name!r}.")
 
 
 def _not_found(name: str) -> RepositoryNotFound:

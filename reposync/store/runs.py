@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, delete, insert, select, update
+from sqlalchemy import case, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -16,6 +18,7 @@ from reposync.store.claims import (
     CLAIM_ORDER,
     MAX_ATTEMPTS,
     anything_to_claim,
+    claimable_but_for,
     end_abandoned,
     new_run,
     seconds_between,
@@ -24,11 +27,12 @@ from reposync.store.claims import (
 from reposync.store.columns import path_key
 from reposync.store.database import QUEUE
 from reposync.store.fence import Attempt, held_by, hold, lease_lost
-from reposync.store.history import RunHistory
+from reposync.store.history import RunHistory, no_such_run
 from reposync.store.repositories import lock_repository, lock_repository_by_id
+from reposync.store.retention import PURGED_AT_ONCE, purge_some
 from reposync.store.run import HeartbeatState, Run, RunFigures, RunProblem, run_record
-from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import PROBLEMS, RUNS
+from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import PROBLEMS, RUNS, is_active, status_is
 
 __all__ = ["HeartbeatState", "Run", "RunAttempt", "RunFigures", "RunProblem", "RunStatus", "RunTrigger", "Runs"]
 
@@ -62,7 +66,7 @@ class Runs(RunHistory):
             identity = await lock_repository(connection, repository)
             waiting = (
                 select(RUNS.c.id)
-                .where(RUNS.c.repository_id == identity, RUNS.c.status.in_(WAITING))
+                .where(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING))
                 .order_by(*CLAIM_ORDER)
                 .limit(1)
                 .with_for_update()
@@ -99,23 +103,26 @@ class Runs(RunHistory):
                 return await self._change(connection, run.id, {**ending, "completed_at": self._database.moment()})
             return run
 
-    async def approve(self, run_id: str) -> Run:
-        """A person allows what a blocked run stopped at: it waits again, with as many attempts as before. Raises
-        RunNotFound, UsageError where it is not blocked, RepositoryNotFound where the repository was removed."""
+    async def approve(self, run_id: str, *, max_attempts: int = MAX_ATTEMPTS) -> Run:
+        """A person allows what a blocked run stopped at: it waits again, with so many attempts more and before what the
+        clock asks for. Raises RunNotFound, UsageError where it is not blocked, RepositoryNotFound where the repository
+        was removed."""
         return await self._again(
             run_id,
             {RunStatus.BLOCKED},
+            max_attempts,
             "only a blocked run can be approved",
             remedy="`reposync sync {run.repository} --allow-mass-delete` starts a new one.",
             approved=True,
         )
 
-    async def retry(self, run_id: str) -> Run:
-        """A person sends a run that failed or was cancelled back into the queue, with as many attempts as before.
-        Raises RunNotFound, UsageError where it is in no such state, RepositoryNotFound."""
+    async def retry(self, run_id: str, *, max_attempts: int = MAX_ATTEMPTS) -> Run:
+        """A person sends a run that failed or was cancelled back into the queue, with so many attempts more and before
+        what the clock asks for. Raises RunNotFound, UsageError where it is in no such state, RepositoryNotFound."""
         return await self._again(
             run_id,
             {RunStatus.FAILED, RunStatus.CANCELLED},
+            max_attempts,
             "only a failed or cancelled run can be tried again",
             remedy="`reposync sync {run.repository}` starts a new one.",
             error_code=None,
@@ -124,7 +131,14 @@ class Runs(RunHistory):
         )
 
     async def _again(
-        self, run_id: str, fitting: Collection[RunStatus], words: str, *, remedy: str, **changes: Any
+        self,
+        run_id: str,
+        fitting: Collection[RunStatus],
+        max_attempts: int,
+        words: str,
+        *,
+        remedy: str,
+        **changes: Any,
     ) -> Run:
         seen = await self.get(run_id)
         async with self._database.write() as connection:
@@ -132,7 +146,12 @@ class Runs(RunHistory):
             run = await self._locked(connection, seen.id)
             if run.status not in fitting:
                 raise UsageError(f"Run {run.id} is {run.status}, and {words}.", remedy=remedy.format(run=run))
-            again = {"max_attempts": run.attempt + MAX_ATTEMPTS, "completed_at": None, "duration_seconds": None}
+            again = {
+                "max_attempts": run.attempt + max_attempts,
+                "priority": min(run.priority, PRIORITIES[RunTrigger.COMMAND]),
+                "completed_at": None,
+                "duration_seconds": None,
+            }
             return await self._wait_again(connection, run, again | changes)
 
     # Executing a run -----------------------------------------------------------------------------------------------
@@ -159,6 +178,7 @@ class Runs(RunHistory):
         over = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(-1.0))
         async with self._database.write() as connection:
             await connection.execute(over)
+            await self._database.announce(connection, QUEUE)
 
     async def heartbeat(
         self,
@@ -167,14 +187,16 @@ class Runs(RunHistory):
         progress: Mapping[str, Any] | None = None,
         figures: RunFigures | None = None,
     ) -> HeartbeatState:
-        """Keep the run for `lease_seconds` more from now, and tell those who follow it how far it is."""
+        """Keep the run for `lease_seconds` more from now, and tell those who follow it how far it is. `figures`: of
+        this attempt so far."""
         said = {} if progress is None else {"progress": dict(progress)}
         query = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(lease_seconds), **said)
         async with self._database.write() as connection:
             answer = await connection.execute(query.returning(RUNS.c.lease_until, RUNS.c.cancel_requested))
             row = answer.one_or_none()
             if row is not None and figures is not None:
-                await note_figures(connection, run, figures)
+                totals = await note_figures(connection, run, figures)
+                await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(**totals))
         if row is None:
             raise lease_lost(run)
         return HeartbeatState(row.lease_until, row.cancel_requested)
@@ -182,7 +204,7 @@ class Runs(RunHistory):
     async def others_wait(self, run: Run) -> bool:
         """Whether a run of another repository could be executed now, if there were a place for it."""
         async with self._database.read() as connection:
-            return await anything_to_claim(connection, self._database, None, but=run.repository_id)
+            return await claimable_but_for(connection, self._database, run.repository_id)
 
     async def finish(
         self,
@@ -287,12 +309,21 @@ class Runs(RunHistory):
             await hold(connection, run)
             await connection.execute(upsert, rows)
 
-    async def purge(self, before: datetime) -> int:
-        """Delete the runs that ended before that moment, with their problems; how many. Blocked ones wait, and stay."""
-        done = RUNS.c.status.in_(FINAL - {RunStatus.BLOCKED})
-        async with self._database.write() as connection:
-            answer = await connection.execute(delete(RUNS).where(done, RUNS.c.completed_at < before))
-        return answer.rowcount
+    async def purge(self, before: datetime, *, at_once: int = PURGED_AT_ONCE) -> int:
+        """Delete the runs that ended before that moment, with their attempts and problems; how many. Blocked ones wait,
+        and stay; so does the run of each repository's latest tick, which is how every pod knows that it was handled.
+        `at_once`: how many in one transaction."""
+        gone, after = 0, None
+        while True:
+            began = time.monotonic()
+            async with self._database.write() as connection:
+                page = await purge_some(connection, before, after, at_once)
+            gone += len(page)
+            if len(page) < at_once:
+                return gone
+            after = page[-1]
+            # Half of the time for others: SQLite hands its lock to whoever happens to ask at the right moment.
+            await asyncio.sleep(time.monotonic() - began)
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -330,7 +361,7 @@ class Runs(RunHistory):
         caller has locked the repository."""
         taken = await connection.scalar(
             select(RUNS.c.id).where(
-                RUNS.c.repository_id == run.repository_id, RUNS.c.status == RunStatus.QUEUED, RUNS.c.id != run.id
+                RUNS.c.repository_id == run.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != run.id
             )
         )
         status = RunStatus.RETRYING if taken else RunStatus.QUEUED
@@ -344,7 +375,10 @@ class Runs(RunHistory):
 
     async def _locked(self, connection: AsyncConnection, run_id: str) -> Run:
         found = await self._found(connection, run_id)
-        return run_record((await connection.execute(select(RUNS).where(RUNS.c.id == found.id).with_for_update())).one())
+        row = (await connection.execute(select(RUNS).where(RUNS.c.id == found.id).with_for_update())).one_or_none()
+        if row is None:  # purged in between
+            raise no_such_run(run_id)
+        return run_record(row)
 
 
 def _capped(text: str | None, limit: int = MAX_MESSAGE_CHARS) -> str | None:

@@ -5,16 +5,17 @@ No foreign key leads from `sync_runs` to `repositories`: the history of a reposi
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Column, Index, MetaData, Table, text
+from sqlalchemy import BigInteger, Column, ColumnElement, FromClause, Index, MetaData, Table, literal_column, text
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.store.columns import SafeText, json_column_type
-from reposync.store.status import RunStatus
+from reposync.store.status import ACTIVE, RunStatus
 
 metadata = MetaData(
     naming_convention={
@@ -54,6 +55,7 @@ class RepositoryRow(_Base, table=True):
     last_commit: str | None = Field(default=None, sa_type=SafeText)
     last_committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     epoch: int = Field(default=0, sa_type=BigInteger)
+    indexed_collection: str | None = Field(default=None, sa_type=SafeText)
     index_identity: str | None = Field(default=None, sa_type=SafeText)
     content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
     attributes: dict[str, Any] = Field(default_factory=dict, sa_column=Column(json_column_type(), nullable=False))
@@ -175,18 +177,37 @@ ATTEMPTS = _table(AttemptRow)
 GROUPS = _table(GroupRow)
 
 
-def _unique_while(name: str, status: RunStatus) -> None:
-    condition = text(f"status = '{status}'")
-    Index(name, RUNS.c.repository_id, unique=True, sqlite_where=condition, postgresql_where=condition)
+def status_is(*statuses: RunStatus, runs: FromClause = RUNS) -> ColumnElement[bool]:
+    """Written out and not as a parameter: SQLite takes a partial index only where the words of its condition stand in
+    the query, and PostgreSQL's plan of a prepared statement knows no parameter."""
+    words: list[ColumnElement[str]] = [literal_column(f"'{each}'") for each in sorted(statuses)]
+    return runs.c.status == words[0] if len(words) == 1 else runs.c.status.in_(words)
+
+
+def is_active(runs: FromClause = RUNS) -> ColumnElement[bool]:
+    """The condition of the indexes over active runs, to be added to a narrower one: SQLite does not see that waiting
+    runs are active."""
+    return status_is(*ACTIVE, runs=runs)
+
+
+def _while(statuses: Collection[RunStatus]) -> dict[str, Any]:
+    words = ", ".join(f"'{each}'" for each in sorted(statuses))
+    condition = text(f"status = {words}" if len(statuses) == 1 else f"status IN ({words})")
+    return {"sqlite_where": condition, "postgresql_where": condition}
 
 
 # The promises "never synced twice at a time", "one already queued is returned" and "a tick never runs twice" rest on
 # these, whatever the code above them does.
-_unique_while("uq_sync_runs_running", RunStatus.RUNNING)
-_unique_while("uq_sync_runs_queued", RunStatus.QUEUED)
+Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunStatus.RUNNING}))
+Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED}))
 Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True)
 
-Index("ix_sync_runs_newest", RUNS.c.queued_at.desc(), RUNS.c.id.desc())
-Index("ix_sync_runs_repository_newest", RUNS.c.repository_id, RUNS.c.queued_at.desc(), RUNS.c.id.desc())
-Index("ix_sync_runs_status", RUNS.c.status, RUNS.c.not_before)
+# The queue: however long the history is, these two hold only what is not over. The first is in the order of claims.
+Index("ix_sync_runs_queue", RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id, **_while(ACTIVE))
+Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
+# The pages of the history.
+_NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
+Index("ix_sync_runs_newest", *_NEWEST)
+Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST)
+Index("ix_sync_runs_status_newest", RUNS.c.status, *_NEWEST)
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)

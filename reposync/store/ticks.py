@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.store.claims import CLAIM_ORDER, MAX_ATTEMPTS, new_run
 from reposync.store.database import QUEUE, Database
 from reposync.store.status import WAITING, RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, RUNS
+from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
 
 TICK_MISSED = "TICK_MISSED"
 # Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
@@ -70,11 +70,8 @@ class Ticks:
         """The latest tick in the log of each of these repositories that has one, by id."""
         found: dict[str, datetime] = {}
         for page in _pages(sorted(identities)):
-            # One probe of an index a repository; grouping would read their whole history.
-            newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id)
-            query = select(REPOSITORIES.c.id, newest.scalar_subquery()).where(REPOSITORIES.c.id.in_(page))
             async with self._database.read() as connection:
-                found |= {row[0]: row[1] for row in await connection.execute(query) if row[1] is not None}
+                found |= await _latest(connection, page)
         return found
 
     async def enqueue(self, due: Mapping[str, datetime], *, grace_seconds: float, max_attempts: int) -> TickOutcome:
@@ -93,24 +90,25 @@ class Ticks:
         return outcome
 
     async def first_runs(self, identities: Collection[str], *, max_attempts: int = MAX_ATTEMPTS) -> int:
-        """Queue a run of those repositories that never had one: who registers a repository wants it searchable, and
-        not only after its first tick. Returns how many."""
+        """Queue a run of those active repositories that never had one: who registers a repository wants it searchable,
+        and not only after its first tick. Returns how many."""
         queued = 0
         for page in _pages(sorted(identities)):
-            ran = exists().where(RUNS.c.repository_id == REPOSITORIES.c.id)
-            never = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(REPOSITORIES.c.id.in_(page), ~ran)
             async with self._database.read() as connection:
-                candidates = [row.id for row in await connection.execute(never)]
+                candidates = await _never_ran(connection, page)
             if not candidates:
                 continue
             async with self._database.write() as connection:
-                await _lock_active(connection, candidates)
-                rows = (await connection.execute(never)).all()
+                names = await _lock_active(connection, candidates)
                 now = self._database.moment()
-                for row in rows:
-                    new = new_run(row.id, row.name, RunTrigger.SCHEDULE, now, max_attempts=max_attempts)
-                    await connection.execute(insert(RUNS).values(**new))
-                await self._database.announce(connection, QUEUE)
+                rows = [
+                    new_run(identity, names[identity], RunTrigger.SCHEDULE, now, max_attempts=max_attempts)
+                    for identity in await _never_ran(connection, names)
+                ]
+                if rows:
+                    for row in rows:
+                        await connection.execute(insert(RUNS).values(**row))
+                    await self._database.announce(connection, QUEUE)
                 queued += len(rows)
         return queued
 
@@ -136,6 +134,7 @@ class Ticks:
             await connection.execute(taken, joined)
         if rows:
             await connection.execute(self._database.insert(RUNS).on_conflict_do_nothing(), rows)
+        if len(rows) > missed:
             await self._database.announce(connection, QUEUE)
         return TickOutcome(len(rows) - missed, len(joined), len(due) - len(fresh), missed)
 
@@ -166,21 +165,31 @@ async def _lock_active(connection: AsyncConnection, identities: Collection[str])
     return {row.id: row.name for row in rows}
 
 
+async def _latest(connection: AsyncConnection, identities: Collection[str]) -> dict[str, datetime]:
+    # One probe of an index a repository; grouping would read their whole history.
+    newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id).scalar_subquery()
+    query = select(REPOSITORIES.c.id, newest).where(REPOSITORIES.c.id.in_(identities))
+    return {row[0]: row[1] for row in await connection.execute(query) if row[1] is not None}
+
+
 async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime]) -> dict[str, datetime]:
-    if not due:
-        return {}
-    query = select(RUNS.c.repository_id, func.max(RUNS.c.scheduled_for)).where(
-        RUNS.c.repository_id.in_(due), RUNS.c.scheduled_for >= min(due.values())
+    latest = await _latest(connection, due) if due else {}
+    return {key: tick for key, tick in due.items() if key not in latest or latest[key] < tick}
+
+
+async def _never_ran(connection: AsyncConnection, identities: Collection[str]) -> list[str]:
+    """Their runs may be gone from the log by now, and the log may have runs of one that was removed and came back."""
+    ran = exists().where(RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.queued_at >= REPOSITORIES.c.created_at)
+    query = select(REPOSITORIES.c.id).where(
+        REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.last_sync_at.is_(None), ~ran
     )
-    rows = (await connection.execute(query.group_by(RUNS.c.repository_id))).all()
-    handled: dict[str, datetime] = {row[0]: row[1] for row in rows}
-    return {key: tick for key, tick in due.items() if key not in handled or handled[key] < tick}
+    return list(await connection.scalars(query.order_by(REPOSITORIES.c.id)))
 
 
 async def _waiting(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
     """The run of each repository that is claimed next, by repository id."""
     query = select(RUNS.c.repository_id, RUNS.c.id).where(
-        RUNS.c.repository_id.in_(identities), RUNS.c.status.in_(WAITING)
+        RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING)
     )
     found: dict[str, str] = {}
     for row in await connection.execute(query.order_by(*CLAIM_ORDER).with_for_update()):

@@ -21,6 +21,9 @@ class Lease:
     def lose(self, reason: str) -> None:
         self._lost = reason
 
+    def remaining_seconds(self) -> float:
+        return self._deadline - time.monotonic()
+
     def check(self) -> None:
         """Raises LeaseLost. Ask right before each write."""
         if self._lost is not None:

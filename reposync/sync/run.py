@@ -52,14 +52,8 @@ class SyncParts:
     repositories: Repositories
     manifests: Manifests
     runs: Runs
-
-
-@dataclass(frozen=True, slots=True)
-class RunResult:
-    """`notice` says what was wrong with the index before, where the run had to mend it."""
-
-    commit: Commit
-    notice: str | None = None
+    former_index: Index | None = None
+    """Where the repository's points still are, when it is configured to be in another collection now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +105,12 @@ class SyncRun:
             commit_after=self._published,
         )
 
-    async def execute(self) -> RunResult:
-        """Raises DeletionBlocked, LeaseLost, and what source, embedder, index and store raise."""
+    async def execute(self) -> str | None:
+        """Returns what was wrong with the index before, where the run had to mend it. Raises DeletionBlocked, LeaseLost, and what source, embedder, index and store raise."""
+        if self._parts.former_index is not None:
+            # It must not be found in the collection before. A run that dies in between does it again.
+            self._lease.check()
+            await self._parts.former_index.remove_repository(self._repository.id)
         self._enter("listing")
         head = await self._parts.source.head()
         # A server whose model and dimension the collection knows already is not asked for them again.
@@ -122,14 +120,14 @@ class SyncRun:
         )
         if self._is_unchanged(head, state):
             await self._publish(head, state, self._repository.attributes)
-            return RunResult(head)
+            return None
 
         self._enter("planning")
         target = await make_target(self._parts, self._settings, self._repository, head, state, reread=self._run.full)
         target.plan.stop_if_suspicious(approved=self._run.approved)
         await self._apply(head, spec, state, target)
         await self._publish(head, state, target.attributes)
-        return RunResult(head, state.why)
+        return state.why
 
     def _is_unchanged(self, head: Commit, state: IndexState) -> bool:
         return (
@@ -186,7 +184,10 @@ class SyncRun:
         current = fingerprint(self._settings, target.attributes)
         known = not target.recorded or same_content(self._repository.content_fingerprint, current)
         epoch = await self._parts.repositories.begin_epoch(
-            self._run, self._repository.id, content_fingerprint=current if known else None
+            self._run,
+            self._repository.id,
+            content_fingerprint=current if known else None,
+            collection=self._repository.collection,
         )
         return WriteScope(self._repository.id, self._repository.name, head.sha, epoch)
 

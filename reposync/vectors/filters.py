@@ -16,6 +16,7 @@ LANGUAGE = "metadata.language"
 CONTENT_HASH = "metadata.content_hash"
 BLOB_SHA = "metadata.blob_sha"
 EPOCH = "metadata.epoch"
+URL = "metadata.url"
 
 
 def equals(key: str, value: str | int) -> Filter:
@@ -48,6 +49,10 @@ def points_by_id(scope: WriteScope, ids: Sequence[str]) -> Filter:
 def points_of_repository(repository_id: str, *, epoch: int | None = None) -> Filter:
     only = [] if epoch is None else [equals(EPOCH, epoch)]
     return {"must": [equals(REPOSITORY_ID, repository_id), *only]}
+
+
+def points_of_other_name(repository_id: str, name: str) -> Filter:
+    return {**points_of_repository(repository_id), "must_not": [equals(REPOSITORY, name)]}
 
 
 def both(first: Filter | None, second: Filter) -> Filter:

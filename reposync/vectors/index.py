@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -21,6 +21,8 @@ from reposync.vectors.port import DENSE, FileWrite, SearchHit, SearchQuery, Writ
 from reposync.vectors.search import Search
 from reposync.vectors.settings import IndexSettings
 from reposync.vectors.stock_client import AsyncQdrantClient
+
+T = TypeVar("T")
 
 # Two keep the server busy while the next is encoded; the embedded engine makes them durable together.
 _WRITES_AT_ONCE = 2
@@ -133,6 +135,22 @@ class QdrantIndex:
     async def remove_repository(self, repository_id: str) -> None:
         await self._delete(filters.points_of_repository(repository_id))
 
+    async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
+        what = "rename a repository"
+        renamed = {"payload": {"repository": name}, "key": "metadata"}
+        stale = filters.points_of_other_name(repository_id, name)
+        await self._write(what, "/points/payload", orjson.dumps({**renamed, "filter": stale}))
+        if links is None:
+            return
+        async for page in self._scrolled(repository_id, [filters.URL]):
+            moved = {point["id"]: url for point in page if (url := _moved(point["payload"], links))}
+            operations = [
+                {"set_payload": {"payload": {"url": url}, "key": "metadata", "points": [identity]}}
+                for identity, url in moved.items()
+            ]
+            for some in _pages(operations):
+                await self._write(what, "/points/batch", orjson.dumps({"operations": some}))
+
     async def _delete(self, selected: Filter) -> None:
         await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}))
 
@@ -159,17 +177,22 @@ class QdrantIndex:
         return int(answer["count"])
 
     async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[str]]:
+        async for page in self._scrolled(repository_id, False):
+            yield [str(point["id"]) for point in page]
+
+    async def _scrolled(self, repository_id: str, payload: bool | list[str]) -> AsyncIterator[list[dict[str, Any]]]:
+        """All points of the repository, in pages that are not empty."""
         request = {
             "filter": filters.points_of_repository(repository_id),
             "limit": _IDS_A_PAGE,
-            "with_payload": False,
+            "with_payload": payload,
             "with_vector": False,
         }
         offset: Any = None
         while True:
             page = await self._request("list points", "POST", "/points/scroll", request | {"offset": offset})
             if page["points"]:
-                yield [str(point["id"]) for point in page["points"]]
+                yield page["points"]
             if (offset := page["next_page_offset"]) is None:
                 return
 
@@ -199,5 +222,11 @@ class QdrantIndex:
         return answer["result"]
 
 
-def _pages(selected: Sequence[str]) -> list[Sequence[str]]:
+def _moved(payload: Mapping[str, Any], links: str) -> str | None:
+    """The url with `links` before its `/-/`, which no path of a GitLab project has in it; None where it stays."""
+    before, separator, rest = (payload.get("metadata", {}).get("url") or "").partition("/-/")
+    return f"{links}/-/{rest}" if separator and before != links else None
+
+
+def _pages(selected: Sequence[T]) -> list[Sequence[T]]:
     return [selected[start : start + _SELECTED_A_REQUEST] for start in range(0, len(selected), _SELECTED_A_REQUEST)]

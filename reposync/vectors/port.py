@@ -109,6 +109,11 @@ class Index(Protocol):
 
     async def remove_repository(self, repository_id: str) -> None: ...
 
+    async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
+        """All its points say `name` from now on. `links`: where the pages of its files are now; it takes the place of
+        what stands before `/-/` in their urls. No vector is touched, and a repeat writes nothing."""
+        ...
+
     async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
         """Exact number of points of the repository (of the collection where None), of that epoch alone where given."""
         ...

@@ -20,6 +20,7 @@ def upgrade() -> None:
     op.add_column("repositories", _moment("scheduled_since", nullable=True))
     op.add_column("repositories", sa.Column("definition", sa.JSON))
     op.add_column("repositories", sa.Column("group_key", sa.Text))
+    op.add_column("repositories", sa.Column("indexed_collection", sa.Text))
     op.create_index("ix_repositories_group_key", "repositories", ["group_key"])
     op.create_table(
         "run_attempts",
@@ -47,3 +48,14 @@ def upgrade() -> None:
         sa.Column("error_message", sa.Text),
         sa.PrimaryKeyConstraint("key", name="pk_project_groups"),
     )
+    op.drop_index("ix_sync_runs_status", "sync_runs")
+    op.drop_index("ix_sync_runs_repository_newest", "sync_runs")
+    condition = sa.text("status IN ('queued', 'retrying', 'running')")
+    for name, columns in (
+        ("ix_sync_runs_queue", ["priority", "not_before", "queued_at", "id"]),
+        ("ix_sync_runs_active", ["repository_id"]),
+    ):
+        op.create_index(name, "sync_runs", columns, sqlite_where=condition, postgresql_where=condition)
+    newest = [sa.text("queued_at DESC"), sa.text("id DESC")]
+    op.create_index("ix_sync_runs_repository_newest", "sync_runs", ["repository", *newest])
+    op.create_index("ix_sync_runs_status_newest", "sync_runs", ["status", *newest])

@@ -1,0 +1,20 @@
+"""What the HTTP side is made of; built once where the daemon is put together, and handed down."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ApiParts:
+    """`refresh` sets those gauges of `metrics` that only the database knows. It may fail, and is cancelled when it
+    takes longer than a scrape may."""
+
+    health: Health
+    metrics: Metrics
+    refresh: Callable[[], Awaitable[None]]
+    version: str

@@ -1,0 +1,128 @@
+"""What machines ask: is it alive, is it ready, how much has it done."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import datetime
+from typing import Literal
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from reposync.api.parts import ApiParts
+from reposync.telemetry.metrics import CONTENT_TYPE
+
+log = logging.getLogger(__name__)
+
+REFRESH_SECONDS = 5.0
+"""Prometheus gives up after 10 s by default."""
+
+FRESH_SECONDS = 1.0
+"""Figures of this age are not fetched again: several scrapers, or somebody who holds down F5, cost one query."""
+
+
+class Alive(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class ComponentHealth(BaseModel):
+    """`since`: when it came into this status."""
+
+    status: Literal["ok", "degraded", "down"]
+    reason: str | None
+    since: datetime
+    latency_seconds: float | None
+
+
+class Readiness(BaseModel):
+    """`degraded`: it works, not with everything; `down`: nothing works."""
+
+    status: Literal["ok", "degraded", "down"]
+    components: dict[str, ComponentHealth]
+
+
+def probe_routes(parts: ApiParts) -> APIRouter:
+    routes = APIRouter(tags=["probes"])
+    figures = _Figures(parts)
+
+    @routes.get("/healthz", summary="The process lives and its event loop turns")
+    async def healthz(response: Response) -> Alive:
+        response.headers["Cache-Control"] = "no-store"
+        return Alive()
+
+    @routes.get(
+        "/readyz",
+        summary="Whether it can work, and how each of its dependencies is",
+        responses={503: {"model": Readiness, "description": "A dependency that everything needs is down"}},
+    )
+    async def readyz(response: Response) -> Readiness:
+        found = parts.health.snapshot()
+        response.status_code = 503 if found.status == "down" else 200
+        response.headers["Cache-Control"] = "no-store"
+        return Readiness(
+            status=found.status,
+            components={
+                name: ComponentHealth(
+                    status=each.status, reason=each.reason, since=each.since, latency_seconds=each.latency_seconds
+                )
+                for name, each in found.components.items()
+            },
+        )
+
+    @routes.get(
+        "/metrics",
+        summary="Prometheus metrics",
+        response_class=Response,
+        responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+    )
+    async def metrics() -> Response:
+        await figures.refresh()
+        body = bytearray()
+        # Thousands of repositories take tens of milliseconds. Not in a thread: syncs may keep all of them busy.
+        for piece in parts.metrics.pieces():
+            body += piece
+            await asyncio.sleep(0)
+        return Response(bytes(body), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+
+    return routes
+
+
+class _Figures:
+    """The gauges that are refreshed before a scrape: one refresh at a time, and never a reason not to answer."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._parts = parts
+        self._one_at_a_time = asyncio.Lock()
+        self._refreshed_at = float("-inf")
+        self._failing = False
+
+    async def refresh(self) -> None:
+        health = self._parts.health.snapshot()
+        self._parts.metrics.dependencies({name: each.status for name, each in health.components.items()})
+        asked_at = time.monotonic()
+        async with self._one_at_a_time:
+            # Whoever was waiting meanwhile has an answer, be it a failure: they do not all wait one after the other.
+            if self._refreshed_at >= asked_at - FRESH_SECONDS:
+                return
+            await self._refresh()
+            self._refreshed_at = time.monotonic()
+
+    async def _refresh(self) -> None:
+        try:
+            async with asyncio.timeout(REFRESH_SECONDS):
+                await self._parts.refresh()
+        except Exception as error:  # noqa: BLE001 (the counters of this pod are worth having without the database)
+            self._parts.metrics.refresh_failed()
+            if not self._failing:
+                log.warning("The metrics lack the database's figures", extra={"error": _reason(error)})
+            self._failing = True
+            return
+        if self._failing:
+            log.info("The metrics have the database's figures again")
+        self._failing = False
+
+
+def _reason(error: Exception) -> str:
+    return f"no answer within {REFRESH_SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)

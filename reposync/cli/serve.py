@@ -1,0 +1,73 @@
+"""`reposync serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from reposync.cli.startup import configuration, share_one_heap
+
+if TYPE_CHECKING:
+    from reposync.config.configuration import Configuration
+    from reposync.scheduling.daemon import Duties
+    from reposync.telemetry.redaction import Secrets
+
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+@click.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one.")
+@click.option("--no-workers", is_flag=True, help="Execute no runs here: schedule them, and answer over HTTP.")
+@click.option("--no-scheduler", is_flag=True, help="Queue nothing by the clock here.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO", show_default=True)
+def serve(host: str, port: int, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
+    """Keep every registered repository in sync on its schedule, until SIGTERM or Ctrl-C.
+
+    Then runs under way get some time to end (`daemon.shutdown_grace_seconds`), what is left is handed back for other
+    pods, and the exit code is 0. A second signal hands back at once.
+    """
+    from reposync.scheduling.daemon import Duties
+    from reposync.telemetry.logs import configure_logging
+    from reposync.telemetry.redaction import Secrets
+
+    told = configuration()
+    secrets, settings = Secrets(told.secrets()), told.settings
+    configure_logging(settings.log_format, pod=settings.pod_name, secrets=secrets, level=log_level.upper())
+    share_one_heap()
+    asyncio.run(_serve(told, Duties(not no_workers, not no_scheduler), host, port, secrets))
+
+
+async def _serve(told: Configuration, duties: Duties, host: str, port: int, secrets: Secrets) -> None:
+    from reposync import __version__
+    from reposync.api.app import ApiParts, create_app
+    from reposync.api.server import check_exposure, serve_http
+    from reposync.errors import first_error
+    from reposync.scheduling.daemon import Daemon
+    from reposync.telemetry.health import Health
+    from reposync.telemetry.metrics import Metrics
+
+    check_exposure(host, has_tokens=bool(told.settings.api_tokens))
+    metrics, health = Metrics(version=__version__), Health()
+    daemon = Daemon(told, duties, metrics, health, secrets)
+    _stop_on_signals(daemon.stop)
+    parts = ApiParts(health=health, metrics=metrics, refresh=daemon.refresh_metrics, version=__version__)
+    try:
+        async with serve_http(create_app(parts), host, port) as address:
+            click.echo(f"reposync {__version__} on {address} (pid {os.getpid()})", err=True)
+            await daemon.run()
+    except ExceptionGroup as errors:
+        raise first_error(errors) from errors
+
+
+def _stop_on_signals(stop: Callable[[], None]) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(number, stop)

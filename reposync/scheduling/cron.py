@@ -1,0 +1,178 @@
+"""From schedules to queued runs. Every pod does this for every repository; the database makes one run of a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import structlog
+from apscheduler.executors.base import BaseExecutor  # type: ignore[import-untyped]
+from apscheduler.job import Job  # type: ignore[import-untyped]
+from apscheduler.schedulers.asyncio import AsyncIOScheduler  # type: ignore[import-untyped]
+
+from reposync.config.daemon import DaemonConfig
+from reposync.config.schedule import Schedule, ScheduleError
+from reposync.errors import StoreUnavailable
+from reposync.store.database import REGISTRATIONS
+from reposync.store.news import News
+from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
+
+log = structlog.get_logger(__name__)
+
+# How long a change of registrations may stay unnoticed where no news of it come.
+REFRESH_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    cron_expression: str
+    timezone: str
+
+
+class TickExecutor(BaseExecutor):  # type: ignore[misc]
+    """APScheduler's way to be told which tick it is: a job itself is called without its time. Ticks of one moment come
+    one after the other and are collected, so that a thousand repositories at the full hour are a few statements."""
+
+    def __init__(self, collect: Callable[[str, datetime], None]) -> None:
+        super().__init__()
+        self._collect = collect
+
+    def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
+        self._collect(job.id, run_times[-1].astimezone(UTC))
+        # Not at once: the caller counts the job as running only after this.
+        asyncio.get_running_loop().call_soon(self._run_job_success, job.id, [])
+
+
+class CronScheduler:
+    """`run` until cancelled. The schedules are those of the database's active repositories."""
+
+    def __init__(
+        self,
+        ticks: Ticks,
+        news: News,
+        config: Callable[[], DaemonConfig],
+        *,
+        on_ticks: Callable[[TickOutcome], None],
+    ) -> None:
+        self._ticks = ticks
+        self._news = news
+        self._config = config
+        self._on_ticks = on_ticks
+        self._due: dict[str, datetime] = {}
+        self._is_due = asyncio.Event()
+        self._entries: dict[str, _Entry] = {}
+        self._scheduler = AsyncIOScheduler(
+            executors={"default": TickExecutor(self._collect)},
+            timezone=UTC,
+            # How late a tick is, and whether it still counts, is for the database's clock to say.
+            job_defaults={"coalesce": True, "max_instances": 1_000, "misfire_grace_time": None},
+        )
+
+    async def run(self) -> None:
+        self._scheduler.start()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep_current(), name="schedules")
+                tasks.create_task(self._keep_queueing(), name="ticks")
+        finally:
+            self._scheduler.shutdown(wait=False)
+
+    async def _keep_current(self) -> None:
+        pause = 0.5
+        while True:
+            try:
+                await self._refresh()
+            except StoreUnavailable:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            pause = 0.5
+            await self._news.wait(REGISTRATIONS, REFRESH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _refresh(self) -> None:
+        rows = {row.id: row for row in await self._ticks.scheduled()}
+        for gone in self._entries.keys() - rows.keys():
+            if self._scheduler.get_job(gone) is not None:
+                self._scheduler.remove_job(gone)
+            del self._entries[gone]
+        fresh = [row for row in rows.values() if self._entries.get(row.id) != _entry(row)]
+        if not fresh:
+            return
+        # The order matters: first the job, then the question what it missed, so that no tick falls between the two.
+        schedules: dict[str, Schedule] = {}
+        for page in _pages(fresh):
+            self._scheduler.pause()
+            schedules |= {row.id: schedule for row in page if (schedule := self._schedule(row)) is not None}
+            self._scheduler.resume()
+            await asyncio.sleep(0)
+        latest = await self._ticks.latest(schedules.keys())
+        for page in _pages(fresh):
+            self._catch_up(page, schedules, latest)
+            await asyncio.sleep(0)
+        await self._ticks.first_runs(schedules.keys(), max_attempts=self._config().max_attempts)
+        self._entries |= {row.id: _entry(row) for row in fresh}
+
+    def _catch_up(
+        self,
+        rows: list[ScheduledRepository],
+        schedules: Mapping[str, Schedule],
+        latest: Mapping[str, datetime],
+    ) -> None:
+        now = datetime.now(UTC)
+        for row in rows:
+            if schedule := schedules.get(row.id):
+                missed = schedule.last_before(now, max(row.since, latest.get(row.id, row.since)))
+                if missed is not None:
+                    self._collect(row.id, missed)
+
+    def _schedule(self, row: ScheduledRepository) -> Schedule | None:
+        try:
+            schedule = Schedule.parse(row.cron_expression, row.timezone)
+        except ScheduleError as error:
+            log.error("a schedule in the database cannot be read", repository=row.name, reason=str(error))
+            return None
+        self._scheduler.add_job(_never_called, schedule.trigger(), id=row.id, name=row.name, replace_existing=True)
+        return schedule
+
+    def _collect(self, identity: str, tick: datetime) -> None:
+        self._due[identity] = max(tick, self._due.get(identity, tick))
+        self._is_due.set()
+
+    async def _keep_queueing(self) -> None:
+        pause = 0.25
+        while True:
+            await self._is_due.wait()
+            self._is_due.clear()
+            due, self._due = self._due, {}
+            config = self._config()
+            try:
+                outcome = await self._ticks.enqueue(
+                    due, grace_seconds=config.misfire_grace_seconds, max_attempts=config.max_attempts
+                )
+            except StoreUnavailable as error:
+                log.warning("ticks wait for the database", ticks=len(due), reason=str(error))
+                for identity, tick in due.items():
+                    self._collect(identity, tick)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            pause = 0.25
+            self._on_ticks(outcome)
+
+
+def _entry(row: ScheduledRepository) -> _Entry:
+    return _Entry(row.cron_expression, row.timezone)
+
+
+def _pages(rows: list[ScheduledRepository]) -> list[list[ScheduledRepository]]:
+    """Some milliseconds of work each: the event loop has other things to do."""
+    return [rows[start : start + 50] for start in range(0, len(rows), 50)]
+
+
+def _never_called() -> Any:
+    raise AssertionError("the executor collects ticks, and calls nothing")

@@ -1,0 +1,256 @@
+"""`reposync serve`: everything that goes on until the process is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from reposync.config.configuration import Configuration
+from reposync.config.daemon import DaemonConfig
+from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.scheduling.application import Application, import_parts, open_application
+from reposync.scheduling.cron import CronScheduler
+from reposync.scheduling.observer import Observer
+from reposync.scheduling.reload import RegistryWatcher
+from reposync.scheduling.worker import WorkerPool
+from reposync.store.news import News
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus
+from reposync.store.ticks import TickOutcome, Ticks
+from reposync.telemetry.health import Health, HealthStatus
+from reposync.telemetry.lag import watch_loop
+from reposync.telemetry.metrics import Metrics, QueueFigures
+from reposync.telemetry.redaction import Secrets
+
+log = structlog.get_logger(__name__)
+
+CHECK_SECONDS = 5.0
+CHECK_TIMEOUT_SECONDS = 4.0
+_PURGE_SECONDS = 3600.0
+_LONGEST_PAUSE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What this pod does. With neither it only answers over HTTP."""
+
+    workers: bool = True
+    scheduler: bool = True
+
+
+class Telling(Observer):
+    """Feeds metrics and health with what happens."""
+
+    def __init__(self, metrics: Metrics, health: Health) -> None:
+        self._metrics = metrics
+        self._health = health
+
+    def request(self, kind: str) -> None:
+        self._metrics.request(kind)
+
+    def rate_limited(self, seconds: float) -> None:
+        self._metrics.rate_limited(seconds)
+
+    def lock_waited(self, seconds: float) -> None:
+        self._metrics.lock_waited(seconds)
+
+    def lock_lost(self, reason: str) -> None:
+        self._metrics.lock_lost(reason)
+
+    def lock_unavailable(self, reason: str) -> None:
+        self._metrics.lock_unavailable()
+        self._health.report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
+
+    def lock_available(self) -> None:
+        self._health.report("redis", "ok")
+
+    def run_started(self, run: Run) -> None:
+        since = max(run.queued_at, run.not_before)
+        self._metrics.run_started(max(0.0, ((run.started_at or since) - since).total_seconds()))
+
+    def run_ended(self, run: Run, figures: RunFigures) -> None:
+        self._metrics.run_ended(
+            str(run.status),
+            str(run.trigger),
+            run.duration_seconds or 0.0,
+            files_processed=figures.files_processed,
+            files_deleted=figures.files_deleted,
+            files_skipped=figures.files_skipped,
+            chunks_embedded=figures.chunks_embedded,
+            chunks_reused=figures.chunks_reused,
+        )
+
+
+class Daemon:
+    """`run` once; `stop` from a signal handler. `app` is there as soon as the database is."""
+
+    def __init__(
+        self, configuration: Configuration, duties: Duties, metrics: Metrics, health: Health, secrets: Secrets
+    ) -> None:
+        self.app: Application | None = None
+        self._secrets = secrets
+        secrets.replace(configuration.secrets())
+        self._configuration = configuration
+        self._duties = duties
+        self._metrics = metrics
+        self._health = health
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+
+    def stop(self) -> None:
+        """The first time: begin to end. The second time: hand back what runs, without grace."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until `stop`. Raises RepoSyncError where it cannot even begin."""
+        async with contextlib.AsyncExitStack() as stack:
+            opening = asyncio.ensure_future(self._open(stack))
+            stopping = asyncio.ensure_future(self._stop.wait())
+            try:
+                await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+                if not opening.done():
+                    opening.cancel()
+            if self._stop.is_set():
+                await asyncio.gather(opening, return_exceptions=True)
+                return
+            self.app = opening.result()
+            await self._serve(self.app)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Application:
+        """A database that is not there yet is waited for: pods and their database start in any order."""
+        pause = 0.5
+        while True:
+            try:
+                await asyncio.to_thread(import_parts)
+                telling = Telling(self._metrics, self._health)
+                app = await stack.enter_async_context(open_application(self._configuration, telling))
+            except StoreUnavailable as error:
+                self._health.report("database", "down", str(error))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._health.report("database", "ok")
+                return app
+
+    async def _serve(self, app: Application) -> None:
+        news = News(app.database)
+        pool = WorkerPool(app, self._config, on_load=self._metrics.workers)
+        watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded)
+        async with self._background(self._stop) as start:
+            start(news.listen(), "news")
+            start(watcher.run(), "registry")
+            start(self._check_forever(app), "health")
+            start(watch_loop(self._metrics), "lag")
+            start(self._purge_forever(app), "retention")
+            if self._duties.scheduler:
+                cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
+                start(cron.run(), "cron")
+            log.info("serving", workers=self._duties.workers, scheduler=self._duties.scheduler)
+            if not self._duties.workers:
+                await self._stop.wait()
+                return
+            stopper = asyncio.create_task(self._stop_when_told(pool))
+            try:
+                await pool.run()
+            finally:
+                stopper.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _background(self, stop: asyncio.Event) -> AsyncGenerator[Callable[[Awaitable[None], str], None], None]:
+        """Tasks that go on beside, and end with, the body. A defect in one of them ends the daemon, in words."""
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[None]] = []
+
+            def start(work: Awaitable[None], name: str) -> None:
+                async def working() -> None:
+                    await work
+
+                tasks.append(group.create_task(working(), name=name))
+
+            yield start
+            for task in tasks:
+                task.cancel()
+
+    async def _stop_when_told(self, pool: WorkerPool) -> None:
+        await self._stop.wait()
+        log.info("stopping")
+        pool.stop()
+        await self._hurry.wait()
+        pool.hurry()
+
+    def _config(self) -> DaemonConfig:
+        configuration = self.app.configuration if self.app is not None else self._configuration
+        return configuration.registry.daemon
+
+    def _reloaded(self, result: str) -> None:
+        self._metrics.registry_reloaded(result)
+        if self.app is not None:
+            self._secrets.know(self.app.configuration.secrets())
+
+    def _count_ticks(self, outcome: TickOutcome) -> None:
+        for name in ("queued", "joined", "handled", "missed"):
+            if count := getattr(outcome, name):
+                self._metrics.tick(name, count)
+        if outcome.missed:
+            log.warning("ticks were missed", missed=outcome.missed)
+
+    async def _check_forever(self, app: Application) -> None:
+        ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
+        while True:
+            await self._check("database", "down", app.database.ping)
+            if ping is not None:
+                await self._check("redis", "degraded", ping)
+            await asyncio.sleep(CHECK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _check(self, component: str, worst: HealthStatus, ping: Callable[[], Awaitable[object]]) -> None:
+        began = time.monotonic()
+        valid = 4 * (CHECK_SECONDS + CHECK_TIMEOUT_SECONDS)
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
+                await ping()
+        except TimeoutError:
+            self._health.report(component, worst, f"No answer within {CHECK_TIMEOUT_SECONDS:g} s.", valid_seconds=valid)
+        except RepoSyncError as error:
+            self._health.report(component, worst, str(error), valid_seconds=valid)
+        else:
+            self._health.report(component, "ok", latency_seconds=time.monotonic() - began, valid_seconds=valid)
+
+    async def _purge_forever(self, app: Application) -> None:
+        """Once an hour, each pod at another moment of it."""
+        await asyncio.sleep(random.uniform(0, 60))  # noqa: S311
+        while True:
+            days = self._config().history_days
+            if days is not None:
+                with contextlib.suppress(StoreUnavailable):
+                    gone = await app.runs.purge(datetime.now(UTC) - timedelta(days=days))
+                    if gone:
+                        log.info("history shortened", runs=gone, older_than_days=days)
+            await asyncio.sleep(_PURGE_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def refresh_metrics(self) -> None:
+        """What is read from the database when somebody asks for metrics. Raises StoreUnavailable."""
+        app = self.app
+        if app is None:
+            return
+        queue = await app.runs.queue()
+        waiting = {str(status): queue.counts.get(status, 0) for status in _WATCHED}
+        self._metrics.queue(QueueFigures(waiting, queue.oldest_seconds))
+        states = await app.repositories.states()
+        counted = Counter(state.word for state in states)
+        self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
+        # Who is paused is meant to grow old.
+        self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+
+
+_WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)

@@ -1,0 +1,284 @@
+"""Executing one claimed run: its lease and lock are kept beside it, and its end is written whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from reposync.errors import (
+    DeletionBlocked,
+    LeaseLost,
+    LockHeld,
+    LockLost,
+    RepoSyncError,
+    RunCancelled,
+    StoreUnavailable,
+)
+from reposync.scheduling.locks import RunLocks
+from reposync.scheduling.observer import Observer
+from reposync.store.attempts import RELEASED, YIELDED
+from reposync.store.run import Run, RunFigures
+from reposync.store.runs import Runs
+from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
+from reposync.sync.lease import Lease
+from reposync.sync.progress import RunProgress
+
+log = logging.getLogger(__name__)
+
+# How long the last word about a run may take when its process is told to end.
+FAREWELL_SECONDS = 5.0
+# Between looks at a lock that somebody else holds.
+_LOCK_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Under which a worker executes runs. `retry_seconds` None: a failure is final; a person watches, and decides."""
+
+    lease_seconds: float = 15.0
+    retry_seconds: float | None = None
+    retry_max_seconds: float = 600.0
+
+    def pause_after(self, attempt: int) -> float | None:
+        """Exponential back-off; half of it is chance, so that what failed together does not come back together."""
+        if self.retry_seconds is None:
+            return None
+        longest = min(self.retry_max_seconds, self.retry_seconds * 2.0 ** min(attempt - 1, 30))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Nothing more happens to the run by itself."""
+
+    status: RunStatus
+    code: str | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """It failed in a way that may pass."""
+
+    delay_seconds: float
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedBack:
+    """It goes on elsewhere or later, and the attempt does not count."""
+
+    outcome: str = RELEASED
+    delay_seconds: float = 0.0
+    priority: int | None = None
+    reason: RepoSyncError | None = None
+
+
+Ending = Ended | Retried | HandedBack
+
+STOPPING = HandedBack()
+"""This process is about to end."""
+YIELDING = HandedBack(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
+"""Others wait. What a person asked for has had its turn by then, and takes its place among all the others."""
+
+
+class Work(Protocol):
+    """What an attempt does: a `SyncRun`, or the removal of a repository."""
+
+    @property
+    def figures(self) -> RunFigures:
+        """What was done so far."""
+        ...
+
+    async def execute(self) -> str | None:
+        """Returns what a person should know of a run that was completed. Raises RepoSyncError."""
+        ...
+
+
+class Execution:
+    """One attempt at one run. `perform` once; `interrupt` at any time."""
+
+    def __init__(
+        self,
+        runs: Runs,
+        run: Run,
+        *,
+        locks: RunLocks,
+        progress: RunProgress,
+        terms: Terms,
+        observer: Observer | None = None,
+    ) -> None:
+        self.run = run
+        self.progress = progress
+        self.started = time.monotonic()
+        self._runs = runs
+        self._locks = locks
+        self._terms = terms
+        self._observer = observer or Observer()
+        self._lease = Lease(terms.lease_seconds)
+        self._work: Work | None = None
+        self._body: asyncio.Task[Ended] | None = None
+        self._reason: RepoSyncError | HandedBack | None = None
+
+    def interrupt(self, reason: RepoSyncError | HandedBack) -> None:
+        """End the attempt; the first reason counts."""
+        if self._reason is None:
+            self._reason = reason
+            if self._body is not None:
+                self._body.cancel()
+
+    async def perform(self, make: Callable[[Lease], Awaitable[Work]]) -> Run:
+        """Do the run and return it as it is afterwards. A failure is an ending, not an exception.
+
+        Raises LeaseLost where another worker took the run over (nothing is written then), StoreUnavailable where the
+        database could not be told the end as long as the lease was valid, and CancelledError after the run has been
+        recorded as cancelled.
+        """
+        self._observer.run_started(self.run)
+        self._body = asyncio.create_task(self._guarded(make), name=f"run {self.run.id}")
+        heartbeat = asyncio.create_task(self._keep_alive(), name=f"heartbeat of {self.run.id}")
+        if self._reason is not None:
+            self._body.cancel()
+        try:
+            ending = await self._outcome(self._body)
+        except asyncio.CancelledError:
+            await _end(heartbeat, self._body)
+            interrupted = Ended(RunStatus.CANCELLED, RunCancelled.code, "Interrupted.")
+            with contextlib.suppress(RepoSyncError, TimeoutError):
+                async with asyncio.timeout(FAREWELL_SECONDS):
+                    await self._write(interrupted)
+            raise
+        finally:
+            await _end(heartbeat, self._body)
+        run = await self._write(ending)
+        self._observer.run_ended(run, self.figures)
+        return run
+
+    @property
+    def figures(self) -> RunFigures:
+        return self._work.figures if self._work is not None else RunFigures()
+
+    async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ended:
+        asked = time.monotonic()
+        async with self._locks.guard(self.run) as guard:
+            self._observer.lock_waited(time.monotonic() - asked)
+            watchdog = asyncio.create_task(self._watch(guard.watch), name=f"watchdog of {self.run.id}")
+            try:
+                self._work = await make(self._lease)
+                notice = await self._work.execute()
+            finally:
+                await _end(watchdog)
+        return Ended(RunStatus.COMPLETED, "INDEX_REBUILT" if notice else None, notice)
+
+    async def _outcome(self, body: asyncio.Task[Ended]) -> Ending:
+        await asyncio.wait({body})
+        try:
+            return body.result()
+        except asyncio.CancelledError:
+            if self._reason is None:
+                raise
+            return self._ending_of(self._reason)
+        except RepoSyncError as error:
+            return self._ending_of(self._reason or error)
+        except Exception as error:  # a defect ends this attempt, with an id to find it by, never the daemon
+            incident = uuid.uuid4().hex[:12]
+            log.exception("incident %s: a defect ended run %s of %s", incident, self.run.id, self.run.repository)
+            return self._failure(
+                RepoSyncError.code, f"{type(error).__name__}; the log has the details under {incident}.", passing=True
+            )
+
+    def _ending_of(self, reason: RepoSyncError | HandedBack) -> Ending:
+        """Raises LeaseLost again: a run that is somebody else's by now gets no ending from here."""
+        match reason:
+            case HandedBack():
+                return reason
+            case LeaseLost():
+                self._observer.lock_lost("lease")
+                raise reason
+            case DeletionBlocked():
+                return Ended(RunStatus.BLOCKED, reason.code, str(reason))
+            case RunCancelled():
+                return Ended(RunStatus.CANCELLED, reason.code, str(reason))
+            case LockHeld() | LockLost() if self._terms.retry_seconds is not None:
+                # Nothing is wrong with the run: its turn has not come.
+                pause = _LOCK_PAUSES_SECONDS[min(self.run.attempt, len(_LOCK_PAUSES_SECONDS)) - 1]
+                return HandedBack(delay_seconds=pause, reason=reason)
+            case _:
+                return self._failure(reason.code, str(reason), passing=reason.retryable)
+
+    def _failure(self, code: str, message: str, *, passing: bool) -> Ended | Retried:
+        pause = self._terms.pause_after(self.run.attempt) if passing else None
+        if pause is None:
+            return Ended(RunStatus.FAILED, code, message)
+        return Retried(pause, code, message)
+
+    async def _write(self, ending: Ending) -> Run:
+        """Tell the database, which may be back before the lease is over."""
+        pause = 0.1
+        while True:
+            try:
+                return await self._write_once(ending)
+            except StoreUnavailable:
+                if self._lease.remaining_seconds() <= pause:
+                    raise
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 2.0)
+
+    async def _write_once(self, ending: Ending) -> Run:
+        match ending:
+            case Ended(status, code, message):
+                return await self._runs.finish(self.run, status, self.figures, code, message)
+            case Retried(delay, code, message):
+                return await self._runs.retry_later(self.run, delay, code, message, self.figures)
+            case HandedBack(outcome, delay, priority, reason):
+                return await self._runs.release(
+                    self.run, self.figures, outcome=outcome, delay_seconds=delay, priority=priority, reason=reason
+                )
+            case _:
+                assert_never(ending)
+
+    async def _keep_alive(self) -> None:
+        """Renew the lease until cancelled. Ends the body when somebody asked for it or the run was lost."""
+        lease_seconds = self._terms.lease_seconds
+        while True:
+            await asyncio.sleep(lease_seconds / 3)
+            since = time.monotonic()
+            try:
+                async with asyncio.timeout(lease_seconds / 3):
+                    beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
+            except (StoreUnavailable, TimeoutError):
+                # The database may be back before the lease is over; until then the lease's own deadline guards the
+                # index.
+                if self._lease.remaining_seconds() <= 0:
+                    self.interrupt(LeaseLost("The lease ran out while the database could not be reached."))
+                    return
+                continue
+            except LeaseLost as error:
+                self._lease.lose(str(error))
+                self.interrupt(error)
+                return
+            self._lease.extend(lease_seconds, since=since)
+            if beat.cancel_requested:
+                self.interrupt(RunCancelled("Cancelled on request."))
+                return
+
+    async def _watch(self, watch: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await watch()
+        except LockLost as error:
+            self._lease.lose(str(error))
+            self.interrupt(error)
+
+
+async def _end(*tasks: asyncio.Task[Ended] | asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

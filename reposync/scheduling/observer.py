@@ -1,0 +1,34 @@
+"""What happens while runs are executed, for whoever counts it. A command counts nothing."""
+
+from __future__ import annotations
+
+from reposync.store.run import Run, RunFigures
+
+
+class Observer:
+    """Told on the event loop; every method must return at once and raise nothing. Fills the `SourceObserver` of sources
+    and the `LockObserver` of locks too."""
+
+    def request(self, kind: str) -> None:
+        """A request went out to a source."""
+
+    def rate_limited(self, seconds: float) -> None:
+        """A source asked for patience."""
+
+    def lock_waited(self, seconds: float) -> None:
+        """A repository's lock was taken after so long."""
+
+    def lock_lost(self, reason: str) -> None:
+        """A repository's lock could not be kept."""
+
+    def lock_unavailable(self, reason: str) -> None:
+        """Redis did not answer as it should; the database's claim guards alone."""
+
+    def lock_available(self) -> None:
+        """Redis answers."""
+
+    def run_started(self, run: Run) -> None:
+        """An attempt begins."""
+
+    def run_ended(self, run: Run, figures: RunFigures) -> None:
+        """An attempt ended: `run` as it is now, `figures` of this attempt alone."""

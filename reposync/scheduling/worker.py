@@ -1,0 +1,226 @@
+"""The runs that this pod executes: claimed as there is room, a bounded number at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+from structlog.contextvars import bound_contextvars
+
+from reposync.config.daemon import DaemonConfig
+from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
+from reposync.scheduling.application import Application
+from reposync.scheduling.execution import FAREWELL_SECONDS, STOPPING, YIELDING, Execution, Terms
+from reposync.store.attempts import RELEASED
+from reposync.store.database import QUEUE
+from reposync.store.repositories import Repository
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus
+
+log = structlog.get_logger(__name__)
+
+# The floor under the wake-ups: retries that become due, runs whose worker died, news that did not arrive.
+POLL_SECONDS = 1.0
+# How often a full pod asks whether others wait, and how long a run that it cannot know has to wait for another pod.
+_FAIRNESS_SECONDS = 2.0
+_NOT_MINE_SECONDS = 5.0
+_LONGEST_PAUSE_SECONDS = 10.0
+
+
+class WorkerPool:
+    """`run` claims and executes until `stop`; then it waits for what is under way, hands back what does not end in
+    time, and returns."""
+
+    def __init__(
+        self, app: Application, config: Callable[[], DaemonConfig], *, on_load: Callable[[int, int], None]
+    ) -> None:
+        self._app = app
+        self._config = config
+        self._on_load = on_load
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._hurry = asyncio.Event()
+        self._running: dict[asyncio.Task[None], Execution] = {}
+        self._fairness_due = 0.0
+        self._others_waited = False
+        app.database.on_news(self._hear)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Hand back at once what runs."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        await self._expire_the_dead()
+        pause = 0.25
+        try:
+            while not self._stopping:
+                self._wake.clear()
+                try:
+                    await self._fill()
+                    await self._be_fair()
+                except StoreUnavailable as error:
+                    log.warning("the queue waits for the database", reason=str(error))
+                    await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                    continue
+                pause = 0.25
+                await self._sleep(POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            await self._drain(self._config().shutdown_grace_seconds)
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _fill(self) -> None:
+        """Claim as long as there is room and work."""
+        terms = self._terms()
+        while not self._stopping and len(self._running) < self._config().concurrency:
+            run = await self._app.runs.claim(self._app.presence.name, terms.lease_seconds)
+            if run is None:
+                return
+            execution = self._app.execution(run, terms)
+            task = asyncio.create_task(self._execute(execution), name=f"worker of {run.id}")
+            self._running[task] = execution
+            task.add_done_callback(self._done)
+            self._told_load()
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._running[task]
+        self._told_load()
+        self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a worker ended by a defect", exc_info=error)
+
+    async def _execute(self, execution: Execution) -> None:
+        run = execution.run
+        with bound_contextvars(run=run.id, repository=run.repository, attempt=run.attempt):
+            try:
+                ended = await self._perform(execution)
+            except LeaseLost as error:
+                log.warning("run lost", reason=str(error))
+            except StoreUnavailable as error:
+                # Its lease ends by itself, and somebody goes on with it once the database is back.
+                log.error("the end of the run could not be written", reason=str(error))
+            else:
+                _log_end(ended, execution.figures)
+
+    async def _perform(self, execution: Execution) -> Run:
+        run = execution.run
+        log.info("run started", trigger=run.trigger, full=run.full, waited_seconds=_waited(run))
+        try:
+            row = await self._app.repositories.by_id(run.repository_id)
+            target = self._app.catalog.of_row(row)
+        except RepositoryNotFound as error:
+            return await self._not_mine(run, error)
+        except ConfigError as error:
+            return await self._app.runs.finish(run, RunStatus.FAILED, RunFigures(), error.code, str(error))
+        if not row.is_active and row.paused_reason is None:
+            left = RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
+            return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), left.code, str(left))
+        return await self._app.execute(execution, target, lambda _: None)
+
+    async def _not_mine(self, run: Run, error: RepositoryNotFound) -> Run:
+        """This pod's registry has no such repository: it left a moment ago, or arrived there and not yet here. The
+        database knows: what left is not active any more."""
+        row = await self._row(run)
+        if row is None or not row.is_active:
+            return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), error.code, str(error))
+        return await self._app.runs.release(run, outcome=RELEASED, delay_seconds=_NOT_MINE_SECONDS, reason=error)
+
+    async def _row(self, run: Run) -> Repository | None:
+        try:
+            return await self._app.repositories.by_id(run.repository_id)
+        except RepositoryNotFound:
+            return None
+
+    async def _be_fair(self) -> None:
+        """Where every place is taken and others wait for longer than a moment, the run that has had its share goes
+        back into the queue. It must have got somewhere: a share that is too short for its listing is no share."""
+        now = time.monotonic()
+        if len(self._running) < self._config().concurrency or now < self._fairness_due:
+            return
+        self._fairness_due = now + _FAIRNESS_SECONDS
+        share = self._config().fair_share_seconds
+        candidates = [
+            each for each in self._running.values() if now - each.started > share and each.progress.files_done > 0
+        ]
+        if not candidates:
+            self._others_waited = False
+            return
+        longest = min(candidates, key=lambda each: each.started)
+        waited, self._others_waited = self._others_waited, await self._app.runs.others_wait(longest.run)
+        if waited and self._others_waited:
+            self._others_waited = False
+            log.info("run lets others go first", run=longest.run.id, repository=longest.run.repository)
+            longest.interrupt(YIELDING)
+
+    async def _drain(self, grace_seconds: float) -> None:
+        if not self._running:
+            return
+        log.info("waiting for runs under way", runs=len(self._running), grace_seconds=grace_seconds)
+        waiting = asyncio.ensure_future(asyncio.wait(set(self._running), timeout=grace_seconds))
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        await asyncio.wait({waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        hurry.cancel()
+        for execution in self._running.values():
+            execution.interrupt(STOPPING)
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=FAREWELL_SECONDS)
+
+    async def _expire_the_dead(self) -> None:
+        """Runs of workers that were killed on this machine are free at once: nobody waits for their leases."""
+        try:
+            for run in await self._app.runs.history(status=RunStatus.RUNNING, limit=1_000):
+                dead = await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
+                if dead:
+                    await self._app.runs.expire(run)
+        except RepoSyncError as error:
+            log.warning("could not look for runs of killed workers", reason=str(error))
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until there is news, a place became free, the pool is to stop, or the time is over."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+
+    def _terms(self) -> Terms:
+        config = self._config()
+        return Terms(config.lease_seconds, config.retry_seconds, config.retry_max_seconds)
+
+    def _hear(self, channel: str) -> None:
+        if channel == QUEUE:
+            self._wake.set()
+
+    def _told_load(self) -> None:
+        self._on_load(len(self._running), self._config().concurrency)
+
+
+def _waited(run: Run) -> float:
+    started = run.started_at or datetime.now(UTC)
+    return round(max(0.0, (started - max(run.queued_at, run.not_before)).total_seconds()), 3)
+
+
+def _log_end(run: Run, figures: RunFigures) -> None:
+    told = log.info if run.status in (RunStatus.COMPLETED, RunStatus.QUEUED) else log.warning
+    why = {"code": run.error_code, "reason": run.error_message} if run.error_code else {}
+    told(
+        f"run {run.status}",
+        seconds=run.duration_seconds,
+        commit=run.commit_after,
+        files=figures.files_processed,
+        deleted=figures.files_deleted,
+        embedded=figures.chunks_embedded,
+        reused=figures.chunks_reused,
+        **why,
+    )

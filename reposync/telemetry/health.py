@@ -1,0 +1,129 @@
+"""What this process depends on and whether it works: named components, each `ok`, `degraded` or `down`."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+# Not structlog, which loads a terminal library: with `configure_logging` in place these lines are structured alike.
+log = logging.getLogger(__name__)
+
+HealthStatus: TypeAlias = Literal["ok", "degraded", "down"]
+
+_SEVERITY: Mapping[HealthStatus, int] = {"ok": 0, "degraded": 1, "down": 2}
+_LEVEL: Mapping[HealthStatus, int] = {"ok": logging.INFO, "degraded": logging.WARNING, "down": logging.ERROR}
+
+LONGEST_REASON_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One dependency, as it was last reported. `since`: aware UTC, when it came into this status; `reason`: a sentence
+    where it is not `ok`."""
+
+    status: HealthStatus
+    reason: str | None
+    since: datetime
+    latency_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HealthSnapshot:
+    """`status`: the worst of all, where only a required component makes it `down`."""
+
+    status: HealthStatus
+    components: Mapping[str, Component]
+
+
+class Health:
+    """The last word on every component. Its methods return at once and raise nothing.
+
+    A component of `required` that nobody has reported on yet is `down`: a pod is not ready before it has seen its
+    database. Every other one counts as `degraded` at worst.
+    """
+
+    def __init__(
+        self,
+        required: Collection[str] = ("database",),
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._required = frozenset(required)
+        self._now, self._monotonic = now, monotonic
+        began = now()
+        self._components: dict[str, Component] = {
+            name: Component("down", "It has not been checked yet.", began) for name in sorted(self._required)
+        }
+        self._unseen = set(self._required)
+        self._valid_until: dict[str, float] = {}
+
+    def report(
+        self,
+        component: str,
+        status: HealthStatus,
+        reason: str | None = None,
+        latency_seconds: float | None = None,
+        *,
+        valid_seconds: float | None = None,
+    ) -> None:
+        """How `component` is now. A change of status is logged, a repetition is not.
+
+        `valid_seconds`: without another report by then it counts as `degraded`, or `down` where it is required: whoever
+        watches it has stopped.
+        """
+        before = self._components.get(component)
+        first = component in self._unseen or before is None
+        self._unseen.discard(component)
+        reason = _sentence(reason) if status != "ok" else None
+        since = before.since if before is not None and not first and before.status == status else self._now()
+        self._components[component] = Component(status, reason, since, latency_seconds)
+        if valid_seconds is None:
+            self._valid_until.pop(component, None)
+        else:
+            self._valid_until[component] = self._monotonic() + valid_seconds
+        if first or before is None or before.status != status:
+            _tell(component, None if first else before, self._components[component])
+
+    def forget(self, component: str) -> None:
+        """It is no dependency any more, as a GitLab server that left the registry. A required one stays."""
+        if component not in self._required:
+            self._components.pop(component, None)
+            self._valid_until.pop(component, None)
+
+    def snapshot(self) -> HealthSnapshot:
+        components = {name: self._current(name, found) for name, found in sorted(self._components.items())}
+        counted = (self._counted(name, found.status) for name, found in components.items())
+        return HealthSnapshot(max(counted, key=_SEVERITY.__getitem__, default="ok"), components)
+
+    def _current(self, name: str, found: Component) -> Component:
+        late = self._monotonic() - self._valid_until.get(name, float("inf"))
+        if late <= 0 or found.status == "down":
+            return found
+        status: HealthStatus = "down" if name in self._required else "degraded"
+        return replace(found, status=status, reason=f"Nobody has checked it for {late:.0f} s more than is usual.")
+
+    def _counted(self, name: str, status: HealthStatus) -> HealthStatus:
+        return "degraded" if status == "down" and name not in self._required else status
+
+
+def _sentence(reason: str | None) -> str | None:
+    if reason is None or len(reason) <= LONGEST_REASON_CHARS:
+        return reason
+    return reason[: LONGEST_REASON_CHARS - 1] + "…"
+
+
+def _tell(name: str, before: Component | None, after: Component) -> None:
+    fields: dict[str, object] = {"component": name, "status": after.status}
+    if after.reason:
+        fields["reason"] = after.reason
+    if after.latency_seconds is not None:
+        fields["latency_seconds"] = round(after.latency_seconds, 4)
+    if before is not None:
+        fields["was"] = before.status
+        fields["was_for_seconds"] = round((after.since - before.since).total_seconds(), 1)
+    log.log(_LEVEL[after.status], "%s is %s", name, after.status, extra=fields)

@@ -1,0 +1,193 @@
+"""No secret in anything that leaves this process as text: the secrets that we know, and whatever looks like one."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+from urllib.parse import quote, quote_plus, unquote
+
+MASK = "***"
+
+SHORTEST_SECRET_CHARS = 6
+"""What is shorter occurs in ordinary text, and masking it there would make the text unreadable."""
+
+_WORDS = r"token|passw(?:or)?d|passwd|pwd|secret|api[_-]?key|private[_-]?key|access[_-]?key|secret[_-]?key|credentials?"
+_WORD_HINTS = ("token", "passw", "pwd", "secret", "key", "credential")
+_HEADERS = (
+    r"private-token|job-token|deploy-token|x-gitlab-token|(?:x-)?api-key|x-auth-token|(?:proxy-)?authorization"
+    r"|(?:set-)?cookie"
+)
+_HEADER_HINTS = ("-token", "api-key", "authorization", "cookie")
+
+
+class _Shape(NamedTuple):
+    """`hints`: in lower case, one of them is in every text that `pattern` matches; most lines have none."""
+
+    hints: tuple[str, ...]
+    pattern: re.Pattern[str]
+    instead: str = MASK
+
+
+# None of them runs over unbounded text again and again: a hostile line takes no longer than its length.
+_SHAPES = (
+    # The credentials of an address, up to the last @ of its authority; and with a bare slash in the password.
+    _Shape(("://",), re.compile(r"(://)[^\s/?#\"'<>\\]*@"), rf"\1{MASK}@"),
+    _Shape(
+        ("://",),
+        re.compile(r"(://)[^\s/?#@:\"'<>]{0,200}:(?!\d{1,5}(?:[/?#]|\s|$))[^\s@\"'<>]{1,400}@"),
+        rf"\1{MASK}@",
+    ),
+    # Headers as `Name: value`, as curl's arguments, and in dumps of dicts and of lists of pairs.
+    _Shape(
+        _HEADER_HINTS,
+        re.compile(rf"(?i)(?<![\w-])({_HEADERS})(\s{{0,3}}[:=]\s{{0,3}}[\"']?)(?![\s\"'])[^\r\n\"']+"),
+        rf"\1\2{MASK}",
+    ),
+    _Shape(
+        _HEADER_HINTS,
+        re.compile(rf"(?i)(?<![\w-])({_HEADERS})([\"']\s{{0,3}}[:,]\s{{0,3}}b?[\"'])[^\r\n\"']+"),
+        rf"\1\2{MASK}",
+    ),
+    _Shape(
+        ("bearer", "basic"),
+        re.compile(r"(?i)\b(bearer|basic)(\s{1,3})(?=\S{0,100}[0-9_~+/=]|\S{16})[A-Za-z0-9._~+/=-]{6,}"),
+        rf"\1\2{MASK}",
+    ),
+    # key=value of queries, forms and connection strings; "key": "value" of JSON, of Python, and of JSON in JSON.
+    _Shape(
+        _WORD_HINTS,
+        re.compile(rf"(?i)({_WORDS})(\s{{0,3}}(?:=|%3D)\s{{0,3}})(?:\"[^\"\r\n]*\"|'[^'\r\n]*'|[^\s&\"']+)"),
+        rf"\1\2{MASK}",
+    ),
+    _Shape(
+        _WORD_HINTS,
+        re.compile(rf"(?i)({_WORDS})([\"']\s{{0,3}}:\s{{0,3}}b?)\"(?:[^\"\\\r\n]|\\.)*\""),
+        rf'\1\2"{MASK}"',
+    ),
+    _Shape(
+        _WORD_HINTS,
+        re.compile(rf"(?i)({_WORDS})([\"']\s{{0,3}}:\s{{0,3}}b?)'(?:[^'\\\r\n]|\\.)*'"),
+        rf"\1\2'{MASK}'",
+    ),
+    _Shape(
+        _WORD_HINTS,
+        re.compile(rf"(?i)({_WORDS})(\\{{1,7}}[\"']\s{{0,3}}:\s{{0,3}}\\{{1,7}}[\"'])[^\r\n\"'\\]+"),
+        rf"\1\2{MASK}",
+    ),
+    # GitLab's documented prefixes.
+    _Shape(
+        ("gl", "gr1348941"),
+        re.compile(
+            r"(?<![A-Za-z0-9])(?:gl(?:pat|oas|dt|rtr|rt|cbt|ptt|ft|imt|agent|wt|soat|ffct)-|GR1348941)"
+            r"[A-Za-z0-9_.=-]{6,}"
+        ),
+    ),
+    # OpenAI and its kin, Hugging Face, GitHub, webhook keys, Slack, AWS, Google, JSON web tokens, private keys.
+    _Shape(("sk-",), re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,}")),
+    _Shape(
+        ("hf_", "gh", "whsec_"),
+        re.compile(r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|whsec_)[A-Za-z0-9_+/=]{16,}"),
+    ),
+    _Shape(
+        ("xox", "akia", "aiza"),
+        re.compile(r"(?<![A-Za-z0-9])(?:xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35})"),
+    ),
+    _Shape(("eyj",), re.compile(r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?")),
+    _Shape(
+        ("private key-----",),
+        re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[^-]{0,16000}(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?"),
+    ),
+)
+
+_SECRET_KEY = re.compile(rf"(?i)(?:{_WORDS}|authorization|cookie)\Z")
+
+
+class Secrets:
+    """The secrets of this process, and how to take them out of a text. Its repr shows none of them."""
+
+    def __init__(self, values: Iterable[str] = ()) -> None:
+        self._forms: tuple[str, ...] = ()
+        self._values: frozenset[str] = frozenset()
+        self.know(values)
+
+    def __repr__(self) -> str:
+        return f"Secrets({len(self._values)} known)"
+
+    def know(self, values: Iterable[str]) -> None:
+        """Add secrets. An address among them stands for the credentials that are written into it; what is shorter than
+        SHORTEST_SECRET_CHARS is ignored."""
+        self._set(self._values.union(*map(_secrets_in, values)))
+
+    def replace(self, values: Iterable[str]) -> None:
+        """Know these and no others, as after the registry was read again."""
+        self._set(frozenset[str]().union(*map(_secrets_in, values)))
+
+    def redact(self, text: str, limit: int | None = None) -> str:
+        """`text` without the known secrets, however they are encoded there, and without what has a secret's shape.
+
+        `limit`: at most so many characters are kept; no part of a secret is left where it is cut.
+        """
+        if limit is None or len(text) <= limit:
+            return self._redacted(text)
+        # What is cut in two by the first cut lies within the last characters, and the second cut takes them away.
+        redacted = self._redacted(text[: limit + self._margin_chars])
+        return redacted[: max(min(len(redacted) - self._margin_chars, limit), 0)] + "…"
+
+    def _redacted(self, text: str) -> str:
+        # An alternation of those that are there: one of all would be tried at each character of each line.
+        if present := [re.escape(form) for form in self._forms if form in text]:
+            text = re.sub("|".join(present), MASK, text)
+        lower = text.lower()
+        for shape in _SHAPES:
+            if any(hint in lower for hint in shape.hints):
+                text = shape.pattern.sub(shape.instead, text)
+        return text
+
+    def _set(self, values: frozenset[str]) -> None:
+        self._values = values
+        forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST_SECRET_CHARS}
+        # Longest first: one secret may be the beginning of another.
+        self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self._margin_chars = max(map(len, self._forms), default=0) + 256
+
+
+def names_secret(key: str) -> bool:
+    """Whether the value under this key is a secret by its name: `token`, `api_key`, `PRIVATE-TOKEN`, ..."""
+    return _SECRET_KEY.search(key) is not None
+
+
+def _secrets_in(value: str) -> Iterator[str]:
+    scheme, separator, rest = value.partition("://")
+    if separator and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*", scheme):
+        user_info, at, _ = rest.rpartition("@")
+        if not at:
+            return
+        user, colon, password = user_info.partition(":")
+        found = [password, unquote(password)] if colon else [user, unquote(user)]
+    else:
+        # A secret that was read from a file often has the file's last newline.
+        found = [value, value.strip()]
+    yield from (each for each in found if len(each) >= SHORTEST_SECRET_CHARS)
+
+
+def _forms(secret: str) -> Iterator[str]:
+    """The ways in which `secret` may be written somewhere."""
+    yield secret
+    raw = secret.encode("utf-8", "surrogatepass")
+    for quoted in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
+        yield quoted
+        yield re.sub(r"%[0-9A-F]{2}", lambda found: found[0].lower(), quoted)
+    for escaped in (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), ascii(secret)):
+        yield escaped[1:-1]
+    for offset in range(3):
+        # Behind a user name of any length (`Authorization: Basic`): the characters of base64 that depend on the secret
+        # alone, for each way in which its bytes can fall into the groups of three.
+        encoded = base64.b64encode(bytes(offset) + raw).decode().rstrip("=")
+        whole = len(raw) + offset
+        core = encoded[(0, 2, 3)[offset] : len(encoded) if whole % 3 == 0 else -1]
+        if len(core) >= SHORTEST_SECRET_CHARS:
+            yield core
+            yield core.replace("+", "-").replace("/", "_")
