@@ -58,12 +58,6 @@ class BoundedProtocol(H11Protocol):
             # It is being closed already, over a request that made no sense.
             self.transport.abort()
 
-    def cut(self) -> None:
-        """Close it now, and let nobody be told that an answer was not finished: that is known."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-        self.transport.abort()
-
     @property
     def answers(self) -> bool:
         """Whether an answer has begun and is not over."""

@@ -45,14 +45,14 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(RepoSyncError)
     async def known_error(request: Request, error: RepoSyncError) -> Response:
         if error.status >= 500:
-            log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.url.path})
+            log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         wait = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else None
         return error_answer(error.status, error.code, str(error), headers=wait)
 
 
 class Incidents:
-    """Answers what was not foreseen, and logs it under the id that the answer names. Answers, too, what is still without
-    an answer when the daemon ends.
+    """Answers what was not foreseen, and logs it under the id that the answer names. Answers as well what has no answer
+    yet when the daemon ends.
 
     Not an exception handler: Starlette raises again behind one, and the server would log the same thing twice.
     """
@@ -98,7 +98,7 @@ class Incidents:
 def _message(request: Request, error: HTTPException) -> str:
     if error.detail != _phrase(error.status_code):
         return str(error.detail)
-    path = request.url.path[:_LONGEST_PATH_CHARS]
+    path = request.scope["path"][:_LONGEST_PATH_CHARS]
     if error.status_code == 404:
         return f"There is nothing at {path}."
     if error.status_code == 405:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 
 _CUT_SECONDS = 1.0
 _TURN_SECONDS = 0.01
+_DRAIN_TURNS = 100
 _DATE_SECONDS = 1.0
 _BACKLOG = 512
 
@@ -141,10 +142,11 @@ class _Server(uvicorn.Server):
         for connection in self._connections():
             connection.shutdown()
         await self._wait_for_tasks(self._grace_seconds)
-        # Those who wait still get an answer that says why; one that has begun can only end here.
+        # Those who wait still get an answer that says why. One that has begun can only end here; before its task does,
+        # so that nobody is told that the task did not finish it.
         for connection in self._connections():
             if connection.answers:
-                connection.cut()
+                connection.transport.abort()
         for task in self.server_state.tasks:
             task.cancel()
         await self._wait_for_tasks(_CUT_SECONDS)
@@ -156,17 +158,18 @@ class _Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         """Give what answers left in the buffers of their connections a moment, if the clients take it."""
-        turns = int(_CUT_SECONDS / _TURN_SECONDS)
-        while self.server_state.connections and (turns := turns - 1):
+        for _ in range(_DRAIN_TURNS):
+            if not self.server_state.connections:
+                return
             await asyncio.sleep(_TURN_SECONDS)
 
     def _cut(self) -> None:
         for server in getattr(self, "servers", []):
             server.close()
+        for connection in self._connections():
+            connection.transport.abort()
         for task in self.server_state.tasks:
             task.cancel()
-        for connection in self._connections():
-            connection.cut()
 
     def _connections(self) -> list[BoundedProtocol]:
         return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]

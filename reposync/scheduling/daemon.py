@@ -227,8 +227,7 @@ class Daemon:
             self._health.report(component, "ok", latency_seconds=time.monotonic() - began, valid_seconds=valid)
 
     async def _purge_forever(self, app: Application) -> None:
-        """Once an hour, each pod at another moment of it."""
-        await asyncio.sleep(random.uniform(0, 60))  # noqa: S311
+        """At the start, and once an hour."""
         while True:
             days = self._config().history_days
             if days is not None:

@@ -95,10 +95,10 @@ class RedisLocks:
             await guard.release()
 
     async def ping(self) -> float:
-        """How long Redis takes to answer, in seconds. Writes, since a replica or a full server would answer a PING.
-        Raises RedisUnavailable."""
+        """How long Redis takes to answer, in seconds. Asked with what a lock needs: a replica, a full server and one
+        whose user may not write would answer a PING. Raises RedisUnavailable."""
         asked = time.monotonic()
-        await self._client.call(lambda redis: redis.set(PROBE_KEY, "1", px=1_000))
+        await self._client.call(lambda redis: _take(redis, PROBE_KEY, "1", "1000", "new"))
         return time.monotonic() - asked
 
     async def list(self) -> builtins.list[LockRecord]:
@@ -139,28 +139,32 @@ class RepositoryToken:
         words = [self._value, str(int(ttl_seconds * 1_000)), "new" if new else ""]
         if replacing is not None:
             words.append(replacing)
-        answer = await self._client.call(lambda redis: _run(redis, _TAKE, self._key, *words))
-        match answer:
-            case ["held"]:
-                return Taken.HELD
-            case ["gone"]:
-                return Taken.GONE
-            case ["other", str(value), int(milliseconds)]:
-                return Other(value, _ttl_seconds(milliseconds))
-            case _:
-                raise RedisUnavailable("Redis answered a script with something else than it returns.")
+        return await self._client.call(lambda redis: _take(redis, self._key, *words))
 
     async def drop(self, within: float) -> None:
         await _dropped(self._client, self._key, self._value, within)
 
 
+async def _take(redis: Redis, key: str, *words: str) -> Taken | Other:
+    # By EVAL, not EVALSHA: a few hundred bytes more, and a Redis that was restarted need not be taught it again.
+    match await redis.eval(_TAKE, 1, key, *words):
+        case ["held"]:
+            return Taken.HELD
+        case ["gone"]:
+            return Taken.GONE
+        case ["other", str(value), int(milliseconds)]:
+            return Other(value, _ttl_seconds(milliseconds))
+    raise exceptions.InvalidResponse
+
+
 async def _dropped(client: RedisClient, key: str, value: str, within: float) -> bool:
-    return bool(await client.call(lambda redis: _run(redis, _RELEASE, key, value), within))
+    async def drop(redis: Redis) -> bool:
+        removed: Any = await redis.eval(_RELEASE, 1, key, value)
+        if removed not in (0, 1):
+            raise exceptions.InvalidResponse
+        return bool(removed)
 
-
-async def _run(redis: Redis, script: str, key: str, *words: str) -> Any:
-    """By EVAL, not EVALSHA: a few hundred bytes more, and a Redis that was restarted need not be taught it again."""
-    return await redis.eval(script, 1, key, *words)
+    return await client.call(drop, within)
 
 
 async def _scan(redis: Redis, *, cursor: int) -> tuple[int, builtins.list[str]]:

@@ -71,7 +71,7 @@ class GitLabGroup:
         secret = header_secret(token or address.password, what=f"The token for {address.url}")
         self._instance = address.url
         self._group = group.strip("/")
-        self._has_token = secret is not None
+        self.has_token = secret is not None
         self._rest = Rest(
             address.url,
             secret,
@@ -94,7 +94,7 @@ class GitLabGroup:
             "order_by": "id",
             "sort": "asc",
         }
-        if not self._has_token and not archived:
+        if not self.has_token and not archived:
             query["archived"] = "false"
         try:
             return await self._pages(query | {"pagination": "keyset"})
@@ -152,7 +152,7 @@ class GitLabGroup:
         return GroupListing(tuple(sorted(found.values(), key=lambda each: each.id)), _shown(faults))
 
     def _explained(self, refused: RestRefused, kind: str, path: str) -> SourceError:
-        return explain(refused, project=path, instance=self._instance, has_token=self._has_token, kind=kind)
+        return explain(refused, project=path, instance=self._instance, has_token=self.has_token, kind=kind)
 
 
 # In a thread: calls of python-gitlab -------------------------------------------------------------------------------

@@ -61,18 +61,21 @@ def _hopeless() -> ColumnElement[bool]:
     return or_(RUNS.c.cancel_requested, RUNS.c.attempt >= RUNS.c.max_attempts)
 
 
-def _claimable(now: ColumnElement[datetime]) -> ColumnElement[bool]:
+def _orphaned(now: ColumnElement[datetime]) -> ColumnElement[bool]:
+    return and_(_expired(now), ~_hopeless())
+
+
+def _due(now: ColumnElement[datetime]) -> ColumnElement[bool]:
     other = RUNS.alias("other")
     alone = ~exists().where(other.c.repository_id == RUNS.c.repository_id, status_is(RunStatus.RUNNING, runs=other))
-    due = and_(status_is(*WAITING), RUNS.c.not_before <= now, alone)
-    return or_(due, and_(_expired(now), ~_hopeless()))
+    return and_(is_active(), status_is(*WAITING), RUNS.c.not_before <= now, alone)
 
 
 async def anything_to_claim(connection: AsyncConnection, database: Database, run_id: str | None) -> bool:
     """Whether there is work for `end_abandoned` or `take`. Asked first, because it takes no lock: most polls find
     nothing."""
     now = database.moment()
-    query = select(RUNS.c.id).where(is_active(), or_(_claimable(now), _expired(now)))
+    query = select(RUNS.c.id).where(is_active(), or_(_due(now), _expired(now)))
     if run_id is not None:
         # An expired run of the same repository is in the way of this one, so it counts as well.
         query = query.where(or_(RUNS.c.id == run_id, _expired(now)))
@@ -81,7 +84,8 @@ async def anything_to_claim(connection: AsyncConnection, database: Database, run
 
 async def claimable_but_for(connection: AsyncConnection, database: Database, identity: str) -> bool:
     """Whether `take` would find a run of another repository than that one."""
-    query = select(RUNS.c.id).where(is_active(), _claimable(database.moment()), RUNS.c.repository_id != identity)
+    now = database.moment()
+    query = select(RUNS.c.id).where(is_active(), or_(_due(now), _orphaned(now)), RUNS.c.repository_id != identity)
     return await connection.scalar(query.limit(1)) is not None
 
 
@@ -123,13 +127,18 @@ def _ending(row: Any) -> dict[str, Any]:
 async def take(
     connection: AsyncConnection, database: Database, worker: str, lease_seconds: float, run_id: str | None
 ) -> Run | None:
-    """The first run that may be executed now, as this worker's. IntegrityError: another worker was quicker with another
-    run of the same repository."""
-    query = select(RUNS.c.id).where(is_active(), _claimable(database.moment()))
-    if run_id is not None:
-        query = query.where(RUNS.c.id == run_id)
-    chosen = await connection.scalar(query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True))
-    if chosen is None:
+    """The first run that may be executed now, as this worker's: one whose worker is gone before those that wait, of
+    which some may wait for it. IntegrityError: another worker was quicker with another run of the same repository."""
+    chosen = None
+    # One query after the other: each has its index, where a condition on both would sort the whole queue.
+    for which in (_orphaned, _due):
+        query = select(RUNS.c.id).where(which(database.moment()))
+        if run_id is not None:
+            query = query.where(RUNS.c.id == run_id)
+        chosen = await connection.scalar(query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True))
+        if chosen is not None:
+            break
+    else:
         return None
     claimed = {
         "status": RunStatus.RUNNING,

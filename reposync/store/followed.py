@@ -78,6 +78,8 @@ class FollowedRepositories(Repositories):
             now = self._database.moment()
             for change in changes:
                 values = {**change.values, "updated_at": now}
+                if values.get("is_active"):  # ticks of the time in which it was paused are not missed ones
+                    values["scheduled_since"] = now
                 await connection.execute(update(REPOSITORIES).where(columns.id == change.before.id).values(**values))
             for change in renamed:
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)

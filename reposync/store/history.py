@@ -15,7 +15,7 @@ from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import Database
 from reposync.store.run import QueueFigures, Run, RunProblem, parse_cursor, run_record
 from reposync.store.status import ACTIVE, WAITING, RunStatus
-from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, status_is
+from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, status_is
 
 MAX_PAGE = 1_000
 
@@ -58,7 +58,7 @@ class RunHistory:
         elif statuses:
             # One page of each, and the newest of these: one range of the index a status. With a list of them in the
             # condition both databases would read and sort all runs of the rarer ones, or pass by those of the others.
-            pages = [select(_newest(query.where(RUNS.c.status == each), limit).subquery()) for each in statuses]
+            pages = [select(_newest(_of_status(query, each), limit).subquery()) for each in statuses]
             page = _newest(select(union_all(*pages).subquery()), limit) if len(pages) > 1 else pages[0]
         else:
             return []
@@ -88,14 +88,16 @@ class RunHistory:
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and since when the oldest of those that are due waits."""
-        counted = select(RUNS.c.status, func.count()).where(status_is(*ACTIVE, RunStatus.BLOCKED))
+        active = select(RUNS.c.status, func.count()).where(is_active()).group_by(RUNS.c.status)
+        blocked = select(RUNS.c.status, func.count()).where(is_over(), status_is(RunStatus.BLOCKED))
         now = self._database.moment()
         # What a retry waits for is no backlog.
         oldest = select(func.min(RUNS.c.not_before), now).where(
             is_active(), status_is(*WAITING), RUNS.c.not_before <= now
         )
         async with self._database.read() as connection:
-            counts = {row[0]: row[1] for row in await connection.execute(counted.group_by(RUNS.c.status))}
+            counted = union_all(active, blocked.group_by(RUNS.c.status))
+            counts = {row[0]: row[1] for row in await connection.execute(counted)}
             since, moment = (await connection.execute(oldest)).one()
         return QueueFigures(counts, max(0.0, (moment - since).total_seconds()) if since is not None else 0.0)
 
@@ -130,6 +132,10 @@ class RunHistory:
 
 def no_such_run(run_id: str) -> RunNotFound:
     return RunNotFound(f"No run has the id {run_id!r}.", remedy="`reposync history` shows the latest runs.")
+
+
+def _of_status(runs: Select[Any], status: RunStatus) -> Select[Any]:
+    return runs.where(is_active() if status in ACTIVE else is_over(), RUNS.c.status == status)
 
 
 def _newest(runs: Select[Any], limit: int) -> Select[Any]:

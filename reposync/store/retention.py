@@ -38,5 +38,6 @@ async def purge_some(
         query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
     query = query.order_by(RUNS.c.queued_at, RUNS.c.id).limit(limit).with_for_update(skip_locked=True, of=RUNS)
     page = (await connection.execute(query)).all()
-    await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
+    if page:
+        await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
     return page

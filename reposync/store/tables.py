@@ -190,6 +190,11 @@ def is_active(runs: FromClause = RUNS) -> ColumnElement[bool]:
     return status_is(*ACTIVE, runs=runs)
 
 
+def is_over(runs: FromClause = RUNS) -> ColumnElement[bool]:
+    """The condition of the index over runs that ended, as above."""
+    return ~is_active(runs)
+
+
 def _while(statuses: Collection[RunStatus]) -> dict[str, Any]:
     words = ", ".join(f"'{each}'" for each in sorted(statuses))
     condition = text(f"status = {words}" if len(statuses) == 1 else f"status IN ({words})")
@@ -209,5 +214,8 @@ Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
 _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 Index("ix_sync_runs_newest", *_NEWEST)
 Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST)
-Index("ix_sync_runs_status_newest", RUNS.c.status, *_NEWEST)
+Index("ix_sync_runs_active_newest", *_NEWEST, **_while(ACTIVE))
+# Only of those that are over: SQLite, which knows nothing of how many there are, would use it for the queue, and sort.
+_OVER = text("status NOT IN ('queued', 'retrying', 'running')")
+Index("ix_sync_runs_over_newest", RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, exists, func, insert, select, update
+from sqlalchemy import bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.claims import CLAIM_ORDER, MAX_ATTEMPTS, new_run
@@ -100,14 +100,13 @@ class Ticks:
                 continue
             async with self._database.write() as connection:
                 names = await _lock_active(connection, candidates)
-                now = self._database.moment()
+                now = await self._now(connection)
                 rows = [
                     new_run(identity, names[identity], RunTrigger.SCHEDULE, now, max_attempts=max_attempts)
                     for identity in await _never_ran(connection, names)
                 ]
                 if rows:
-                    for row in rows:
-                        await connection.execute(insert(RUNS).values(**row))
+                    await connection.execute(insert(RUNS), rows)
                     await self._database.announce(connection, QUEUE)
                 queued += len(rows)
         return queued
@@ -118,7 +117,7 @@ class Ticks:
         names = await _lock_active(connection, sorted(due))
         fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names})
         waiting = await _waiting(connection, fresh)
-        now: datetime = (await connection.execute(select(self._database.moment()))).scalar_one()
+        now = await self._now(connection)
         rows, missed = [], 0
         for identity, tick in fresh.items():
             if identity in waiting:
@@ -137,6 +136,9 @@ class Ticks:
         if len(rows) > missed:
             await self._database.announce(connection, QUEUE)
         return TickOutcome(len(rows) - missed, len(joined), len(due) - len(fresh), missed)
+
+    async def _now(self, connection: AsyncConnection) -> datetime:
+        return (await connection.execute(select(self._database.moment()))).scalar_one()
 
 
 _NOT_MISSED: dict[str, Any] = {"completed_at": None, "error_code": None, "error_message": None}
@@ -178,8 +180,13 @@ async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime]) -
 
 
 async def _never_ran(connection: AsyncConnection, identities: Collection[str]) -> list[str]:
-    """Their runs may be gone from the log by now, and the log may have runs of one that was removed and came back."""
-    ran = exists().where(RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.queued_at >= REPOSITORIES.c.created_at)
+    """Their runs may be gone from the log by now, and the log may have runs of one that was removed and came back. What
+    was cancelled before it began does not count, unless a person did it."""
+    ran = exists().where(
+        RUNS.c.repository_id == REPOSITORIES.c.id,
+        RUNS.c.queued_at >= REPOSITORIES.c.created_at,
+        or_(RUNS.c.attempt > 0, is_active(), RUNS.c.cancel_requested),
+    )
     query = select(REPOSITORIES.c.id).where(
         REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.last_sync_at.is_(None), ~ran
     )

@@ -127,18 +127,7 @@ class _Lines(logging.StreamHandler[TextIO]):
         return line.encode(encoding, "backslashreplace").decode(encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
-        """Nothing: the default prints the message and its arguments, secrets and all, to the stream that just failed.
-
-        A pipe whose reader is gone never comes back. What is left in the stream's buffer would fail once more when the
-        interpreter ends, and turn exit code 0 into 120: from here on it goes nowhere.
-        """
-        if isinstance(sys.exc_info()[1], BrokenPipeError):
-            try:
-                nowhere = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(nowhere, self.stream.fileno())
-                os.close(nowhere)
-            except (OSError, ValueError):
-                self.stream = open(os.devnull, "w")  # noqa: PTH123, SIM115
+        """Nothing: the default prints the message and its arguments, secrets and all, to the stream that just failed."""
 
 
 def _unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:

@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 
 import pytest
 
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
-from reposync.store.repositories import Registration, Repositories, Repository
+from reposync.store.repositories import Registration, Repositories, Repository, repository_id
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
+from reposync.store.tables import REPOSITORIES
+from reposync.store.ticks import TickOutcome, Ticks
 from tests.fixtures.databases import (  # noqa: F401
     database,
     database_kind,
@@ -19,6 +22,10 @@ from tests.fixtures.databases import (  # noqa: F401
     postgresql,
     upgraded_sqlite_file,
 )
+
+
+# Tests name days of their own, which may be long ago.
+ANY_GRACE_SECONDS = 1e10
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,17 @@ class Store:
     def runs(self) -> Runs:
         return Runs(self.database)
 
+    @property
+    def ticks(self) -> Ticks:
+        return Ticks(self.database)
+
+    async def tick(
+        self, when: datetime, *names: str, grace_seconds: float = ANY_GRACE_SECONDS, max_attempts: int = 3
+    ) -> TickOutcome:
+        """The clock of a pod reached `when`, which is a tick of the schedules of these repositories."""
+        due = {(await self.repositories.get(name)).id: when for name in names or ("payments",)}
+        return await self.ticks.enqueue(due, grace_seconds=grace_seconds, max_attempts=max_attempts)
+
     async def repository(self, name: str = "payments", **changes: str) -> Repository:
         registration = {
             "name": name,
@@ -49,6 +67,14 @@ class Store:
             **changes,
         }
         return await self.repositories.register(Registration(**registration))  # type: ignore[arg-type]
+
+    async def database_rows(self, names: list[str]) -> None:
+        """Repositories, many at a time."""
+        row = await self.repository(names[0])
+        same = {key: value for key, value in asdict(row).items() if key not in ("id", "name")}
+        rows = [{"id": repository_id(name), "name": name, **same} for name in names[1:]]
+        async with self.database.write() as connection:
+            await connection.execute(REPOSITORIES.insert(), rows)
 
     async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND) -> Run:
         await self.repository(name)

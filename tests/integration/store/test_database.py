@@ -223,7 +223,7 @@ async def test_an_address_that_postgresql_does_not_understand_is_a_mistake_in_th
 async def test_missing_tables_are_said_to_be_missing(empty_database_url: str) -> None:
     async with await Database.open(empty_database_url) as database:
         with pytest.raises(StoreUnavailable, match=r"tables are missing.*reposync db upgrade") as caught:
-            await Runs(database).get(SECRET)
+            await Runs(database).history(SECRET)
 
     assert SECRET not in "".join(traceback.format_exception(caught.value)), "logs get what a query was about"
 

@@ -13,7 +13,6 @@ from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-NEXT_TICK = TICK + timedelta(minutes=30)
 
 
 async def ended(store: Store, run, status: RunStatus = RunStatus.COMPLETED):
@@ -33,7 +32,7 @@ async def test_a_second_click_returns_the_run_that_waits_already(store: Store) -
 
 async def test_what_a_second_click_asks_for_besides_is_added_to_the_run_that_waits(store: Store) -> None:
     await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
+    await store.tick(TICK)
 
     run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
     again, _ = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
@@ -63,48 +62,6 @@ async def test_a_click_while_a_run_executes_queues_another_one(store: Store) -> 
     assert [run.id for run in await store.runs.active(running.repository_id)] == [running.id, queued.id]
 
 
-async def test_a_tick_that_every_pod_announces_runs_once(store: Store) -> None:
-    await store.repository()
-
-    answers = await asyncio.gather(
-        *(store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK) for _ in range(8))
-    )
-
-    assert [created for _, created in answers].count(True) == 1
-
-
-async def test_a_pod_that_is_late_does_not_repeat_a_tick_that_has_run(store: Store) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
-    run = await store.runs.claim("worker-1", 60.0)
-    await ended(store, run)
-
-    late, created = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
-
-    assert (late.id, late.status, created) == (run.id, RunStatus.COMPLETED, False)
-
-
-async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
-    clicked = await store.queued()
-
-    joined, _ = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
-    await ended(store, await store.runs.claim("worker-1", 60.0))
-    late, created = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
-
-    assert joined.id == late.id == clicked.id
-    assert not created
-
-
-async def test_ticks_that_pile_up_behind_a_busy_worker_become_one_run(store: Store) -> None:
-    await store.repository()
-    first, _ = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
-
-    second, created = await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=NEXT_TICK)
-
-    assert (second.id, created, second.scheduled_for) == (first.id, False, NEXT_TICK)
-    assert await store.runs.last_ticks() == {first.repository_id: NEXT_TICK}
-
-
 async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store: Store) -> None:
     run = await store.running()
     await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
@@ -114,15 +71,6 @@ async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store
 
     assert (clicked.id, created) == (run.id, False)
     assert (await store.runs.claim("worker-1", 60.0)).id == run.id
-
-
-async def test_a_tick_respects_the_pause_before_the_next_attempt(store: Store) -> None:
-    run = await store.running()
-    await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
-
-    await store.runs.enqueue("payments", RunTrigger.SCHEDULE, scheduled_for=TICK)
-
-    assert await store.runs.claim("worker-1", 60.0) is None
 
 
 async def test_a_repository_that_is_not_registered_cannot_be_synced(store: Store) -> None:
@@ -278,7 +226,7 @@ async def test_a_worker_that_lost_its_run_can_neither_keep_nor_end_nor_hand_it_b
 
     for attempt in (
         store.runs.heartbeat(stale, 60.0),
-        store.runs.progress(stale, {"stage": "late"}),
+        store.runs.heartbeat(stale, 60.0, {"stage": "late"}, RunFigures(files_processed=7)),
         store.runs.finish(stale, RunStatus.COMPLETED, RunFigures(files_processed=7)),
         store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late"),
         store.runs.release(stale),
@@ -446,10 +394,18 @@ async def test_a_blocked_run_can_be_declined(store: Store) -> None:
 async def test_progress_is_what_the_worker_last_said(store: Store) -> None:
     run = await store.running()
 
-    await store.runs.progress(run, {"stage": "read", "done": 1})
-    await store.runs.progress(run, {"stage": "store", "path": "caf\udce9\0.py"})
+    await store.runs.heartbeat(run, 60.0, {"stage": "read", "done": 1})
+    await store.runs.heartbeat(run, 60.0, {"stage": "store", "path": "caf\udce9\0.py"})
+    await store.runs.heartbeat(run, 60.0)
 
     assert (await store.runs.get(run.id)).progress == {"stage": "store", "path": "caf\udce9\0.py"}
+
+
+async def test_a_new_attempt_says_nothing_yet_of_how_far_it_is(store: Store) -> None:
+    run = await store.running()
+    await store.runs.heartbeat(run, 60.0, {"stage": "read", "done": 1})
+
+    assert (await store.taken_over(run)).progress is None
 
 
 async def test_another_connection_sees_what_this_one_wrote(store: Store, open_database) -> None:

@@ -69,7 +69,9 @@ async def test_a_changed_schedule_keeps_what_was_synced(store: Store) -> None:
     changed = await store.repository(cron_expression="0 3 * * *")
 
     assert changed.cron_expression == "0 3 * * *"
-    assert replace(changed, cron_expression=None, updated_at=synced.updated_at) == synced
+    assert changed.scheduled_since > synced.scheduled_since, "no tick of the new one can have been missed before"
+    before = {"cron_expression": None, "updated_at": synced.updated_at, "scheduled_since": synced.scheduled_since}
+    assert replace(changed, **before) == synced
 
 
 @pytest.mark.parametrize("change", [{"location": "https://new.example.com/x.git"}, {"collection": "other"}])
@@ -148,10 +150,10 @@ async def test_a_removed_repository_takes_its_files_along_and_leaves_its_history
 
 async def test_each_attempt_writes_under_a_higher_epoch(store: Store) -> None:
     run = await store.running()
-    first = await store.repositories.begin_epoch(run, run.repository_id, content_fingerprint=None)
+    first = await store.repositories.begin_epoch(run, run.repository_id, content_fingerprint=None, collection="code")
     taken = await store.taken_over(run)
 
-    second = await store.repositories.begin_epoch(taken, run.repository_id, content_fingerprint=None)
+    second = await store.repositories.begin_epoch(taken, run.repository_id, content_fingerprint=None, collection="code")
 
     assert second > first > 0
 
@@ -194,7 +196,7 @@ async def test_an_attempt_that_lost_the_run_publishes_nothing(store: Store) -> N
     with pytest.raises(LeaseLost):
         await published(store, stale)
     with pytest.raises(LeaseLost):
-        await store.repositories.begin_epoch(stale, stale.repository_id, content_fingerprint="late")
+        await store.repositories.begin_epoch(stale, stale.repository_id, content_fingerprint="late", collection="x")
 
     assert await store.repositories.get("payments") == before
 

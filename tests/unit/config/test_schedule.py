@@ -268,7 +268,8 @@ def test_the_time_zone_is_told_where_it_is_not_utc() -> None:
         ("every 7 minutes", "7 minutes do not divide 60 evenly; take one of 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30"),
         ("every 0 hours", "0 hours do not divide 24 evenly"),
         ("every 5 hours", "5 hours do not divide 24 evenly"),
-        ("every 30 seconds", "cannot be read"),
+        ("every 7 seconds", "7 seconds do not divide 60 evenly; take one of 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30"),
+        ("every 60 seconds", "60 seconds are a minute; write `every minute`"),
         ("every mondy at 3:00", "'mondy' is no day; did you mean `monday`?"),
         ("daily at 25:00", "25:00 is no time of the day"),
         ("daily at 3:60", "3:60 is no time of the day"),
@@ -311,3 +312,55 @@ def test_the_29th_of_february_is_waited_for() -> None:
     schedule = Schedule.parse("0 0 29 2 *")
 
     assert schedule.next_after(datetime(2097, 1, 1, tzinfo=UTC)).date() == date(2104, 2, 29)
+
+
+@pytest.mark.parametrize(
+    ("text", "cron", "words"),
+    [
+        ("every 5 seconds", "@every 5s", "every 5 seconds"),
+        ("every second", "@every 1s", "every second"),
+        ("@every 30s", "@every 30s", "every 30 seconds"),
+    ],
+)
+def test_seconds_which_no_crontab_can_say_are_read_and_told(text: str, cron: str, words: str) -> None:
+    schedule = Schedule.parse(text, "Europe/Berlin")
+
+    assert (schedule.cron, schedule.words()) == (cron, f"{words} (Europe/Berlin)")
+    assert Schedule.parse(schedule.cron, "Europe/Berlin") == schedule
+
+
+def test_ticks_of_seconds_are_the_same_on_every_machine() -> None:
+    schedule = Schedule.parse("every 15 seconds")
+    start = datetime(2026, 3, 1, 23, 59, 44, 999_999, tzinfo=UTC)
+
+    ticks = list(itertools.islice(_ticks(schedule, start), 3))
+
+    assert [f"{tick:%H:%M:%S}" for tick in ticks] == ["23:59:45", "00:00:00", "00:00:15"]
+    assert schedule.trigger().get_next_fire_time(None, start) == ticks[0]
+
+
+def _ticks(schedule: Schedule, start: datetime):
+    while True:
+        start = schedule.next_after(start)
+        yield start
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(["@every 20s", "*/7 3-5 * * *", "0 0 29 2 *", "30 2 * * 0", "0 12 1 * *", "@hourly"]),
+    st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"]),
+    MOMENTS,
+    st.timedeltas(timedelta(0), timedelta(days=4_000)),
+)
+def test_the_last_tick_that_was_missed_is_the_one_that_no_other_follows(
+    text: str, zone: str, moment: datetime, away: timedelta
+) -> None:
+    schedule, now = Schedule.parse(text, zone), moment.replace(tzinfo=UTC)
+    since = now - away
+
+    last = schedule.last_before(now, since)
+
+    if last is None:
+        assert schedule.next_after(since) > now
+    else:
+        assert since < last <= now < schedule.next_after(last)

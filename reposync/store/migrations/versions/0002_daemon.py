@@ -51,11 +51,15 @@ def upgrade() -> None:
     op.drop_index("ix_sync_runs_status", "sync_runs")
     op.drop_index("ix_sync_runs_repository_newest", "sync_runs")
     condition = sa.text("status IN ('queued', 'retrying', 'running')")
+    newest = [sa.text("queued_at DESC"), sa.text("id DESC")]
     for name, columns in (
         ("ix_sync_runs_queue", ["priority", "not_before", "queued_at", "id"]),
         ("ix_sync_runs_active", ["repository_id"]),
+        ("ix_sync_runs_active_newest", newest),
     ):
         op.create_index(name, "sync_runs", columns, sqlite_where=condition, postgresql_where=condition)
-    newest = [sa.text("queued_at DESC"), sa.text("id DESC")]
     op.create_index("ix_sync_runs_repository_newest", "sync_runs", ["repository", *newest])
-    op.create_index("ix_sync_runs_status_newest", "sync_runs", ["status", *newest])
+    over = sa.text("status NOT IN ('queued', 'retrying', 'running')")
+    op.create_index(
+        "ix_sync_runs_over_newest", "sync_runs", ["status", *newest], sqlite_where=over, postgresql_where=over
+    )

@@ -1,0 +1,232 @@
+"""What happens to the deployment: each blow strikes, lasts, and is over when it returns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+import asyncpg
+
+from benchmarks.storm.pods import Pod
+from benchmarks.storm.rivals import Rival
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.tcp_proxy import TcpProxy
+
+# What a daemon may take to queue again: after a thaw or a broken connection; its pause after d seconds without a
+# database is at most twice that, and ten seconds.
+RECOVERY_SECONDS = 3.0
+LONGEST_PAUSE_SECONDS = 10.0
+
+
+@dataclass
+class Place:
+    """A pod, its ways to the servers, and the baseline's pod beside it, which gets the same blows."""
+
+    pod: Pod
+    to_redis: TcpProxy
+    to_database: TcpProxy
+    rival: Rival | None = None
+
+
+@dataclass
+class Blows:
+    """`database_url`: past the proxies. `stop_patience_seconds`: how long an orderly end may take."""
+
+    places: Sequence[Place]
+    redis: RedisServer
+    database_url: str
+    lease_seconds: float
+    stop_patience_seconds: float
+    dice: random.Random
+    struck: Counter[str] = field(default_factory=Counter)
+    _redis_busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _database_busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    # Pods -----------------------------------------------------------------------------------------------------------
+
+    async def kill(self, place: Place, down_seconds: float) -> None:
+        """kill -9, and a restart some time later."""
+        async with place.pod.busy:
+            began = time.time()
+            place.pod.kill()
+            if place.rival:
+                place.rival.kill()
+            await asyncio.sleep(down_seconds)
+            await self._start(place, began)
+
+    async def terminate(self, place: Place, down_seconds: float) -> None:
+        async with place.pod.busy:
+            began = time.time()
+            if place.rival:
+                place.rival.kill(signal.SIGTERM)
+            await place.pod.terminate(self.stop_patience_seconds)
+            await asyncio.sleep(down_seconds)
+            await self._start(place, began)
+
+    async def freeze(self, place: Place, seconds: float) -> None:
+        """SIGSTOP, and SIGCONT later."""
+        async with place.pod.busy:
+            began = time.time()
+            place.pod.freeze()
+            if place.rival:
+                place.rival.freeze()
+            await asyncio.sleep(seconds)
+            place.pod.thaw()
+            if place.rival:
+                place.rival.thaw()
+            place.pod.impair(began, RECOVERY_SECONDS)
+
+    async def _start(self, place: Place, began: float) -> None:
+        place.pod.start()
+        if place.rival:
+            place.rival.start()
+        try:
+            await place.pod.ready()
+        except RuntimeError as error:
+            place.pod.complaints.append(str(error))
+        place.pod.impair(began, RECOVERY_SECONDS)
+
+    # Redis ----------------------------------------------------------------------------------------------------------
+
+    async def cut_redis(self, places: Sequence[Place]) -> None:
+        for place in places:
+            await asyncio.to_thread(place.to_redis.cut)
+
+    async def stall_redis(self, places: Sequence[Place], seconds: float) -> None:
+        async with self._redis_busy:
+            for place in places:
+                await asyncio.to_thread(place.to_redis.stall)
+            await asyncio.sleep(seconds)
+            for place in places:
+                await asyncio.to_thread(place.to_redis.resume)
+
+    async def restart_redis(self, down_seconds: float) -> None:
+        """Killed, and empty when it comes back."""
+        async with self._redis_busy:
+            await asyncio.to_thread(self.redis.kill)
+            await asyncio.sleep(down_seconds)
+            await asyncio.to_thread(self.redis.start)
+
+    # PostgreSQL -----------------------------------------------------------------------------------------------------
+
+    async def cut_database(self, places: Sequence[Place]) -> None:
+        began = time.time()
+        for place in places:
+            await asyncio.to_thread(place.to_database.cut)
+            place.pod.impair(began, RECOVERY_SECONDS)
+
+    async def stall_database(self, places: Sequence[Place], seconds: float) -> None:
+        await self._hinder(places, seconds, lambda to: to.stall(), lambda to: to.resume())
+
+    async def refuse_database(self, places: Sequence[Place], seconds: float) -> None:
+        await self._hinder(places, seconds, lambda to: to.down(), lambda to: to.up())
+
+    async def _hinder(
+        self,
+        places: Sequence[Place],
+        seconds: float,
+        begin: Callable[[TcpProxy], None],
+        end: Callable[[TcpProxy], None],
+    ) -> None:
+        async with self._database_busy:
+            began = time.time()
+            for place in places:
+                await asyncio.to_thread(begin, place.to_database)
+            await asyncio.sleep(seconds)
+            for place in places:
+                await asyncio.to_thread(end, place.to_database)
+                place.pod.impair(began, RECOVERY_SECONDS + min(2 * seconds, LONGEST_PAUSE_SECONDS))
+
+    async def terminate_backends(self) -> None:
+        """Every connection of every daemon ends in the middle of whatever it does."""
+        await self._on_database(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'reposync'"
+        )
+
+    async def crash_database(self) -> None:
+        """One server process is killed: PostgreSQL throws everybody out and recovers from its log."""
+        async with self._database_busy:
+            connection = await asyncpg.connect(self.database_url, timeout=30)
+            began = time.time()
+            try:
+                os.kill(await connection.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
+            finally:
+                connection.terminate()
+            while True:
+                try:
+                    await self._on_database("SELECT 1")
+                    break
+                except (OSError, asyncpg.PostgresError):
+                    await asyncio.sleep(0.05)
+            down = time.time() - began
+            for place in self.places:
+                place.pod.impair(began, RECOVERY_SECONDS + min(2 * down, LONGEST_PAUSE_SECONDS))
+
+    async def _on_database(self, statement: str) -> None:
+        began = time.time()
+        connection = await asyncpg.connect(self.database_url, timeout=30)
+        try:
+            await connection.execute(statement)
+        finally:
+            connection.terminate()
+        if "terminate" in statement:
+            for place in self.places:
+                place.pod.impair(began, RECOVERY_SECONDS)
+
+    # Chance ---------------------------------------------------------------------------------------------------------
+
+    def draw(self) -> tuple[str, Callable[[], Awaitable[None]]]:
+        """Any one blow, with its name. Processes that another blow has in hand are left alone."""
+        dice, lease = self.dice, self.lease_seconds
+        place = dice.choice(self.places)
+        some = list(self.places) if dice.random() < 0.3 else [place]
+        while True:
+            name = dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+            if name in _ON_PODS and place.pod.busy.locked():
+                place = dice.choice(self.places)
+                if all(each.pod.busy.locked() for each in self.places):
+                    continue
+                continue
+            break
+        down, long = dice.uniform(0.2, 2 * lease), lease + dice.uniform(0.5, lease)
+        short = dice.uniform(0.5, 1.5 * lease)
+        acts: dict[str, Callable[[], Awaitable[None]]] = {
+            "kill -9": lambda: self.kill(place, down),
+            "SIGTERM": lambda: self.terminate(place, down / 4),
+            "freeze past the lease": lambda: self.freeze(place, long),
+            "Redis: connections cut": lambda: self.cut_redis(some),
+            "Redis: stalled": lambda: self.stall_redis(some, short),
+            "Redis: restarted empty": lambda: self.restart_redis(dice.uniform(0, lease)),
+            "PostgreSQL: connections cut": lambda: self.cut_database(some),
+            "PostgreSQL: stalled": lambda: self.stall_database(some, short),
+            "PostgreSQL: unreachable": lambda: self.refuse_database(some, short),
+            "PostgreSQL: backends terminated": lambda: self.terminate_backends(),
+            "PostgreSQL: crash and recovery": lambda: self.crash_database(),
+        }
+        return name, acts[name]
+
+    async def strike(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
+        self.struck[name] += 1
+        await act()
+
+
+_WEIGHTS = {
+    "kill -9": 6.0,
+    "SIGTERM": 2.0,
+    "freeze past the lease": 4.0,
+    "Redis: connections cut": 1.0,
+    "Redis: stalled": 1.5,
+    "Redis: restarted empty": 1.5,
+    "PostgreSQL: connections cut": 2.0,
+    "PostgreSQL: stalled": 2.0,
+    "PostgreSQL: unreachable": 1.0,
+    "PostgreSQL: backends terminated": 2.0,
+    "PostgreSQL: crash and recovery": 1.0,
+}
+_ON_PODS = {"kill -9", "SIGTERM", "freeze past the lease"}

@@ -1,0 +1,327 @@
+"""What a group's listing means for the registered repositories, decided without asking or changing anything.
+
+Projects are known by their numbers: a repository stays the same one, index and history included, wherever its project
+goes and whatever it is called. A name is the project's full path, so names follow too; two projects may have swapped
+theirs, and a new one may be where another one was.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pathspec import PathSpec
+from pydantic import ValidationError
+
+from reposync.config.loading import checked_repository
+from reposync.config.registry import GitLabInstance, Group, Registry
+from reposync.config.registry import Repository as RepositoryEntry
+from reposync.errors import ConfigError
+from reposync.sources.gitlab_groups import ListedProject
+from reposync.store.repositories import Repository
+
+GROUP = "group"
+"""The origin of repositories that a group registered."""
+
+NAME_IS_TAKEN = "another repository has its name"
+
+Whereabouts = Mapping[int, ListedProject | None]
+"""Where projects are that the listing lacks, by number; None for one that is gone or hidden."""
+
+
+def group_key(registry: Registry, group: Group) -> str:
+    """`<server's address>/<path of the group>`"""
+    return f"{server_of(registry, group).url}/{group.group}"
+
+
+def server_of(registry: Registry, group: Group) -> GitLabInstance:
+    """Raises ConfigError, which a checked registry never does."""
+    for server in registry.gitlab:
+        if server.name == group.gitlab:
+            return server
+    raise ConfigError(f"No GitLab server has the name {group.gitlab!r}, which group {group.group} names.")
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A registered project of the group. `left`: why it is not to be synced, None where it is."""
+
+    row: Repository
+    project: ListedProject
+    name: str
+    left: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """A repository whose project the listing lacks. `left` says what became of it; None where nothing is concluded."""
+
+    row: Repository
+    name: str
+    left: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlan:
+    """`new` are projects to register, by name. `displaced` are others of the same server that are in the way of a
+    name, with the one that they get. `skipped` are projects that are not registered, by reason."""
+
+    new: Mapping[str, ListedProject]
+    followed: Sequence[Followed]
+    vanished: Sequence[Vanished]
+    displaced: Sequence[tuple[Repository, str]]
+    skipped: Mapping[str, Sequence[str]]
+
+
+class GroupView:
+    """The registry and the registered repositories as one group sees them."""
+
+    def __init__(self, registry: Registry, group: Group, rows: Sequence[Repository]) -> None:
+        self.group = group
+        self.key = group_key(registry, group)
+        self.every = checked_repository(registry, group.definition("any", "any/any"))
+        """What all projects of the group have in common, defaults filled in."""
+        self._server = server_of(registry, group)
+        self._rows = rows
+        self._urls = sorted({server.url for server in registry.gitlab}, key=len)
+        self._listed_by_name = {each.name for each in registry.repositories}
+        self._listed_by_path = {
+            each.project.casefold(): each.name
+            for each in registry.resolved()
+            if each.project is not None and each.gitlab is not None and each.gitlab.url == self._server.url
+        }
+        servers = {server.name for server in registry.gitlab if server.url == self._server.url}
+        self._neighbours = {
+            each.group.casefold(): each for each in registry.groups if each.gitlab in servers and each != group
+        }
+        self._fits = {each.group: _Fits(each) for each in (group, *self._neighbours.values())}
+        here = [row for row in rows if self._is_here(row)]
+        # One whose name the registry file has by now is going to be that entry's.
+        self.registered = [row for row in here if row.origin == GROUP and row.name not in self._listed_by_name]
+        self.mine = [row for row in self.registered if row.group_key == self.key]
+        self._others = [row for row in self.registered if row.group_key != self.key]
+        self._strangers = [row for row in here if row.origin != GROUP]
+
+    def missing(self, listing: Collection[ListedProject]) -> list[Repository]:
+        """Repositories of this group whose projects the listing lacks."""
+        matched = {row.id for row in self._matched(listing).values()}
+        return [row for row in self.mine if row.id not in matched]
+
+    def to_ask_for(self, listing: Collection[ListedProject], *, trusted: bool) -> list[Repository]:
+        """Repositories whose projects the listing lacks, and about which more must be known: those that have the name
+        of another project, and where the listing is `trusted` those that seem to have left. Most pressing first."""
+        paths, missing = {project.path for project in listing}, self.missing(listing)
+        pressing = [row for row in [*missing, *self._in_the_way(listing)] if row.name in paths]
+        leaving = [row for row in missing if trusted and row.name not in paths and not is_known_to_be_gone(row)]
+        return [row for row in [*pressing, *leaving] if row.project_id is not None]
+
+    def _in_the_way(self, listing: Collection[ListedProject]) -> list[Repository]:
+        """Repositories of other groups of this server that have the name of a listed project: theirs is out of date."""
+        paths, matched = {project.path for project in listing}, {row.id for row in self._matched(listing).values()}
+        return [row for row in self._others if row.name in paths and row.id not in matched]
+
+    def plan(self, listing: Collection[ListedProject], whereabouts: Whereabouts, *, trusted: bool) -> GroupPlan:
+        """`trusted`: what the listing lacks has left the group."""
+        matched = self._matched(listing)
+        skipped: dict[str, list[str]] = {}
+        followed: list[tuple[Repository, ListedProject, str | None]] = []
+        new: list[ListedProject] = []
+        bystanders: list[Repository] = []
+        for project in sorted(listing, key=lambda each: each.id):
+            row, left = matched.get(project.id), self._left_out(project)
+            if self._owner(project.path) is not self.group:
+                skipped.setdefault("listed by another group", []).append(project.path)
+                bystanders += [row] if row is not None else []
+            elif row is not None and self._unusable(project) is None:
+                followed.append((row, project, left))
+            elif why := left or ("has no commit yet" if project.is_empty else self._unusable(project)):
+                skipped.setdefault(why, []).append(project.path)
+                bystanders += [row] if row is not None else []
+            else:
+                new.append(project)
+
+        vanished = self.missing(listing)
+        displaced = [*bystanders, *self._in_the_way(listing)]
+        movable = [row for row, _, _ in followed] + vanished + displaced
+        names = _Names({row.name for row in self._rows} - {row.name for row in movable})
+        for project in new:
+            if not names.give(str(project.id), [project.path]):
+                skipped.setdefault(NAME_IS_TAKEN, []).append(project.path)
+        for row, project, _ in followed:
+            names.give(row.id, [project.path])
+        for row, project, _ in followed:
+            names.give(row.id, [row.name, *_spare_names(project.path, row)])
+        present = {project.id: project for project in listing} | dict(whereabouts)
+        for row in [*vanished, *displaced]:
+            found = present.get(row.project_id or 0)
+            names.give(row.id, [row.name, *([found.path] if found else []), *_spare_names(row.name, row)])
+        return GroupPlan(
+            new={names.of[str(project.id)]: project for project in new if str(project.id) in names.of},
+            followed=[Followed(row, project, names.of[row.id], left) for row, project, left in followed],
+            vanished=[
+                Vanished(row, names.of[row.id], _whither(row, whereabouts) if trusted else None) for row in vanished
+            ],
+            displaced=[(row, names.of[row.id]) for row in displaced],
+            skipped=skipped,
+        )
+
+    def still_has(self, row: Repository, project: ListedProject) -> bool:
+        """Whether the project, found by its number, is where the group's projects are, whatever the listing said."""
+        return _is_below(project.path, self.group.group) or project.path == (row.definition or {}).get("project")
+
+    def address(self, path: str) -> str:
+        """Of the project with that path."""
+        return f"{self._server.url}/{path}"
+
+    def unsettled(self) -> list[Repository]:
+        """Repositories whose new name their points may not have yet: `location` is changed last."""
+        return [
+            row
+            for row in self.registered
+            if row.definition is not None and row.location != self.address(str(row.definition.get("project")))
+        ]
+
+    def _is_here(self, row: Repository) -> bool:
+        """Whether it is a project of this group's server. One server's address may begin with another's."""
+        if row.source != "gitlab":
+            return False
+        fitting = [url for url in self._urls if row.location.startswith(f"{url}/")]
+        return bool(fitting) and fitting[-1] == self._server.url
+
+    def _matched(self, listing: Iterable[ListedProject]) -> dict[int, Repository]:
+        """The repository of each project that has one which a group may have: of this group first, then of another one,
+        then one that was listed by name and left the registry. One whose number got lost is known by its path."""
+        left = [row for row in self._strangers if self._has_left(row)]
+        ranked = [*self.mine, *self._others, *left]
+        by_number = {row.project_id: row for row in reversed(ranked) if row.project_id is not None}
+        by_location = {row.location: row for row in reversed(ranked) if row.project_id is None}
+        found = {}
+        for project in listing:
+            row = by_number.get(project.id) or by_location.get(self.address(project.path))
+            if row is not None:
+                found[project.id] = row
+        return found
+
+    def _has_left(self, row: Repository) -> bool:
+        return (
+            row.origin == "config"
+            and not row.is_active
+            and row.paused_reason is None
+            and row.name not in self._listed_by_name
+        )
+
+    def _left_out(self, project: ListedProject) -> str | None:
+        """Why a project of the listing is none of the group's. None where it is, empty or not."""
+        if name := self._listed_as(project):
+            return f"is listed under `repositories` as {name}"
+        if not self._fits[self.group.group].takes(project.path):
+            return "is left out by `include` or `exclude` of the group"
+        if project.is_marked_for_deletion:
+            return "is marked for deletion"
+        if project.is_archived and not self.group.archived:
+            return "is archived"
+        return None if project.has_repository else "has its repository switched off"
+
+    def _listed_as(self, project: ListedProject) -> str | None:
+        """What it is called as a repository of its own: in the registry file, or by a command or request."""
+        if project.path in self._listed_by_name:
+            return project.path
+        if name := self._listed_by_path.get(project.path.casefold()):
+            return name
+        address = self.address(project.path)
+        for row in self._strangers:
+            is_it = row.location == address if row.project_id is None else row.project_id == project.id
+            if is_it and not self._has_left(row):
+                return row.name
+        return None
+
+    def _owner(self, path: str) -> Group:
+        """Of the configured groups that take the project, the innermost: it has one home, whoever looks first."""
+        groups = [self.group, *self._neighbours.values()]
+        taking = [each for each in groups if _is_below(path, each.group) and self._fits[each.group].takes(path)]
+        return max(taking, key=lambda each: each.group.count("/"), default=self.group)
+
+    def _unusable(self, project: ListedProject) -> str | None:
+        try:
+            RepositoryEntry.model_validate(self.group.definition(project.path, project.path))
+        except ValidationError:
+            return "has a path that cannot be a name here"
+        return None
+
+
+@dataclass(slots=True)
+class _Names:
+    """Gives each its name, and none twice. `taken` are those of repositories that stay as they are."""
+
+    taken: set[str]
+    of: dict[str, str] = field(default_factory=dict)
+
+    def give(self, who: str, wanted: Sequence[str]) -> bool:
+        for name in wanted if who not in self.of else ():
+            if name not in self.taken:
+                self.taken.add(name)
+                self.of[who] = name
+                return True
+        return who in self.of
+
+
+class _Fits:
+    """`include` and `exclude` of a group: gitignore patterns, matched against full paths of projects."""
+
+    def __init__(self, group: Group) -> None:
+        self._include = PathSpec.from_lines("gitignore", group.include) if group.include else None
+        self._exclude = PathSpec.from_lines("gitignore", group.exclude)
+
+    def takes(self, path: str) -> bool:
+        return not self._exclude.match_file(path) and (self._include is None or self._include.match_file(path))
+
+
+def _spare_names(wanted: str, row: Repository) -> list[str]:
+    """Where the wanted one is taken. Of the length that a name may have."""
+    return [f"{wanted[:180]}-{row.project_id or row.id}", f"{wanted[:160]}-{row.id}"]
+
+
+def _is_below(path: str, group: str) -> bool:
+    return path.casefold().startswith(f"{group.casefold()}/")
+
+
+def _whither(row: Repository, whereabouts: Whereabouts) -> str | None:
+    if row.project_id is None or row.project_id not in whereabouts:
+        return None if is_known_to_be_gone(row) else _UNLISTED
+    found = whereabouts[row.project_id]
+    return _GONE if found is None else f"{_MOVED} {found.path}"
+
+
+# Reasons of a pause ------------------------------------------------------------------------------------------------
+
+PAUSED_BY_GROUP = "Left its group: the project "
+"""How a pause of ours begins, which we end when the project is back; a person's pause is hers."""
+
+_MOVED = "was moved to"
+_GONE = "is not there any more: it was deleted, or is hidden from the token"
+_UNLISTED = "is not in the group's listing any more"
+_NOTICED = re.compile(r" \(noticed [^)]*\)")
+
+
+def is_paused_by_group(row: Repository) -> bool:
+    return row.paused_reason is not None and row.paused_reason.startswith(PAUSED_BY_GROUP)
+
+
+def is_known_to_be_gone(row: Repository) -> bool:
+    """Whether its pause says that it is not in the group any more; an archived project still was, when paused."""
+    said = (row.paused_reason or "").removeprefix(PAUSED_BY_GROUP)
+    return is_paused_by_group(row) and said.startswith((_MOVED, _GONE, _UNLISTED))
+
+
+def pause_reason(left: str, name: str, when: str) -> str:
+    """What happened, when, and what a person can do."""
+    return (
+        f"{PAUSED_BY_GROUP}{left} (noticed {when}). Its index stays, and it goes on if the project comes back; "
+        f"`reposync repos remove {name}` removes it with its index."
+    )
+
+
+def says_the_same(reason: str, other: str) -> bool:
+    """Whenever it was noticed."""
+    return _NOTICED.sub("", reason) == _NOTICED.sub("", other)

@@ -1,0 +1,201 @@
+"""When groups are looked through, by whom, and what is remembered of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Literal
+
+import structlog
+
+from reposync.config.registry import Group, Registry
+from reposync.config.schedule import Schedule
+from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable
+from reposync.scheduling.group_follow import DiscoveryReport, Follower, examine
+from reposync.scheduling.group_plan import GROUP, group_key, server_of
+from reposync.sources.gitlab_groups import GitLabGroup
+from reposync.sources.spec import Patience, SourceObserver, Timeouts
+from reposync.store.database import Database
+from reposync.store.followed import FollowedRepositories, RegistrationsChanged
+from reposync.store.groups import Groups
+from reposync.vectors.port import Index
+
+log = structlog.get_logger(__name__)
+
+# A listing takes a second a thousand projects; with a rate limit on every page it takes minutes.
+LEASE_SECONDS = 300.0
+# After what may pass by itself, where the group's schedule does not come sooner.
+RETRY_SECONDS = 300.0
+# While the run lasts that keeps the points of a repository from getting their new name.
+UNSETTLED_SECONDS = 60.0
+# How long the last word about a group may take when its process is told to end.
+FAREWELL_SECONDS = 5.0
+TRIES = 3
+
+
+class Discovery:
+    """Looks through groups. `index` opens a collection, and is called for changed names alone; `worker` is who does it;
+    `on_result` hears how each group ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        index: Callable[[str], Index],
+        worker: str,
+        *,
+        observer: SourceObserver | None = None,
+        on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None,
+        patience: Patience | None = None,
+    ) -> None:
+        self._groups = Groups(database)
+        self._repositories = FollowedRepositories(database)
+        self._index = index
+        self._worker = worker
+        self._observer = observer
+        self._on_result = on_result
+        self._patience = patience
+
+    async def declare(self, registry: Registry) -> None:
+        """These are the groups from now on, and each is due at once. Repositories of groups that left the registry are
+        deactivated, as those are that left it by name. Raises StoreUnavailable."""
+        keys = {group_key(registry, group) for group in registry.groups}
+        await self._groups.declare(keys)
+        await self._groups.forget(keys)
+        for row in await self._repositories.list():
+            if row.origin == GROUP and row.group_key not in keys and row.is_active:
+                await self._repositories.deactivate(row.name)
+
+    async def run_due(self, registry: Registry) -> int:
+        """Look through the groups that are due and that no other pod has, one by one; how many these were. How each
+        ended stands in its row and in the log: nothing but CancelledError gets out of here."""
+        groups = {group_key(registry, group): group for group in registry.groups}
+        done = 0
+        try:
+            while groups and (key := await self._groups.claim_due(self._worker, LEASE_SECONDS, among=groups)):
+                await self._claimed(registry, groups[key], key)
+                done += 1
+        except StoreUnavailable as error:
+            log.warning("groups cannot be looked through", reason=str(error))
+        return done
+
+    async def discover(self, registry: Registry, group: Group, *, approved: bool = False) -> DiscoveryReport:
+        """Look through this group now, whether it is due or not and whoever else is at it: a person is waiting.
+        `approved`: she says that the listing is right, however much it lacks.
+
+        Raises what a source raises (then nothing has changed), StoreUnavailable, VectorIndexError (names that changed
+        are in the registry then, and in the index after the next time), and LeaseLost where another person waits too.
+        """
+        key = group_key(registry, group)
+        await self._groups.claim(key, self._worker, LEASE_SECONDS)
+        ended = await self._claimed(registry, group, key, approved=approved)
+        if isinstance(ended, RepoSyncError):
+            raise ended
+        return ended
+
+    async def _claimed(
+        self, registry: Registry, group: Group, key: str, *, approved: bool = False
+    ) -> DiscoveryReport | RepoSyncError:
+        """Raises StoreUnavailable."""
+        schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
+        try:
+            report = await self._look_through(registry, group, key, approved=approved)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RepoSyncError, TimeoutError):
+                await asyncio.wait_for(self._groups.release(key, self._worker), FAREWELL_SECONDS)
+            raise
+        except LeaseLost as error:
+            log.info("another worker looks through the group", group=key)
+            return error
+        except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
+            known = _known(error, key)
+            self._on_result("failed")
+            await self._groups.record(
+                key,
+                self._worker,
+                lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None),
+                error_code=known.code,
+                error_message=str(known),
+            )
+            return known
+        self._on_result("failed" if report.problem else "ok")
+        _tell(report)
+        await self._groups.record(
+            key,
+            self._worker,
+            lambda now: _due(schedule, now, UNSETTLED_SECONDS if report.unsettled else None),
+            projects=report.projects,
+            error_code=report.problem_code,
+            error_message=report.problem,
+        )
+        return report
+
+    async def _look_through(self, registry: Registry, group: Group, key: str, *, approved: bool) -> DiscoveryReport:
+        server = server_of(registry, group)
+        source = GitLabGroup(
+            server.url,
+            group.group,
+            token=server.token,
+            ca_file=server.ca_file,
+            timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
+            patience=self._patience,
+            observer=self._observer,
+        )
+        follower = Follower(registry, self._repositories, self._index)
+        try:
+            listing = await source.projects(archived=group.archived)
+            for tries_left in reversed(range(TRIES)):
+                view = await follower.view(group)
+                examined = await examine(view, source, listing, approved=approved)
+                if not await self._groups.renew(key, self._worker, LEASE_SECONDS):
+                    raise LeaseLost(f"Group {key} is looked through by another worker.")
+                try:
+                    report = await follower.follow(view, examined)
+                    break
+                except RegistrationsChanged:
+                    if not tries_left:
+                        raise
+        finally:
+            await source.close()
+        return await follower.settled(group, report)
+
+
+def _due(schedule: Schedule, now: datetime, within_seconds: float | None) -> datetime:
+    tick = schedule.next_after(now)
+    return tick if within_seconds is None else min(tick, now + timedelta(seconds=within_seconds))
+
+
+def _known(error: Exception, key: str) -> RepoSyncError:
+    """As a person may read it; a defect under an id that the log has too."""
+    if isinstance(error, RepoSyncError):
+        log.warning("group could not be looked through", group=key, code=error.code, reason=str(error))
+        return error
+    incident = uuid.uuid4().hex[:12]
+    log.error("a defect ended the look at a group", group=key, incident=incident, exc_info=error)
+    return RepoSyncError(f"{type(error).__name__}; the log has the details under {incident}.")
+
+
+def _tell(report: DiscoveryReport) -> None:
+    for name in report.added:
+        log.debug("repository registered", group=report.group, repository=name)
+    for former, name in report.renamed:
+        log.info("repository renamed", group=report.group, repository=name, former=former)
+    for name, reason in report.paused:
+        log.warning("repository paused", group=report.group, repository=name, reason=reason)
+    for name in report.resumed:
+        log.info("repository resumed", group=report.group, repository=name)
+    log.info(
+        "group looked through",
+        group=report.group,
+        listed=report.listed,
+        projects=report.projects,
+        added=len(report.added),
+        renamed=len(report.renamed),
+        paused=len(report.paused),
+        resumed=len(report.resumed),
+        skipped={reason: len(paths) for reason, paths in report.skipped.items()},
+    )
+    if report.problem:
+        log.warning("a group needs a person", group=report.group, code=report.problem_code, reason=report.problem)

@@ -1,0 +1,217 @@
+"""`reposync locks` as an operator uses it: who guards what, and what to do about a lock that is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import redis
+
+from reposync.scheduling.locks import LOCK_PREFIX, LockHolder
+from reposync.store.addresses import sqlite_url
+from reposync.store.database import Database
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus
+from tests.acceptance.conftest import Person
+from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.redis_server import RedisServer, free_port, redis_server, redis_url  # noqa: F401
+from tests.fixtures.repositories import GitRepository
+from tests.integration.scheduling.lock.conftest import Log
+
+T = TypeVar("T")
+
+WORKER = "pod-7:42:a1b2c3"
+KEYS = {
+    "repository",
+    "repository_id",
+    "state",
+    "holder",
+    "pod",
+    "run_id",
+    "attempt",
+    "ttl_seconds",
+    "lease_until",
+}
+
+
+class Scene:
+    """The database that the person's commands use."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def running(self, name: str) -> Run:
+        return self._do(lambda log: log.running(name, WORKER))
+
+    def dies(self, run: Run) -> None:
+        """Its lease is over."""
+        self._do(lambda log: log.runs.expire(run))
+
+    def ends(self, run: Run) -> None:
+        self._do(lambda log: log.runs.finish(run, RunStatus.COMPLETED, RunFigures()))
+
+    def now(self, run: Run) -> Run:
+        return self._do(lambda log: log.runs.get(run.id))
+
+    def _do(self, what: Any) -> Any:
+        async def work() -> Any:
+            async with await Database.open(sqlite_url(self.path)) as database:
+                return await what(Log("", database))
+
+        return asyncio.run(work())
+
+
+@pytest.fixture
+def scene(person: Person, tmp_path: Path, upgraded_sqlite_file: Path) -> Scene:  # noqa: F811
+    path = tmp_path / "reposync.db"
+    shutil.copyfile(upgraded_sqlite_file, path)
+    person.environment["DATABASE_URL"] = f"sqlite:///{path}"
+    return Scene(path)
+
+
+@pytest.fixture
+def server(person: Person, redis_server: RedisServer) -> Iterator[redis.Redis]:  # noqa: F811
+    person.environment["REDIS_URL"] = redis_server.url
+    with redis_server.client() as client:
+        yield client
+
+
+def lock(server: redis.Redis, run: Run, value: str | bytes | None = None) -> str:
+    key = LOCK_PREFIX + run.repository_id
+    server.set(key, value if value is not None else LockHolder.of(run).value, px=1_700_000)
+    return key
+
+
+def test_without_redis_the_runs_at_work_are_listed_from_the_database(person: Person, scene: Scene):
+    assert "No repository is locked." in person.types("locks", "list").stdout
+    assert person.asks("locks", "list") == []
+    run = scene.running("payments")
+    (shown,) = person.asks("locks", "list")
+    assert shown.keys() == KEYS
+    assert (shown["repository"], shown["state"]) == ("payments", "database")
+    assert (shown["holder"], shown["pod"], shown["run_id"], shown["attempt"]) == (WORKER, "pod-7", run.id, 1)
+    assert shown["ttl_seconds"] is None
+    assert shown["lease_until"].endswith("Z")
+
+
+def test_the_lock_of_a_sync_that_is_at_work_is_shown_and_not_removed_by_mistake(
+    person: Person, scene: Scene, server: redis.Redis
+):
+    run = scene.running("payments")
+    key = lock(server, run)
+    (shown,) = person.asks("locks", "list")
+    assert (shown["state"], shown["pod"], shown["run_id"]) == ("held", "pod-7", run.id)
+    assert 1_600 < shown["ttl_seconds"] <= 1_700
+    table = person.types("locks", "list").stdout
+    assert "payments" in table
+    assert "28 min" in table
+    refused = person.types("locks", "release", "payments", exit_code=1)
+    assert WORKER in refused.stderr
+    assert f"reposync runs cancel {run.id}" in refused.stderr
+    assert server.get(key) == LockHolder.of(run).value
+    assert not scene.now(run).cancel_requested
+
+
+def test_force_removes_the_lock_of_a_living_run_and_asks_the_run_to_end(
+    person: Person, scene: Scene, server: redis.Redis
+):
+    run = scene.running("payments")
+    key = lock(server, run)
+    done = person.asks("locks", "release", "payments", "--force")
+    assert done.keys() == KEYS | {"released", "cancel_requested"}
+    assert (done["released"], done["cancel_requested"], done["run_id"]) == (True, True, run.id)
+    assert not server.exists(key)
+    assert scene.now(run).cancel_requested
+
+
+def test_what_a_dead_worker_left_is_removed(person: Person, scene: Scene, server: redis.Redis):
+    ended, died = scene.running("ended"), scene.running("died")
+    keys = [lock(server, ended), lock(server, died)]
+    scene.ends(ended)
+    scene.dies(died)
+    shown = {each["repository"]: each["state"] for each in person.asks("locks", "list")}
+    assert shown == {"ended": "stale", "died": "held"}
+    assert "over" in person.types("locks", "list").stdout
+    for name in ("ended", "died"):
+        assert "was removed" in person.types("locks", "release", name).stdout
+    assert not server.exists(*keys)
+    assert not scene.now(died).cancel_requested
+    # Its run is still there, and the database needs no help.
+    told = person.types("locks", "release", "died").stdout
+    assert "takes it over by itself" in told
+    missing = person.types("locks", "release", "ended", exit_code=2).stderr
+    assert "'ended' has no lock" in missing
+
+
+def test_the_lock_of_another_installation_is_removed_with_force_alone(
+    person: Person, scene: Scene, server: redis.Redis
+):
+    run = scene.running("payments")
+    scene.ends(run)
+    key = lock(server, replace(run, id=str(uuid.uuid4())))
+    (shown,) = person.asks("locks", "list")
+    assert (shown["repository"], shown["state"]) == ("payments", "foreign")
+    assert "not written by this installation" in person.types("locks", "release", "payments", exit_code=1).stderr
+    assert server.exists(key)
+    done = person.asks("locks", "release", "payments", "--force")
+    assert (done["released"], done["cancel_requested"]) == (True, False)
+    assert not server.exists(key)
+
+
+def test_rubbish_under_a_locks_key_is_shown_without_harm_and_can_be_removed(person: Person, server: redis.Redis):
+    server.set(LOCK_PREFIX + "a\x1b[2J\nb", b"\xff\x1b]0;x\x07")
+    server.rpush(LOCK_PREFIX + "list", "x")
+    shown = person.asks("locks", "list")
+    assert [(each["repository"], each["state"], each["ttl_seconds"]) for each in shown] == [(None, "foreign", None)] * 2
+    said = person.types("locks", "list").stdout
+    assert "\x1b" not in said
+    assert "never" in said
+    said = person.types("locks", "release", "a\x1b[2J\nb", "--force").stdout
+    assert "\x1b" not in said
+    person.types("locks", "release", "list", "--force")
+    assert person.asks("locks", "list") == []
+
+
+def test_a_redis_that_is_away_is_told_without_its_password(person: Person, scene: Scene):
+    person.environment["REDIS_URL"] = f"redis://:geheimnis@127.0.0.1:{free_port()}"
+    for words in (("list",), ("release", "payments")):
+        told = person.types("locks", *words, exit_code=1)
+        assert "connection refused" in told.stderr
+        assert "geheimnis" not in told.stderr
+        assert told.stdout == ""
+    person.environment["REDIS_URL"] = "redis://127.0.0.1?geheimnis=1"
+    told = person.types("locks", "list", exit_code=2)
+    assert "REDIS_URL" in told.stderr
+    assert "geheimnis" not in told.stderr
+
+
+def test_a_sync_holds_its_lock_and_one_that_was_killed_is_not_waited_for(
+    person: Person, server: redis.Redis, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.many(20)
+    person.environment["POD_NAME"] = "laptop"
+    person.configures(
+        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n'
+        f'repositories:\n  - {{name: payments, path: "{repository.path}"}}\n'
+    )
+    with embeddings.holding():
+        process = person.starts("sync")
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        (shown,) = person.asks("locks", "list")
+        assert (shown["repository"], shown["state"], shown["pod"]) == ("payments", "held", "laptop")
+        assert shown["ttl_seconds"] > 1_700
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate(timeout=60)
+    assert server.keys(LOCK_PREFIX + "*")
+    (after,) = person.asks("sync")
+    assert (after["status"], after["attempt"]) == ("completed", 2)
+    assert server.keys(LOCK_PREFIX + "*") == []

@@ -1,0 +1,342 @@
+"""`reposync serve` on one machine: nothing but a registry file, SQLite and the embedded engine."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from reposync.store.addresses import sqlite_url
+from tests.acceptance.conftest import Person
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.repositories import GitRepository
+
+QUIET = "schedule: yearly"
+
+
+def registry(*repositories: str, more: str = "embedding: {provider: none}") -> str:
+    return "\n".join([more, "repositories:", *(f"  - {{{each}}}" for each in repositories), ""])
+
+
+@pytest.fixture
+def pod(person: Person) -> Generator[Pod, None, None]:
+    """Shares the person's home: commands that are typed there see what it does."""
+    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    pod = Pod("laptop", person.home)
+    try:
+        yield pod
+    finally:
+        pod.__exit__(None, None, None)
+
+
+@pytest.fixture
+def log(person: Person) -> ExecutionLog:
+    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
+
+
+def test_a_registered_repository_is_indexed_at_once_and_again_at_every_tick(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    person.configures(registry(f"name: app, path: '{repository.path}', schedule: every 2 seconds"))
+
+    pod.start()
+    until(lambda: log.ended("app"), told=pod.said)
+    head = repository.commit({"b.py": b"def second(): pass\n"})
+    until(lambda: [run for run in log.ended("app") if run.commit_after == head], told=pod.said)
+
+    assert person.asks("search", "second")[0]["path"] == "b.py"
+    ticks = [run.scheduled_for for run in log.runs("app") if run.scheduled_for]
+    assert ticks == sorted(set(ticks))
+    assert all(tick.second % 2 == 0 and tick.microsecond == 0 for tick in ticks)
+    assert pod.terminate() == 0
+    assert {run.status for run in log.runs()} == {"completed"}
+
+
+def test_repos_list_shows_schedule_state_and_what_is_due(person: Person, pod: Pod, log, repository: GitRepository):
+    repository.commit({"a.py": b"x = 1\n"})
+    person.configures(registry(f"name: app, path: '{repository.path}', schedule: 'daily at 03:00'"))
+    pod.start()
+    until(lambda: log.ended("app"), told=pod.said)
+
+    (shown,) = person.asks("repos", "list")
+    assert shown["state"] == "active"
+    assert shown["schedule"] == "at 03:00 every day"
+    assert shown["next_due_at"].endswith("T03:00:00Z")
+    assert shown["last_sync_at"] and shown["last_commit"] == repository.head()
+
+    assert person.asks("repos", "pause", "app", "--reason", "holidays")["next_due_at"] is None
+    (shown,) = person.asks("repos", "list")
+    assert (shown["state"], shown["paused_reason"]) == ("paused", "holidays")
+    assert "paused: holidays" in person.types("repos", "show", "app").stdout
+
+
+def test_the_registry_file_is_followed_without_a_restart(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path: Path
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    other = GitRepository.create(tmp_path / "other.git")
+    other.commit({"b.py": b"y = 2\n"})
+    first, second = f"name: one, path: '{repository.path}', {QUIET}", f"name: two, path: '{other.path}', {QUIET}"
+    # As a ConfigMap is mounted: the name is a link to a link that is swapped.
+    for version, text in (("v1", registry(first)), ("v2", registry(first, second))):
+        (person.home / version).mkdir()
+        (person.home / version / "repositories.yaml").write_text(text)
+    (person.home / "..data").symlink_to("v1")
+    (person.home / "repositories.yaml").symlink_to("..data/repositories.yaml")
+    pod.start()
+    until(lambda: log.ended("one"), told=pod.said)
+
+    (person.home / "..next").symlink_to("v2")
+    (person.home / "..next").rename(person.home / "..data")
+    until(lambda: log.ended("two"), told=pod.said)
+
+    # A file that is wrong changes nothing, and is told.
+    (person.home / "v2" / "repositories.yaml").write_text("repositories: [{nam: x}]\n")
+    until(lambda: pod.health()["status"] == "degraded", told=pod.said)
+    assert "repositories.yaml:1" in pod.health()["components"]["registry"]["reason"]
+    assert pod.metric("reposync_registry_reloads_total", result="invalid") == 1
+    assert {each["state"] for each in states(log)} == {"active"}
+
+    (person.home / "v2" / "repositories.yaml").write_text(registry(second))
+    until(lambda: {each["name"]: each["state"] for each in states(log)} == {"one": "inactive", "two": "active"})
+    until(lambda: pod.health()["status"] == "ok", told=pod.said)
+    assert len(log.ended("one")) == 1  # its history stays
+
+
+def states(log: ExecutionLog) -> list[dict[str, object]]:
+    import asyncio
+
+    from reposync.store.database import Database
+    from reposync.store.repositories import Repositories
+
+    async def read():
+        async with await Database.open(log.url) as database:
+            return [{"name": each.name, "state": each.word} for each in await Repositories(database).states()]
+
+    return asyncio.run(read())
+
+
+def test_commands_reach_the_running_daemon(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    person.configures(f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}\n')
+    pod.start()
+
+    added = person.asks("repos", "add", "app", "--path", str(repository.path), "--schedule", "every 2 seconds")
+    assert (added["state"], added["schedule"]) == ("active", "every 2 seconds")
+    until(lambda: log.ended("app"), told=pod.said)
+    again = person.types("repos", "add", "app", "--path", str(repository.path), exit_code=2)
+    assert "There is a repository 'app' already" in again.stderr
+
+    person.types("repos", "pause", "app")
+    until(lambda: not [run for run in log.runs("app") if run.status in ("queued", "running")])
+    paused = len(log.runs("app"))
+    # A person may sync it all the same; the clock may not.
+    (run,) = person.asks("sync", "app")
+    assert run["status"] == "completed"
+    assert len(log.runs("app")) == paused + 1
+
+    person.types("repos", "resume", "app")
+    until(lambda: len(log.ended("app")) > paused + 1, told=pod.said)
+
+    removed = person.asks("repos", "remove", "app", "--yes")
+    assert (removed["status"], removed["files_deleted"]) == ("completed", 1)
+    assert person.asks("repos", "list") == []
+    assert log.runs("app")  # the history stays
+    gone = len(log.runs("app"))
+    again = GitRepository(repository.path)
+    again.commit({"b.py": b"x\n"})
+    assert len(log.runs("app")) == gone
+
+
+def test_a_sync_typed_beside_the_daemon_follows_the_run_that_is_under_way(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
+    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
+    with embeddings.holding():
+        pod.start()
+        embeddings.wait_for_waiting(1)
+        typed = [person.starts("sync", "app", "--json") for _ in range(2)]
+        until(lambda: len(log.runs("app")) == 2, told=pod.said)
+    for process in typed:
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, err
+        assert '"status": "completed"' in out
+    # One ran, one waited: both commands followed that one.
+    assert [run.status for run in log.runs("app")] == ["completed", "completed"]
+
+
+def test_a_tick_that_was_missed_by_little_runs_late_and_one_missed_by_much_is_told(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    entry = f"name: app, path: '{repository.path}', schedule: every 20 seconds"
+    person.configures(registry(entry))
+    pod.start()
+    until(lambda: log.ended("app"), told=pod.said)
+    assert pod.terminate() == 0
+    known = len(log.runs("app"))
+    until(lambda: time.time() % 20 < 2, timeout_seconds=30)  # a tick has passed while nobody watched
+
+    pod.start()
+    (late,) = until(lambda: log.runs("app")[known:], told=pod.said)
+    until(lambda: len(log.ended("app")) == known + 1, told=pod.said)
+    assert late.scheduled_for is not None and late.queued_at > late.scheduled_for
+    assert pod.terminate() == 0
+
+    known, handled = len(log.runs("app")), max(run.scheduled_for for run in log.runs("app") if run.scheduled_for)
+    until(lambda: time.time() > handled.timestamp() + 21, timeout_seconds=30)
+    person.configures(registry(entry, more="embedding: {provider: none}\ndaemon: {misfire_grace_seconds: 0.5}"))
+    pod.start()
+    (missed,) = until(lambda: log.runs("app")[known:], told=pod.said)
+    assert (missed.status, missed.error_code, missed.attempt) == ("cancelled", "TICK_MISSED", 0)
+    assert "no scheduler ran" in missed.error_message
+    assert "TICK_MISSED" in person.types("history").stdout
+
+
+def test_sigterm_gives_a_run_time_to_end(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
+    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
+    with embeddings.holding():
+        pod.start()
+        embeddings.wait_for_waiting(1)
+        pod.signals()
+        until(lambda: pod.events("waiting for runs"), told=pod.said)
+    assert pod.ends() == 0
+    (run,) = log.runs("app")
+    assert (run.status, run.attempt) == ("completed", 1)
+
+
+def test_a_second_signal_hands_the_run_back_at_once_and_the_next_start_goes_on_with_it(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
+    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
+    with embeddings.holding():
+        pod.start()
+        embeddings.wait_for_waiting(1)
+        pod.signals(signal.SIGINT)
+        until(lambda: pod.events("waiting for runs"), told=pod.said)
+        pod.signals(signal.SIGINT)
+        assert pod.ends() == 0
+    (run,) = log.runs("app")
+    assert run.status == "queued"
+
+    pod.start()
+    (run,) = until(lambda: log.ended("app"), told=pod.said)
+    assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
+    assert run.max_attempts == 4  # the attempt that was handed back does not count
+
+
+def test_a_source_that_fails_is_tried_again_then_given_up_and_can_be_sent_back(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path: Path
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    secret = "glpat-Xk3vTq9sLmN2pRw7"
+    person.environment["GITLAB_TOKEN"] = secret
+    pod.environment = {"GITLAB_TOKEN": secret}
+    with GitLabServer() as gitlab:
+        project = gitlab.add_project("platform/app", repository.path)
+        gitlab.add_token(secret, scopes=("read_api", "read_repository"))
+        patience = "daemon: {max_attempts: 2, retry_seconds: 0.2, retry_max_seconds: 0.2}"
+        server = f'gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]'
+        healthy = GitRepository.create(tmp_path / "healthy.git")
+        healthy.commit({"b.py": b"y = 2\n"})
+        person.configures(
+            registry(
+                f"name: app, gitlab: main, project: platform/app, {QUIET}",
+                f"name: healthy, path: '{healthy.path}', schedule: every 2 seconds",
+                more=f"{server}\nembedding: {{provider: none}}\n{patience}",
+            )
+        )
+        project.repository.path.rename(tmp_path / "away")  # every answer about it is an error of the server
+        pod.start()
+        (run,) = until(lambda: log.ended("app", "failed"), 90, told=pod.said)
+        assert run.attempt == 2
+        assert [each.outcome for each in log.attempts(run)] == ["retrying", "failed"]
+        assert run.error_code
+        before = len(log.ended("healthy"))
+        until(lambda: len(log.ended("healthy")) > before, told=pod.said)  # nobody else is disturbed
+
+        (tmp_path / "away").rename(project.repository.path)
+        assert person.asks("runs", "retry", run.id)["status"] in ("queued", "running", "completed")
+        (run,) = until(lambda: log.ended("app"), told=pod.said)
+        assert run.attempt == 3
+        refused = person.types("runs", "retry", run.id, exit_code=2)
+        assert "only a failed or cancelled run can be tried again" in refused.stderr
+        shown = person.types("runs", "show", run.id).stdout
+        assert "attempts:" in shown and "retrying" in shown
+        gitlab.crashes.clear()
+    lines = [line for line in pod.lines if line.get("repository") == "app"]
+    assert lines and all(line["pod"] == "laptop" and line["run"] for line in lines)
+    assert secret not in "\n".join(pod.text)
+
+
+def test_one_huge_repository_lets_small_ones_go_first_and_then_goes_on(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, tmp_path, embeddings: EmbeddingServer
+):
+    repository.many(6_000)
+    small = GitRepository.create(tmp_path / "small.git")
+    small.commit({"a.py": b"def small(): pass\n"})
+    server = (
+        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64, batch: 50, '
+        "concurrency: 1}\ndaemon: {concurrency: 1, fair_share_seconds: 1}"
+    )
+    huge = f"name: huge, path: '{repository.path}', {QUIET}"
+    person.configures(registry(huge, more=server))
+    pod.start()
+    until(lambda: len(embeddings.inputs) > 1_500, told=pod.said)
+    with embeddings.holding():
+        person.configures(registry(huge, f"name: small, path: '{small.path}', {QUIET}", more=server))
+        until(lambda: log.runs("small") and log.runs("small")[0].status == "running", told=pod.said)
+    (run,) = until(lambda: log.ended("huge"), 120, told=pod.said)
+
+    attempts = log.attempts(run)
+    assert [each.outcome for each in attempts] == ["yielded", "completed"]
+    (first_small,) = log.ended("small")
+    assert first_small.completed_at < run.completed_at
+    # It went on from where it was.
+    assert run.files_processed == 6_000 == sum(each.files_processed for each in attempts)
+    assert attempts[0].files_processed > 0 < attempts[1].files_processed
+
+
+def test_old_history_is_deleted_and_recent_history_stays(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    entry = f"name: app, path: '{repository.path}', {QUIET}"
+    person.configures(registry(entry))
+    pod.start()
+    (first,) = until(lambda: log.ended("app"), told=pod.said)
+    assert pod.terminate() == 0
+
+    tenth_of_a_second = 0.1 / 86_400
+    person.configures(
+        registry(entry, more=f"embedding: {{provider: none}}\ndaemon: {{history_days: {tenth_of_a_second:.9f}}}")
+    )
+    pod.start()
+    until(lambda: first.id not in {run.id for run in log.runs("app")}, told=pod.said)
+    assert person.asks("repos", "show", "app")["last_commit"] == repository.head()
+
+
+def test_a_port_that_is_taken_or_open_to_everybody_is_refused(person: Person, pod: Pod):
+    person.configures("embedding: {provider: none}\n")
+    pod.start()
+    port = pod.url.rpartition(":")[2]
+    taken = person.types("serve", "--port", port, exit_code=2)
+    assert port in taken.stderr
+    exposed = person.types("serve", "--host", "0.0.0.0", exit_code=2)
+    assert "REPOSYNC_API_TOKEN" in exposed.stderr

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from reposync.api.app import ApiParts, create_app
+from reposync.api.server import serve_http
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+
+
+@dataclass
+class Daemon:
+    """What a daemon hands to its HTTP side, and a client of it."""
+
+    health: Health = field(default_factory=Health)
+    metrics: Metrics = field(default_factory=lambda: Metrics(version="1.2.3"))
+    refreshes: int = 0
+    refresh: Callable[[], Awaitable[None]] = lambda: asyncio.sleep(0)
+
+    @property
+    def parts(self) -> ApiParts:
+        async def refresh() -> None:
+            self.refreshes += 1
+            await self.refresh()
+
+        return ApiParts(self.health, self.metrics, refresh, "1.2.3")
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
+        async with (
+            serve_http(create_app(self.parts), "127.0.0.1", 0) as address,
+            httpx.AsyncClient(base_url=address.url, timeout=20) as client,
+        ):
+            yield client
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+async def client(daemon: Daemon) -> AsyncIterator[httpx.AsyncClient]:
+    async with daemon.client() as client:
+        yield client

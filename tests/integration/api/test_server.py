@@ -1,0 +1,380 @@
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+
+from reposync.api.app import create_app
+from reposync.api.connections import HttpLimits
+from reposync.api.server import HttpAddress, check_exposure, serve_http
+from reposync.errors import ConfigError, RepoSyncError, UsageError
+from tests.integration.api.conftest import Daemon
+
+QUICK_END = HttpLimits(grace_seconds=0.05)
+QUICK_HEAD = HttpLimits(grace_seconds=0.05, head_seconds=0.3)
+
+
+@pytest.fixture
+def app(daemon: Daemon) -> FastAPI:
+    return create_app(daemon.parts)
+
+
+@contextlib.asynccontextmanager
+async def connected(address: HttpAddress) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    try:
+        yield reader, writer
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """Until the server closes the connection, however it does."""
+    try:
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+
+
+async def test_port_0_takes_a_free_port_and_says_which(app: FastAPI) -> None:
+    async with (
+        serve_http(app, "127.0.0.1", 0) as first,
+        serve_http(app, "localhost", 0) as second,
+        httpx.AsyncClient() as client,
+    ):
+        assert first.port != second.port
+        assert str(first) == f"http://127.0.0.1:{first.port}"
+        for address in (first, second):
+            assert (await client.get(f"{address.url}/healthz")).status_code == 200
+
+
+async def test_every_address_is_taken_where_that_is_asked_for(app: FastAPI) -> None:
+    async with serve_http(app, "0.0.0.0", 0) as address, httpx.AsyncClient() as client:
+        assert address.host == "0.0.0.0"
+        assert (await client.get(f"http://127.0.0.1:{address.port}/healthz")).status_code == 200
+
+
+async def test_ipv6_where_the_machine_has_it(app: FastAPI) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    async with serve_http(app, "::", 0) as address, httpx.AsyncClient() as client:
+        assert (await client.get(f"http://[::1]:{address.port}/healthz")).status_code == 200
+        assert (await client.get(f"http://127.0.0.1:{address.port}/healthz")).status_code == 200
+        assert address.url == f"http://[::]:{address.port}"
+
+
+async def test_a_port_that_is_taken_is_named_with_a_way_out(app: FastAPI) -> None:
+    async with serve_http(app, "127.0.0.1", 0) as address:
+        with pytest.raises(UsageError) as caught:
+            async with serve_http(app, "127.0.0.1", address.port):
+                pass
+
+    assert caught.value.message == f"Port {address.port} of 127.0.0.1 is taken by another process."
+    assert "--port" in (caught.value.remedy or "")
+    # It is free again at once.
+    async with serve_http(app, "127.0.0.1", address.port):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "message"),
+    [
+        ("192.0.2.1", 0, "192.0.2.1 is no address of this machine."),
+        ("no-such-host.invalid", 0, "'no-such-host.invalid' is neither an address nor a name that can be resolved."),
+        ("a" * 80 + ".example", 0, f"'{'a' * 80}.example' is neither an address nor a name that can be resolved."),
+        ("a\0b", 0, "'a\\x00b' is neither an address nor a name that can be resolved."),
+        ("127.0.0.1", 65536, "65536 is no port."),
+        ("127.0.0.1", -1, "-1 is no port."),
+    ],
+)
+async def test_an_address_that_cannot_be_had_is_explained(app: FastAPI, host: str, port: int, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        async with serve_http(app, host, port):
+            pass
+
+    assert caught.value.message == message
+    assert caught.value.remedy
+    assert caught.value.exit_code == 2
+
+
+async def test_signals_stay_with_the_daemon(app: FastAPI) -> None:
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, told.set)
+    try:
+        async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient() as client:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.wait_for(told.wait(), 20)
+            assert (await client.get(f"{address.url}/healthz")).status_code == 200
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def test_a_server_that_ends_by_itself_ends_the_daemon(app: FastAPI) -> None:
+    cleaned_up = False
+    with pytest.raises(RepoSyncError, match="The HTTP server ended by itself"):
+        async with serve_http(app, "127.0.0.1", 0) as address:
+            (server,) = (task for task in asyncio.all_tasks() if task.get_name() == "http server")
+            server.cancel()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cleaned_up = True
+
+    assert cleaned_up
+    # The cancellation was for the block alone.
+    await asyncio.sleep(0)
+    async with serve_http(app, "127.0.0.1", address.port):
+        pass
+
+
+class Own(Exception):
+    pass
+
+
+@pytest.mark.parametrize("error", [Own("mine"), ExceptionGroup("mine", [Own("a"), Own("b")])])
+async def test_an_error_of_the_daemon_comes_out_as_it_is(app: FastAPI, error: Exception) -> None:
+    error.__cause__ = ValueError("why")
+    with pytest.raises(type(error)) as caught:
+        async with serve_http(app, "127.0.0.1", 0):
+            raise error
+
+    assert caught.value is error
+    assert isinstance(error.__cause__, ValueError)
+
+
+async def test_a_cancelled_daemon_leaves_no_task_and_no_port(app: FastAPI) -> None:
+    up: asyncio.Future[HttpAddress] = asyncio.get_running_loop().create_future()
+
+    async def daemon() -> None:
+        async with serve_http(app, "127.0.0.1", 0) as address:
+            up.set_result(address)
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(daemon())
+    address = await up
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(address.host, address.port)
+
+
+def streaming(app: FastAPI, forever: bool) -> asyncio.Event:
+    begun = asyncio.Event()
+
+    @app.get("/stream")
+    async def stream() -> StreamingResponse:
+        async def pieces() -> AsyncIterator[bytes]:
+            yield b"begun"
+            begun.set()
+            while forever:
+                yield b"x" * 100_000
+                await asyncio.sleep(0)
+
+        return StreamingResponse(pieces())
+
+    return begun
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"",
+        b"GET /healthz HTTP/1.1\r\nHost: x",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
+        b"nonsense\r\n\r\n",
+    ],
+    ids=["silent", "half a head", "kept alive", "never reads", "half a body", "nonsense"],
+)
+async def test_no_open_connection_holds_up_the_end(
+    app: FastAPI, request_bytes: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    streaming(app, forever=True)
+
+    @app.post("/orders")
+    async def orders(order: dict[str, str]) -> None: ...
+
+    async with contextlib.AsyncExitStack() as stack:
+        address = await stack.enter_async_context(serve_http(app, "127.0.0.1", 0, limits=QUICK_END))
+        # Not asyncio's: a client that never reads must not read.
+        with socket.create_connection((address.host, address.port)) as idle:
+            idle.sendall(request_bytes)
+            async with httpx.AsyncClient() as client:
+                assert (await client.get(f"{address.url}/healthz")).status_code == 200
+            async with asyncio.timeout(20):
+                await stack.aclose()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_an_answer_under_way_is_finished_when_the_daemon_ends(app: FastAPI) -> None:
+    asked, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.get("/slow")
+    async def slow() -> str:
+        asked.set()
+        await go_on.wait()
+        return "done"
+
+    async with httpx.AsyncClient() as client:
+        async with serve_http(app, "127.0.0.1", 0) as address:
+            request = asyncio.create_task(client.get(f"{address.url}/slow"))
+            await asked.wait()
+            asyncio.get_running_loop().call_later(0.05, go_on.set)
+        answer = await request
+
+    assert answer.json() == "done"
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET /healthz HTTP/1.1\r\n"])
+async def test_a_client_that_does_not_finish_its_head_is_shown_out(app: FastAPI, beginning: bytes) -> None:
+    async with serve_http(app, "127.0.0.1", 0, limits=QUICK_HEAD) as address, connected(address) as (reader, writer):
+        writer.write(beginning)
+        assert await rest(reader) == b""
+
+
+async def test_nor_may_it_leave_the_next_head_of_a_kept_connection_unfinished(app: FastAPI) -> None:
+    async with serve_http(app, "127.0.0.1", 0, limits=QUICK_HEAD) as address, connected(address) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b'{"status":"ok"}')
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+        assert await rest(reader) == b""
+
+
+async def test_a_client_that_sends_its_head_drop_by_drop_is_shown_out(app: FastAPI) -> None:
+    async with serve_http(app, "127.0.0.1", 0, limits=QUICK_HEAD) as address, connected(address) as (reader, writer):
+
+        async def drip() -> None:
+            with contextlib.suppress(ConnectionError):
+                for _ in range(10_000):
+                    writer.write(b"GET" if not _ else b"T")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
+
+        dripping = asyncio.create_task(drip())
+        assert b"200" not in await rest(reader)
+        dripping.cancel()
+
+
+async def test_more_connections_than_the_limit_are_closed_and_the_others_served(app: FastAPI) -> None:
+    limits = HttpLimits(max_connections=3)
+    async with serve_http(app, "127.0.0.1", 0, limits=limits) as address, contextlib.AsyncExitStack() as stack:
+        held = [await stack.enter_async_context(connected(address)) for _ in range(3)]
+        reader, writer = await stack.enter_async_context(connected(address))
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert await rest(reader) == b""
+
+        for reader, writer in held:
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert (await rest(reader)).startswith(b"HTTP/1.1 200 OK")
+        # There is room again.
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{address.url}/healthz")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "rubbish",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300),
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 40_000,
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nA\x00: b\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_gets_our_envelope_and_the_door(app: FastAPI, rubbish: bytes) -> None:
+    async with serve_http(app, "127.0.0.1", 0) as address, connected(address) as (reader, writer):
+        writer.write(rubbish)
+        answer = await rest(reader)
+
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request")
+    assert body == b'{"error": {"code": "BAD_REQUEST", "message": "Invalid HTTP request received.", "details": {}}}'
+
+
+async def test_rubbish_behind_an_answer_that_has_begun_costs_that_connection_alone(
+    app: FastAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = streaming(app, forever=True)
+    async with serve_http(app, "127.0.0.1", 0, limits=QUICK_END) as address, connected(address) as (reader, writer):
+        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await begun.wait()
+        writer.write(b"nonsense\r\n\r\n")
+        assert b"Bad Request" not in await rest(reader)
+        async with httpx.AsyncClient() as client:
+            assert (await client.get(f"{address.url}/healthz")).status_code == 200
+
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_an_answer_is_not_delayed_by_nagle(app: FastAPI) -> None:
+    """asyncio switches it off only for sockets that name their protocol."""
+    async with serve_http(app, "127.0.0.1", 0) as address, connected(address) as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        (connection,) = _accepted(address.port)
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def _accepted(port: int) -> list[socket.socket]:
+    """The server's ends of its connections."""
+    return [
+        each
+        for each in gc.get_objects()
+        if isinstance(each, socket.socket) and each.fileno() != -1 and _ends(each) == (port, True)
+    ]
+
+
+def _ends(each: socket.socket) -> tuple[int, bool] | None:
+    try:
+        return each.getsockname()[1], bool(each.getpeername())
+    except (OSError, IndexError):
+        return None
+
+
+async def test_requests_are_not_logged_and_do_not_name_themselves(
+    app: FastAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient() as client:
+            answer = await client.get(f"{address.url}/healthz?token=abc")
+
+    assert "server" not in answer.headers
+    assert "date" in answer.headers
+    assert [record.getMessage() for record in caplog.records if record.name == "uvicorn.access"] == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "LOCALHOST", "::1"])
+def test_alone_on_this_machine_no_token_is_needed(host: str) -> None:
+    check_exposure(host, has_tokens=False)
+
+
+@pytest.mark.parametrize(
+    "host", ["0.0.0.0", "::", "", "192.168.1.5", "pod.example.com", "localhost.example.com", "fe80::1%eth0"]
+)
+def test_without_a_token_others_are_not_let_in(host: str) -> None:
+    check_exposure(host, has_tokens=True)
+    with pytest.raises(ConfigError) as caught:
+        check_exposure(host, has_tokens=False)
+
+    assert "REPOSYNC_API_TOKEN" in (caught.value.remedy or "")
+    assert caught.value.exit_code == 2

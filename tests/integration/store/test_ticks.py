@@ -1,0 +1,397 @@
+"""A tick of a schedule: one run however many pods report it, none where it is too late, and the history says which."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from reposync.store.repositories import repository_id
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.ticks import TICK_MISSED, ScheduledRepository, TickOutcome, Ticks
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
+
+TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NEXT_TICK = TICK + timedelta(minutes=30)
+MISSED = "came to be noticed"
+
+
+async def executed(store: Store, status: RunStatus = RunStatus.COMPLETED):
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None
+    return await store.runs.finish(run, status, RunFigures())
+
+
+# Once ---------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tick_queues_a_run(store: Store) -> None:
+    await store.repository()
+
+    assert await store.tick(TICK, max_attempts=7) == TickOutcome(queued=1)
+
+    (run,) = await store.runs.history()
+    assert (run.status, run.trigger, run.scheduled_for) == (RunStatus.QUEUED, RunTrigger.SCHEDULE, TICK)
+    assert (run.repository, run.repository_id) == ("payments", repository_id("payments"))
+    assert (run.priority, run.max_attempts, run.attempt) == (20, 7, 0)
+
+
+async def test_a_tick_that_every_pod_announces_runs_once(store: Store, open_database) -> None:
+    await store.repository()
+    pods = [Store(await open_database()) for _ in range(4)]
+
+    outcomes = await asyncio.gather(*(pod.tick(TICK) for pod in pods for _ in range(2)))
+
+    assert sum(outcomes, TickOutcome()) == TickOutcome(queued=1, handled=7)
+    assert len(await store.runs.history()) == 1
+
+
+async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and_it_runs_once(
+    store: Store, database_url: str
+) -> None:
+    names = [f"repository-{number}" for number in range(30)]
+    for name in names:
+        await store.repository(name)
+    ticks = [TICK + timedelta(seconds=number) for number in range(3)]
+    program = [sys.executable, "-m", "tests.integration.store.store_process", database_url, "ticks"]
+    pods = [
+        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    try:
+        for pod in pods:
+            assert pod.stdout.readline() == "ready\n", pod.communicate()[1]
+        for seed, pod in enumerate(pods):
+            due = [(repository_id(name), tick.isoformat()) for name in names for tick in ticks]
+            # Each pod has ticks of its own order and batches, but those of one repository come in their order.
+            random.Random(seed).shuffle(names)
+            due.sort(key=lambda each: each[1])
+            pod.stdin.write(json.dumps({"due": due, "batch": 7 + seed}) + "\n")
+            pod.stdin.flush()
+        while executing := [pod for pod in pods if pod.poll() is None]:
+            if run := await store.runs.claim("worker-1", 60.0):
+                await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+            await asyncio.sleep(0)
+            del executing
+        said = [pod.communicate() for pod in pods]
+    finally:
+        for pod in pods:
+            pod.kill()
+            pod.communicate()
+
+    outcomes = [TickOutcome(**json.loads(out)) for out, errors in said if not errors]
+    total = sum(outcomes, TickOutcome())
+    assert len(outcomes) == 3
+    assert (total.queued + total.joined, total.missed) == (90, 0), "each of the 90 ticks by exactly one pod"
+    assert total.handled == 180
+    runs = await store.runs.history(limit=1_000)
+    assert len(runs) == total.queued
+    assert len({(run.repository_id, run.scheduled_for) for run in runs}) == len(runs)
+    latest = await store.ticks.latest([repository_id(name) for name in names])
+    assert set(latest.values()) == {ticks[-1]}
+
+
+async def test_a_pod_that_is_late_does_not_repeat_a_tick_that_has_run(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK)
+    run = await executed(store)
+
+    assert await store.tick(TICK) == TickOutcome(handled=1)
+
+    assert await store.runs.history() == [run]
+
+
+async def test_a_tick_before_the_latest_one_was_handled_with_it(store: Store) -> None:
+    await store.repository()
+    await store.tick(NEXT_TICK)
+    await executed(store)
+
+    assert await store.tick(TICK) == TickOutcome(handled=1)
+
+
+async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
+    clicked = await store.queued()
+
+    assert await store.tick(TICK) == TickOutcome(joined=1)
+    joined = await executed(store)
+    assert await store.tick(TICK) == TickOutcome(handled=1)
+
+    assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
+    assert await store.runs.history() == [joined]
+
+
+async def test_a_tick_while_a_run_executes_queues_the_next_one(store: Store) -> None:
+    running = await store.running()
+
+    assert await store.tick(TICK) == TickOutcome(queued=1)
+
+    active = await store.runs.active(running.repository_id)
+    assert [run.status for run in active] == [RunStatus.RUNNING, RunStatus.QUEUED]
+
+
+async def test_ticks_that_pile_up_behind_a_busy_worker_become_one_run(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK)
+    (first,) = await store.runs.history()
+
+    assert await store.tick(NEXT_TICK) == TickOutcome(joined=1)
+
+    (second,) = await store.runs.history()
+    assert (second.id, second.scheduled_for) == (first.id, NEXT_TICK)
+    assert await store.ticks.latest([first.repository_id]) == {first.repository_id: NEXT_TICK}
+
+
+async def test_a_tick_respects_the_pause_before_the_next_attempt(store: Store) -> None:
+    run = await store.running()
+    await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+
+    assert await store.tick(TICK) == TickOutcome(joined=1)
+
+    assert await store.runs.claim("worker-1", 60.0) is None
+
+
+async def test_a_tick_joins_the_run_that_is_next_where_two_wait(store: Store) -> None:
+    run = await store.running()
+    clicked, _ = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
+    released = await store.runs.release(run, priority=20)
+    assert {run.status for run in await store.runs.active(run.repository_id)} == {
+        RunStatus.QUEUED,
+        RunStatus.RETRYING,
+    }
+
+    await store.tick(TICK)
+
+    assert (await store.runs.get(clicked.id)).scheduled_for == TICK
+    assert (await store.runs.get(released.id)).scheduled_for is None
+
+
+async def test_a_thousand_ticks_of_one_moment_are_a_thousand_runs(store: Store) -> None:
+    names = [f"repository-{number}" for number in range(1_000)]
+    await store.database_rows(names)
+    due = {repository_id(name): TICK for name in names}
+
+    first = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+    second = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+
+    assert (first, second) == (TickOutcome(queued=1_000), TickOutcome(handled=1_000))
+    runs = await store.runs.history(limit=1_000)
+    assert {run.repository for run in runs} == set(names)
+    assert await store.ticks.latest(due) == due
+
+
+async def test_no_tick_is_no_work(store: Store) -> None:
+    assert await store.ticks.enqueue({}, grace_seconds=300.0, max_attempts=3) == TickOutcome()
+    assert await store.ticks.latest([]) == {}
+    assert await store.ticks.first_runs([]) == 0
+
+
+# Too late -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tick_that_comes_too_late_is_not_run_and_the_history_says_so(store: Store) -> None:
+    await store.repository()
+
+    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(missed=1)
+
+    (missed,) = await store.runs.history()
+    assert (missed.status, missed.error_code, missed.scheduled_for) == (RunStatus.CANCELLED, TICK_MISSED, TICK)
+    assert "2026-03-01 12:00:00 UTC" in missed.error_message
+    assert "the grace of 300 s" in missed.error_message
+    assert missed.completed_at is not None and missed.started_at is None
+    assert await store.runs.claim("worker-1", 60.0) is None
+    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1), "said once, by whichever pod"
+
+
+@pytest.mark.parametrize(("late_seconds", "outcome"), [(60, TickOutcome(queued=1)), (900, TickOutcome(missed=1))])
+async def test_the_grace_decides_whether_a_late_tick_runs(
+    store: Store, late_seconds: int, outcome: TickOutcome
+) -> None:
+    await store.repository()
+
+    assert await store.tick(datetime.now(UTC) - timedelta(seconds=late_seconds), grace_seconds=300.0) == outcome
+
+
+async def test_a_late_tick_is_not_missed_where_a_run_waits_anyway(store: Store) -> None:
+    await store.queued()
+
+    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(joined=1)
+
+    assert [run.status for run in await store.runs.history()] == [RunStatus.QUEUED]
+
+
+async def test_a_person_may_run_a_missed_tick_after_all(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK, grace_seconds=300.0)
+    (missed,) = await store.runs.history()
+
+    again = await store.runs.retry(missed.id)
+
+    assert (again.status, again.error_code, again.completed_at) == (RunStatus.QUEUED, None, None)
+    assert (await store.runs.claim("worker-1", 60.0)).id == missed.id
+
+
+# Whose ticks --------------------------------------------------------------------------------------------------------
+
+
+async def test_the_schedules_are_those_of_active_repositories_that_have_one(store: Store) -> None:
+    scheduled = await store.repository("scheduled", cron_expression="0 3 * * *", timezone="Europe/Zurich")
+    await store.repository("without")
+    await store.repository("paused", cron_expression="0 3 * * *")
+    await store.repositories.pause("paused", "being moved")
+    await store.repository("gone", cron_expression="0 3 * * *")
+    await store.repositories.deactivate("gone")
+
+    assert await store.ticks.scheduled() == [
+        ScheduledRepository(scheduled.id, "scheduled", "0 3 * * *", "Europe/Zurich", scheduled.scheduled_since)
+    ]
+
+
+async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_nobodys(store: Store) -> None:
+    await store.repository(cron_expression="0 3 * * *")
+    moments = [(await store.ticks.scheduled())[0].since]
+    await store.repository(cron_expression="0 4 * * *")
+    moments.append((await store.ticks.scheduled())[0].since)
+    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich")
+    moments.append((await store.ticks.scheduled())[0].since)
+    await store.repositories.deactivate("payments")
+    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich")
+    moments.append((await store.ticks.scheduled())[0].since)
+    await store.repository(cron_expression="0 4 * * *", timezone="Europe/Zurich", collection="other")
+    assert (await store.ticks.scheduled())[0].since == moments[-1], "the schedule is as it was"
+
+    assert moments == sorted(set(moments))
+
+
+async def test_ticks_during_a_pause_are_told_as_missed_when_it_ends(store: Store) -> None:
+    before = await store.repository(cron_expression="0 3 * * *")
+    await store.repositories.pause("payments", "being moved")
+    await store.repositories.resume("payments")
+
+    (scheduled,) = await store.ticks.scheduled()
+
+    assert scheduled.since == before.scheduled_since
+
+
+async def test_the_tick_of_a_repository_that_was_paused_in_the_meantime_is_dropped(store: Store) -> None:
+    await store.repository()
+    await store.repositories.pause("payments", "being moved")
+
+    assert await store.tick(TICK) == TickOutcome(handled=1)
+
+    assert await store.runs.history() == []
+
+
+async def test_the_tick_of_a_repository_that_was_removed_in_the_meantime_is_dropped(store: Store) -> None:
+    await store.repository()
+    await store.repositories.remove("payments")
+    due = {repository_id("payments"): TICK, "never-registered": TICK}
+
+    outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+
+    assert outcome == TickOutcome(handled=2)
+    assert await store.runs.history() == []
+
+
+async def test_a_pause_cancels_what_waits_because_of_a_tick_and_leaves_what_a_person_asked_for(store: Store) -> None:
+    for name in ("ticked", "clicked", "pushed", "running", "other"):
+        await store.repository(name)
+    await store.tick(TICK, "ticked", "running", "other")
+    running = await store.runs.claim("worker-1", 60.0, run_id=(await store.runs.history("running"))[0].id)
+    await store.runs.enqueue("clicked", RunTrigger.HTTP)
+    await store.runs.enqueue("pushed", RunTrigger.WEBHOOK)
+
+    for name in ("ticked", "clicked", "pushed", "running"):
+        await store.repositories.pause(name, "being moved")
+
+    (ticked,), (pushed,) = await store.runs.history("ticked"), await store.runs.history("pushed")
+    assert (ticked.status, ticked.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
+    assert pushed.status is RunStatus.CANCELLED
+    assert (await store.runs.heartbeat(running, 60.0)).cancel_requested is False
+    claimed = [await store.runs.claim("worker-1", 60.0) for _ in range(3)]
+    assert [run and run.repository for run in claimed] == ["clicked", "other", None]
+
+
+# The first run ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_new_repository_is_synced_before_its_first_tick_however_many_pods_see_it(
+    store: Store, open_database
+) -> None:
+    identities = [(await store.repository(name)).id for name in ("a", "b", "c")]
+    pods = [Ticks(await open_database()) for _ in range(4)]
+
+    counts = await asyncio.gather(*(pod.first_runs(identities, max_attempts=5) for pod in pods for _ in range(2)))
+
+    assert sum(counts) == 3
+    runs = await store.runs.history()
+    assert {(run.repository, run.trigger, run.scheduled_for) for run in runs} == {
+        (name, RunTrigger.SCHEDULE, None) for name in ("a", "b", "c")
+    }
+    assert {run.max_attempts for run in runs} == {5}
+
+
+async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
+    waits = await store.queued("waits")
+    await executed(store)
+    failed = await store.queued("failed")
+    await executed(store, RunStatus.FAILED)
+    cancelled = await store.queued("cancelled")
+    await store.runs.request_cancel(cancelled.id)
+    await store.queued("queued")
+    identities = [run.repository_id for run in (waits, failed, cancelled)] + [repository_id("queued")]
+
+    assert await store.ticks.first_runs(identities) == 0
+
+
+async def test_a_first_run_waits_for_the_end_of_a_pause(store: Store) -> None:
+    row = await store.repository()
+    await store.repositories.pause("payments", "being moved")
+    assert await store.ticks.first_runs([row.id]) == 0
+
+    await store.repositories.resume("payments")
+    assert await store.ticks.first_runs([row.id]) == 1
+
+    await store.repositories.pause("payments", "being moved")
+    await store.repositories.resume("payments")
+    assert await store.ticks.first_runs([row.id]) == 1, "the first one was cancelled by the pause"
+
+
+async def test_a_missed_tick_is_no_first_run(store: Store) -> None:
+    row = await store.repository()
+    await store.tick(TICK, grace_seconds=300.0)
+
+    assert await store.ticks.first_runs([row.id]) == 1
+
+
+async def test_a_repository_that_was_removed_and_came_back_is_synced_afresh(store: Store) -> None:
+    await store.queued()
+    await executed(store)
+    await store.repositories.remove("payments")
+    row = await store.repository()
+
+    assert await store.ticks.first_runs([row.id]) == 1
+    assert await store.ticks.first_runs([row.id]) == 0
+
+
+async def test_a_repository_whose_history_was_shortened_is_no_beginner(store: Store) -> None:
+    run = await store.running()
+    await store.repositories.publish(
+        run,
+        run.repository_id,
+        commit="c" * 40,
+        committed_at=None,
+        index_identity="index-1",
+        fingerprint="settings-1",
+        attributes={},
+        when=TICK,
+    )
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
+
+    assert await store.ticks.first_runs([run.repository_id]) == 0

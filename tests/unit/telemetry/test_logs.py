@@ -1,0 +1,317 @@
+import io
+import json
+import logging
+import subprocess
+import sys
+import threading
+import warnings
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+import structlog
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.telemetry.conftest import Configure
+
+FORMATS = ("console", "json")
+
+
+def test_a_line_names_time_level_logger_event_pod_and_its_fields(configure: Configure) -> None:
+    log = configure()
+    structlog.get_logger("reposync.scheduling.worker").info("run ended", files=3, seconds=1.5, retried=False)
+
+    (event,) = log.events
+    moment = datetime.fromisoformat(event.pop("timestamp"))
+    assert moment.tzinfo == UTC
+    assert datetime.now(UTC) - moment < timedelta(minutes=1)
+    assert event == {
+        "level": "info",
+        "logger": "reposync.scheduling.worker",
+        "event": "run ended",
+        "pod": "pod-1",
+        "files": 3,
+        "seconds": 1.5,
+        "retried": False,
+    }
+
+
+def test_run_and_repository_stand_on_the_lines_of_every_library_while_they_are_bound(configure: Configure) -> None:
+    log = configure()
+    with structlog.contextvars.bound_contextvars(run="01J", repository="payments-api", attempt=2):
+        structlog.get_logger("reposync.sync.run").info("planned")
+        logging.getLogger("reposync.sources.gitlab").warning("slow %s", "answer", extra={"seconds": 4})
+        logging.getLogger("apscheduler.executors").error("a job was missed")
+    logging.getLogger("reposync.daemon").info("idle")
+
+    first, second, third, last = log.events
+    for event in (first, second, third):
+        assert (event["run"], event["repository"], event["attempt"], event["pod"]) == (
+            "01J",
+            "payments-api",
+            2,
+            "pod-1",
+        )
+    assert second["event"] == "slow answer"
+    assert second["seconds"] == 4
+    assert third["logger"] == "apscheduler.executors"
+    assert "run" not in last
+
+
+def test_what_a_thread_logs_for_a_run_names_the_run(configure: Configure) -> None:
+    log = configure()
+    structlog.contextvars.bind_contextvars(run="01J")
+    import contextvars
+
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(logging.getLogger("reposync.content").warning, "odd")
+    )
+    thread.start()
+    thread.join()
+
+    assert log.events[0]["run"] == "01J"
+
+
+@pytest.mark.parametrize("library", ["httpx", "httpcore.http11", "apscheduler.scheduler", "urllib3", "uvicorn.error"])
+def test_libraries_are_heard_from_warnings_on(configure: Configure, library: str) -> None:
+    log = configure(level="DEBUG")
+    logging.getLogger(library).info("HTTP Request: GET https://...")
+    logging.getLogger(library).warning("retrying")
+    logging.getLogger("reposync.x").debug("ours")
+
+    assert [event["event"] for event in log.events] == ["retrying", "ours"]
+
+
+def test_below_the_level_nothing_is_written(configure: Configure) -> None:
+    log = configure(level="WARNING")
+    structlog.get_logger("reposync.x").info("no")
+    logging.getLogger("reposync.x").info("no")
+
+    assert log.text == ""
+
+
+def test_a_traceback_stands_inside_the_json_line(configure: Configure) -> None:
+    log = configure()
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        structlog.get_logger("x").exception("failed", file="a.py")
+        logging.getLogger("y").exception("failed too")
+
+    first, second = log.events
+    for event in (first, second):
+        assert event["exception"].startswith("Traceback (most recent call last):\n")
+        assert event["exception"].endswith("ValueError: first\nsecond")
+    assert first["file"] == "a.py"
+
+
+def test_no_line_of_a_message_in_a_traceback_can_pass_for_an_event(configure: Configure) -> None:
+    log = configure("console")
+    try:
+        raise ValueError("oops\n2026-01-01T00:00:00Z [info     ] all is well")
+    except ValueError:
+        structlog.get_logger("x").exception("failed")
+
+    first, *below = log.lines
+    assert "failed" in first
+    assert below
+    assert all(line.startswith("    ") for line in below)
+
+
+@given(
+    value=st.text() | st.sampled_from(["a\nb", "\x1b[2J", "\r", "\x85", "\u2028", "\u202e", "\udc80", "\x00", "\x9b1m"])
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_file_name_never_starts_a_line_nor_moves_the_cursor(
+    configure: Configure, log_format: str, value: str
+) -> None:
+    log = configure(log_format)
+    structlog.get_logger("x").info(value, path=value, nested={value: [value]})
+    logging.getLogger("y").info("%s", value, extra={"path": value})
+
+    assert len(log.lines) == 2
+    assert all(line.isprintable() for line in log.lines)
+
+
+def test_json_lines_lose_nothing_of_a_file_name(configure: Configure) -> None:
+    log = configure()
+    name = "é\n\x1b[31m\U0001f600\u202e\udc80\\n"
+    structlog.get_logger("x").info("skipped", path=name)
+
+    assert log.events[0]["path"] == name
+    assert log.text.isascii()
+
+
+@given(st.data())
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, data: st.DataObject) -> None:
+    secret = data.draw(
+        st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="*"), min_size=6)
+    )
+    log = configure(log_format)
+    logger = structlog.get_logger("x")
+
+    def say() -> None:
+        logger.info(f"cloning with {secret}", url=f"https://u:{secret}@h/p", nested=[{"a": (secret, {secret: 1})}])
+        logger.info("%s", secret, raw=secret.encode(), path=Path(secret.replace("\0", "")))
+        logging.getLogger("y").error("a %s b", [secret], extra={"field": secret})
+        with structlog.contextvars.bound_contextvars(repository=secret):
+            try:
+                raise ValueError(f"refused {secret!r}") from OSError(secret)
+            except ValueError:
+                logger.exception("failed")
+
+    configure(log_format, "nothing of the kind")
+    log.secrets.know([secret])
+    other = configure(log_format)
+    logger.info("cloning with", url="https://***@h/p", nested=[{"a": ("***", {"***": 1})}])
+    assume(secret not in other.text and secret not in "Traceback failed")
+    log = configure(log_format, secret)
+    say()
+
+    assert secret not in log.text
+    assert json.dumps(secret)[1:-1] not in log.text
+    if log_format == "json":
+        assert secret not in str(log.events)
+
+
+def test_values_under_the_name_of_a_secret_are_masked_whatever_they_are(configure: Configure) -> None:
+    log = configure()
+    structlog.get_logger("x").info(
+        "registered",
+        token="a",
+        api_key="b",
+        tokens=512,
+        headers={"PRIVATE-TOKEN": "c", "Authorization": "Basic d", "Accept": "*/*"},
+        settings={"password": {"value": "e"}, "has": True, "secret": None},
+    )
+
+    (event,) = log.events
+    assert event["token"] == event["api_key"] == "***"
+    assert event["tokens"] == 512
+    assert event["headers"] == {"PRIVATE-TOKEN": "***", "Authorization": "***", "Accept": "*/*"}
+    assert event["settings"] == {"password": "***", "has": True, "secret": None}
+
+
+def test_secrets_of_a_registry_that_was_read_again_are_masked_from_then_on(configure: Configure) -> None:
+    log = configure("json", "oldvalue")
+    logger = structlog.get_logger("x")
+    logger.info("oldvalue newvalue")
+    log.secrets.replace(["newvalue"])
+    logger.info("oldvalue newvalue")
+
+    assert [event["event"] for event in log.events] == ["*** newvalue", "oldvalue ***"]
+
+
+def test_a_wrong_number_of_arguments_costs_neither_the_line_nor_the_caller(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = configure("json", "hunter22")
+    logging.getLogger("x").warning("%d of %d hunter22", 1)
+    structlog.get_logger("x").warning("%d files", "hunter22")
+
+    first, second = log.events
+    assert first["event"] == "%d of %d ***"
+    assert first["formatting_error"] == "TypeError"
+    assert second["event"] == "%d files"
+    assert second["arguments"] == ["***"]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_value_that_cannot_be_shown_costs_its_place_alone(configure: Configure) -> None:
+    class Broken:
+        def __str__(self) -> str:
+            raise RuntimeError("no")
+
+    log = configure()
+    structlog.get_logger("x").info("odd", value=Broken(), not_a_number=float("nan"), after=1)
+    logging.getLogger("x").info(Broken())
+
+    first, second = log.events
+    assert first["value"] == "(Broken whose text raises RuntimeError)"
+    assert first["not_a_number"] == "nan"
+    assert first["after"] == 1
+    assert second["event"] == "an event of type Broken"
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_huge_value_makes_a_line_of_bounded_length(configure: Configure, log_format: str) -> None:
+    log = configure(log_format)
+    deep: list[object] = []
+    deep.append(deep)
+    structlog.get_logger("x").info(
+        "y" * 10**6, text="x" * 10**6, many=list(range(10**5)), keys={i: i for i in range(10**4)}, deep=deep
+    )
+
+    assert len(log.lines) == 1
+    assert len(log.text) < 20_000
+
+
+def test_python_warnings_and_dying_threads_are_events_too(configure: Configure) -> None:
+    log = configure("json", "hunter22")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        logging.captureWarnings(True)
+        warnings.warn("careful with hunter22", stacklevel=1)
+    thread = threading.Thread(target=lambda: int("hunter22"), name="fetch")
+    thread.start()
+    thread.join()
+
+    warning, death = log.events
+    assert warning["logger"] == "py.warnings"
+    assert death["event"] == "A thread ended with an exception"
+    assert death["thread_name"] == "fetch"
+    assert "ValueError" in death["exception"]
+    assert "hunter22" not in log.text
+
+
+def test_a_stream_that_fails_does_not_reach_the_caller(configure: Configure) -> None:
+    log = configure()
+    log.stream.close()
+    structlog.get_logger("x").error("nobody hears this")
+    logging.getLogger("x").error("nor this")
+
+
+def test_a_terminal_of_another_encoding_gets_escapes(configure: Configure) -> None:
+    log = configure("console")
+    bytes_written = io.BytesIO()
+    log.stream = io.TextIOWrapper(bytes_written, encoding="ascii", write_through=True)  # type: ignore[assignment]
+    logging.getLogger().handlers[0].setStream(log.stream)  # type: ignore[attr-defined]
+    structlog.get_logger("x").info("später")
+
+    assert b"sp\\xe4ter" in bytes_written.getvalue()
+
+
+PROGRAM = """
+import logging, sys
+from reposync.telemetry.logs import configure_logging
+from reposync.telemetry.redaction import Secrets
+configure_logging(sys.argv[1], pod="p", secrets=Secrets())
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(3):
+    logging.getLogger("x").error("is anybody there?" + "." * 10_000)
+print("still here", flush=True)
+"""
+
+
+@pytest.mark.parametrize("log_format", FORMATS)
+def test_a_process_whose_stderr_is_gone_goes_on_and_ends_well(log_format: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, log_format],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr
+        assert process.stdout.readline() == "ready\n"
+        process.stderr.close()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "still here\n"
+        process.stdin.close()
+        assert process.wait(30) == 0

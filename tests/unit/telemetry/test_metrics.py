@@ -1,0 +1,261 @@
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from reposync.sources.spec import SourceObserver
+from reposync.telemetry.lag import watch_loop
+from reposync.telemetry.metrics import MOST_VALUES, Metrics, QueueFigures
+
+NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
+
+
+class Clock:
+    def __init__(self, seconds: float = 0.0) -> None:
+        self.seconds = seconds
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def samples(metrics: Metrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    """What Prometheus would store; a series that is there twice is an error."""
+    body, content_type = metrics.render()
+    assert content_type.startswith("text/plain; version=0.0.4")
+    found: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            key = sample.name, frozenset(sample.labels.items())
+            assert key not in found
+            found[key] = sample.value
+    return found
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return samples(metrics).get((f"reposync_{name}", frozenset(labels.items())))
+
+
+def series(metrics: Metrics, name: str) -> dict[str, float]:
+    """By the value of the only label."""
+    return {
+        next(iter(dict(labels).values()), ""): value
+        for (each, labels), value in samples(metrics).items()
+        if each == f"reposync_{name}"
+    }
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(version="1.2.3", now=NOW.timestamp)
+
+
+def test_a_run_is_counted_by_status_and_trigger_with_what_it_did(metrics: Metrics) -> None:
+    metrics.run_started(waited_seconds=0.02)
+    metrics.run_ended("completed", "schedule", 3.0, 5, 1, 2, 40, 7)
+    metrics.run_started(waited_seconds=400)
+    metrics.run_ended("failed", "schedule", 0.2, files_processed=1)
+
+    assert value(metrics, "runs_total", status="completed", trigger="schedule") == 1
+    assert value(metrics, "runs_total", status="failed", trigger="schedule") == 1
+    assert series(metrics, "files_total") == {"processed": 6, "deleted": 1, "skipped": 2}
+    assert series(metrics, "chunks_total") == {"embedded": 40, "reused": 7}
+    assert value(metrics, "run_duration_seconds_sum", trigger="schedule") == pytest.approx(3.2)
+    assert value(metrics, "run_duration_seconds_bucket", trigger="schedule", le="0.25") == 1
+    assert value(metrics, "queue_wait_seconds_bucket", le="0.025") == 1
+    assert value(metrics, "queue_wait_seconds_bucket", le="900.0") == 2
+
+
+def test_a_run_that_never_began_has_no_duration(metrics: Metrics) -> None:
+    metrics.run_ended("cancelled", "http", None)
+
+    assert value(metrics, "runs_total", status="cancelled", trigger="http") == 1
+    assert value(metrics, "run_duration_seconds_count", trigger="http") is None
+
+
+def test_the_first_failure_is_an_increase() -> None:
+    metrics = Metrics(version="1", run_statuses=("completed", "failed"), run_triggers=("schedule", "http"))
+    before = value(metrics, "runs_total", status="failed", trigger="http")
+    metrics.run_ended("failed", "http", 1.0)
+
+    assert (before, value(metrics, "runs_total", status="failed", trigger="http")) == (0, 1)
+
+
+def test_requests_and_rate_limits_of_sources_are_counted(metrics: Metrics) -> None:
+    observer: SourceObserver = metrics
+    observer.request("api_tree")
+    observer.request("api_tree")
+    observer.rate_limited(2.5)
+
+    assert series(metrics, "source_requests_total") == {"api_tree": 2}
+    assert value(metrics, "rate_limit_waits_total") == 1
+    assert value(metrics, "rate_limit_wait_seconds_total") == 2.5
+
+
+def test_locks_ticks_reloads_discoveries_and_workers_are_counted(metrics: Metrics) -> None:
+    metrics.lock_waited(0.002)
+    metrics.lock_lost("expired")
+    metrics.lock_unavailable()
+    metrics.tick("queued")
+    metrics.tick("missed", 3)
+    metrics.registry_reloaded("invalid")
+    metrics.group_discovered("ok")
+    metrics.workers(busy=2, slots=4)
+
+    assert value(metrics, "lock_wait_seconds_count") == 1
+    assert value(metrics, "lock_losses_total", reason="expired") == 1
+    assert value(metrics, "lock_unavailable_total") == 1
+    assert series(metrics, "ticks_total") == {"queued": 1, "joined": 0, "handled": 0, "missed": 3}
+    assert series(metrics, "registry_reloads_total") == {"ok": 0, "invalid": 1}
+    assert series(metrics, "group_discoveries_total") == {"ok": 1}
+    assert (value(metrics, "workers_busy"), value(metrics, "workers_slots")) == (2, 4)
+
+
+def test_freshness_is_the_age_of_the_last_sync_at_the_scrape() -> None:
+    clock = Clock(NOW.timestamp())
+    metrics = Metrics(version="1", now=clock)
+    metrics.freshness({"api": NOW - timedelta(hours=1), "new": None, "ahead": NOW + timedelta(seconds=2)})
+    clock.seconds += 60
+
+    assert series(metrics, "repository_freshness_seconds") == {"api": 3660, "new": math.inf, "ahead": 58}
+    assert series(metrics, "repository_last_sync_timestamp_seconds") == {
+        "api": NOW.timestamp() - 3600,
+        "new": 0,
+        "ahead": NOW.timestamp() + 2,
+    }
+
+
+def test_a_clock_that_runs_behind_the_databases_makes_no_negative_age(metrics: Metrics) -> None:
+    metrics.freshness({"api": NOW + timedelta(seconds=3)})
+
+    assert series(metrics, "repository_freshness_seconds") == {"api": 0}
+
+
+def test_a_repository_that_was_removed_or_renamed_disappears(metrics: Metrics) -> None:
+    metrics.freshness({"old-name": NOW, "api": NOW})
+    metrics.queue(QueueFigures({"queued": 3, "running": 1}, 12.5))
+    metrics.repositories({"active": 2, "paused": 1})
+    samples(metrics)
+    metrics.freshness({"new-name": NOW, "api": NOW})
+    metrics.queue(QueueFigures({"running": 1}))
+    metrics.repositories({"active": 2})
+
+    assert set(series(metrics, "repository_freshness_seconds")) == {"new-name", "api"}
+    assert set(series(metrics, "repository_last_sync_timestamp_seconds")) == {"new-name", "api"}
+    assert series(metrics, "queue_runs") == {"running": 1}
+    assert value(metrics, "queue_oldest_seconds") == 0
+    assert series(metrics, "repositories") == {"active": 2}
+    assert b"old-name" not in metrics.render()[0]
+
+
+def test_figures_that_could_not_be_refreshed_are_left_out_and_counted(metrics: Metrics) -> None:
+    metrics.freshness({"api": NOW})
+    metrics.queue(QueueFigures({"queued": 3}, 12.5))
+    metrics.repositories({"active": 1})
+    metrics.dependencies({"database": "down"})
+    metrics.tick("queued")
+    metrics.refresh_failed()
+
+    names = {name for name, _ in samples(metrics)}
+    assert not names & {f"reposync_{each}" for each in ("repository_freshness_seconds", "queue_runs", "repositories")}
+    assert value(metrics, "metrics_refresh_failures_total") == 1
+    assert value(metrics, "ticks_total", outcome="queued") == 1
+    assert value(metrics, "dependency_up", dependency="database") == 0
+
+
+def test_a_degraded_dependency_is_up_and_says_that_it_is_degraded(metrics: Metrics) -> None:
+    metrics.dependencies({"database": "ok", "redis": "degraded", "qdrant": "down"})
+
+    assert series(metrics, "dependency_up") == {"database": 1, "redis": 1, "qdrant": 0}
+    statuses = {
+        (dict(labels)["dependency"], dict(labels)["status"]): at
+        for (name, labels), at in samples(metrics).items()
+        if name == "reposync_dependency_status"
+    }
+    assert {key for key, at in statuses.items() if at} == {
+        ("database", "ok"),
+        ("redis", "degraded"),
+        ("qdrant", "down"),
+    }
+    assert len(statuses) == 9
+
+
+@given(st.dictionaries(st.text(max_size=20) | st.sampled_from(['a"b', "a\nb", "a\\", "\udc80"]), st.none(), max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_any_name_of_a_repository_can_be_scraped(last_sync: Mapping[str, datetime | None]) -> None:
+    metrics = Metrics(version="1")
+    metrics.freshness(last_sync)
+
+    names = {name.encode("utf-8", "backslashreplace").decode() for name in last_sync}
+    assert set(series(metrics, "repository_freshness_seconds")) == names
+
+
+def test_a_caller_that_invents_label_values_does_not_grow_the_metrics_for_ever(metrics: Metrics) -> None:
+    for number in range(1000):
+        metrics.lock_lost(f"reason {number}")
+
+    losses = series(metrics, "lock_losses_total")
+    assert len(losses) == MOST_VALUES + 1
+    assert losses["other"] == 1000 - MOST_VALUES
+
+
+def test_two_daemons_in_one_process_count_apart() -> None:
+    first, second = Metrics(version="1"), Metrics(version="1")
+    first.tick("queued")
+
+    assert value(second, "ticks_total", outcome="queued") == 0
+
+
+def test_version_and_process_are_described(metrics: Metrics) -> None:
+    names = {name for name, _ in samples(metrics)}
+
+    assert value(metrics, "build_info", version="1.2.3") == 1
+    assert {"process_resident_memory_bytes", "process_open_fds", "python_info"} <= names
+    assert not [name for name in names if name.endswith("_created")]
+
+
+def test_the_worst_lag_is_forgotten_after_a_minute() -> None:
+    clock = Clock(1000.0)
+    metrics = Metrics(version="1", monotonic=clock)
+    assert value(metrics, "event_loop_lag_seconds") == 0
+    metrics.loop_lag(0.4)
+    clock.seconds += 59
+    metrics.loop_lag(0.001)
+    metrics.loop_lag(0.1)
+    worst_within_the_minute = value(metrics, "event_loop_lag_seconds")
+    clock.seconds += 10
+
+    assert worst_within_the_minute == 0.4
+    assert value(metrics, "event_loop_lag_seconds") == 0.1
+    clock.seconds += 3600
+    assert value(metrics, "event_loop_lag_seconds") == 0
+    assert value(metrics, "event_loop_lag_distribution_seconds_count") == 3
+
+
+async def test_a_call_that_blocks_the_event_loop_shows_as_lag(metrics: Metrics) -> None:
+    seen = asyncio.Event()
+
+    class Meter:
+        worst = 0.0
+
+        def loop_lag(self, seconds: float) -> None:
+            self.worst = max(self.worst, seconds)
+            metrics.loop_lag(seconds)
+            seen.set()
+
+    meter = Meter()
+    watch = asyncio.create_task(watch_loop(meter, interval_seconds=0.01))
+    await seen.wait()
+    meter.worst = 0.0
+    seen.clear()
+    time.sleep(0.3)
+    await seen.wait()
+    watch.cancel()
+
+    assert meter.worst > 0.2
+    assert (value(metrics, "event_loop_lag_seconds") or 0) > 0.2

@@ -1,0 +1,171 @@
+import base64
+import json
+from urllib.parse import quote, quote_plus
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from reposync.telemetry.redaction import MASK, Secrets, names_secret
+
+SECRETS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="*"), min_size=6, max_size=60)
+AROUND = st.text(max_size=30)
+
+
+@given(secret=SECRETS, before=AROUND, after=AROUND)
+@settings(max_examples=150, deadline=None)
+def test_a_known_secret_is_never_left_in_a_text(secret: str, before: str, after: str) -> None:
+    for written in (
+        secret,
+        quote(secret),
+        quote(secret, safe=""),
+        quote_plus(secret),
+        json.dumps(secret)[1:-1],
+        repr(secret)[1:-1],
+    ):
+        assume(len(written) >= 6)
+        redacted = Secrets([secret]).redact(f"{before}{written}{after}")
+        # Where the text around it happens to spell it as well, that is gone too.
+        assert secret not in redacted
+        assert written not in redacted
+
+
+@given(secret=SECRETS, user=st.text(st.characters(exclude_characters=":", codec="utf-8"), max_size=12))
+@settings(max_examples=150, deadline=None)
+def test_a_known_secret_is_not_left_in_basic_credentials_whatever_the_user(secret: str, user: str) -> None:
+    assume(not set(secret) & set(user))
+    encoded = base64.b64encode(f"{user}:{secret}".encode()).decode()
+
+    before, after = Secrets([secret]).redact(f"sent {encoded} to").removeprefix("sent ").removesuffix(" to").split(MASK)
+    # Of the secret at most the bits that share a character with what stands before it, and the last few.
+    assert len(before) <= len(user.encode() + b":") * 4 / 3 + 1
+    assert len(after.rstrip("=")) <= 1
+
+
+@given(secrets=st.lists(SECRETS, min_size=2, max_size=6), glue=st.text(max_size=3))
+@settings(max_examples=100, deadline=None)
+def test_secrets_that_overlap_or_contain_each_other_are_all_gone(secrets: list[str], glue: str) -> None:
+    secrets = [*secrets, secrets[0] + secrets[1], secrets[0][2:] + "tail"]
+    redacted = Secrets(secrets).redact(glue.join(secrets))
+
+    assert [secret for secret in secrets if len(secret) >= 6 and secret in redacted] == []
+
+
+@given(secret=SECRETS, limit=st.integers(0, 200), before=st.text(max_size=200))
+@settings(max_examples=150, deadline=None)
+def test_no_beginning_of_a_secret_is_left_where_a_text_is_cut(secret: str, limit: int, before: str) -> None:
+    assume(len(set(secret)) > 3)
+    secret = secret * 2
+    assume(secret[:6] not in before)
+    redacted = Secrets([secret]).redact(before + secret + "x" * 1000, limit)
+
+    assert len(redacted) <= limit + 1
+    assert secret[:6] not in redacted
+
+
+@pytest.mark.parametrize(
+    ("text", "redacted"),
+    [
+        ("clone https://user:pa%40ss@git.example.com/a.git", "clone https://***@git.example.com/a.git"),
+        ("clone https://oauth2@git.example.com/a.git", "clone https://***@git.example.com/a.git"),
+        ("postgresql+asyncpg://u:p@ss@db:5432/x", "postgresql+asyncpg://***@db:5432/x"),
+        ("redis://:pa/ss@cache:6379/0", "redis://***@cache:6379/0"),
+        ("PRIVATE-TOKEN: abc", "PRIVATE-TOKEN: ***"),
+        ("curl -H 'PRIVATE-TOKEN: abc' https://h", "curl -H 'PRIVATE-TOKEN: ***' https://h"),
+        ("{'PRIVATE-TOKEN': 'abc', 'Accept': '*/*'}", "{'PRIVATE-TOKEN': '***', 'Accept': '*/*'}"),
+        ("[(b'authorization', b'Bearer abc')]", "[(b'authorization', b'***')]"),
+        ("Authorization: Bearer abc", "Authorization: ***"),
+        ("authorization: Basic dTpw", "authorization: ***"),
+        ("sent Bearer abc123def", "sent Bearer ***"),
+        ("GET /api?private_token=abc&page=2", "GET /api?private_token=***&page=2"),
+        ("GET /api?access_token=abc", "GET /api?access_token=***"),
+        ("next=%2Fx%3Ftoken%3Dabc&x=1", "next=%2Fx%3Ftoken%3D***&x=1"),
+        ("GITLAB_TOKEN=abc REDIS_PASSWORD='a b' x=1", "GITLAB_TOKEN=*** REDIS_PASSWORD=*** x=1"),
+        ('{"api_key": "a\\"b", "model": "m"}', '{"api_key": "***", "model": "m"}'),
+        ("{'password': 'a', 'user': 'u'}", "{'password': '***', 'user': 'u'}"),
+        (r"body {\"token\": \"abc\", \"x\": 1}", r"body {\"token\": \"***\", \"x\": 1}"),
+        ("with glpat-AbCdEf123456_-x.01.120abcdef in it", "with *** in it"),
+        ("gldt-abcdefghij glrt-abcdefghij glsoat-abcdefghij", "*** *** ***"),
+        ("key sk-proj-abcdEFGH1234567890 end", "key *** end"),
+        ("hf_abcdefghijklmnopqrst ghp_abcdefghijklmnopqrst1234", "*** ***"),
+        ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.abc-_DEF end", "*** end"),
+        ("-----BEGIN RSA PRIVATE KEY-----\nMIIabc\n-----END RSA PRIVATE KEY-----\nx", "***\nx"),
+    ],
+)
+def test_what_looks_like_a_secret_is_masked_and_the_rest_stays(text: str, redacted: str) -> None:
+    assert Secrets().redact(text) == redacted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://gitlab.example.com:8443/platform/payments-api/-/blob/main/src/@types/index.d.ts",
+        "http://127.0.0.1:6333/collections/code@2",
+        "2 of 4096 tokens used, max_tokens=512",
+        "basic authentication failed",
+        "src/risk-assessment-of-many-things-12.py",
+        "the token has expired; create one with read_api",
+        "glob-pattern-that-is-long: glossary-of-terms",
+        "commit 0f3c1d9ab2e4d5f60718293a4b5c6d7e8f901234 of main",
+        "run 01JD2Q4Y6Z8X0W2V4T6R8P0N2M ended after 3.2 s",
+        "key=value, monkey: banana, keyword='x'",
+        "user@example.com wrote to git@git.example.com:group/project.git",
+    ],
+)
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert Secrets(["a-secret-value"]).redact(text) == text
+
+
+def test_an_address_stands_for_the_credentials_in_it() -> None:
+    secrets = Secrets(["postgresql://app:s%40fe-word@db/x", "https://sometoken@git.example.com", "redis://cache:6379"])
+
+    assert secrets.redact("s@fe-word s%40fe-word sometoken app db") == "*** *** *** app db"
+    assert secrets.redact("redis://cache:6379") == "redis://cache:6379"
+
+
+def test_short_values_are_no_secrets_and_newlines_of_files_are_no_part_of_them() -> None:
+    secrets = Secrets(["main", "", "fromafile\n"])
+
+    assert secrets.redact("main fromafile") == f"main {MASK}"
+
+
+def test_secrets_are_not_in_their_own_repr() -> None:
+    assert "hunter22" not in f"{Secrets(['hunter22'])!r} {Secrets(['hunter22'])}"
+
+
+@pytest.mark.parametrize(
+    "key", ["token", "PRIVATE-TOKEN", "api_key", "apikey", "password", "Authorization", "client_secret", "cookie"]
+)
+def test_names_of_secrets(key: str) -> None:
+    assert names_secret(key)
+
+
+@pytest.mark.parametrize(
+    "key", ["tokens", "repository", "key", "author", "secretary", "token_count", "cookies_enabled"]
+)
+def test_names_of_other_things(key: str) -> None:
+    assert not names_secret(key)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a",
+        "eyJ",
+        "://",
+        "://a:",
+        "token",
+        "token=",
+        'token": "',
+        "sk-",
+        "bearer ",
+        "glpat-",
+        "=",
+        " ",
+        "\\",
+        "-----BEGIN PRIVATE KEY-----",
+    ],
+)
+def test_hostile_text_takes_no_longer_than_its_length(piece: str) -> None:
+    # 100,000 characters: anything quadratic takes minutes, and the time limit of the suite ends it.
+    Secrets(["hunter22"]).redact(piece * (100_000 // len(piece)))
