@@ -69,9 +69,7 @@ async def main(url: str, name: str, late_seconds: str, period: str, repositories
     scheduler.add_listener(POD.submitted, EVENT_JOB_SUBMITTED)
     for number in range(int(repositories)):
         identity = f"repo-{number:02d}"
-        scheduler.add_job(
-            sync, "cron", second=f"*/{period}", id=identity, args=[identity], replace_existing=True
-        )
+        scheduler.add_job(sync, "cron", second=f"*/{period}", id=identity, args=[identity], replace_existing=True)
     scheduler.start()
     await asyncio.Event().wait()
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from benchmarks.storm.pods import Pod
+from benchmarks.storm.proofs import Span
 from benchmarks.storm.rivals import Rival
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
@@ -32,6 +33,15 @@ class Place:
     to_redis: TcpProxy
     to_database: TcpProxy
     rival: Rival | None = None
+
+    def impair_both(self, start: float, recovery_seconds: float) -> None:
+        self.pod.impair(start, recovery_seconds)
+        self.impair_rival(start, recovery_seconds)
+
+    def impair_rival(self, start: float, recovery_seconds: float) -> None:
+        """The baseline needs Redis for its ticks, and no database."""
+        if self.rival is not None:
+            self.rival.impaired.append(Span(start, time.time() + recovery_seconds))
 
 
 @dataclass
@@ -80,7 +90,7 @@ class Blows:
             place.pod.thaw()
             if place.rival:
                 place.rival.thaw()
-            place.pod.impair(began, RECOVERY_SECONDS)
+            place.impair_both(began, RECOVERY_SECONDS)
 
     async def _start(self, place: Place, began: float) -> None:
         place.pod.start()
@@ -90,28 +100,35 @@ class Blows:
             await place.pod.ready()
         except RuntimeError as error:
             place.pod.complaints.append(str(error))
-        place.pod.impair(began, RECOVERY_SECONDS)
+        place.impair_both(began, RECOVERY_SECONDS)
 
     # Redis ----------------------------------------------------------------------------------------------------------
 
     async def cut_redis(self, places: Sequence[Place]) -> None:
+        began = time.time()
         for place in places:
             await asyncio.to_thread(place.to_redis.cut)
+            place.impair_rival(began, RECOVERY_SECONDS)
 
     async def stall_redis(self, places: Sequence[Place], seconds: float) -> None:
         async with self._redis_busy:
+            began = time.time()
             for place in places:
                 await asyncio.to_thread(place.to_redis.stall)
             await asyncio.sleep(seconds)
             for place in places:
                 await asyncio.to_thread(place.to_redis.resume)
+                place.impair_rival(began, RECOVERY_SECONDS + LONGEST_PAUSE_SECONDS)
 
     async def restart_redis(self, down_seconds: float) -> None:
         """Killed, and empty when it comes back."""
         async with self._redis_busy:
+            began = time.time()
             await asyncio.to_thread(self.redis.kill)
             await asyncio.sleep(down_seconds)
             await asyncio.to_thread(self.redis.start)
+            for place in self.places:
+                place.impair_rival(began, RECOVERY_SECONDS + LONGEST_PAUSE_SECONDS)
 
     # PostgreSQL -----------------------------------------------------------------------------------------------------
 
@@ -186,14 +203,11 @@ class Blows:
         dice, lease = self.dice, self.lease_seconds
         place = dice.choice(self.places)
         some = list(self.places) if dice.random() < 0.3 else [place]
-        while True:
-            name = dice.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
-            if name in _ON_PODS and place.pod.busy.locked():
-                place = dice.choice(self.places)
-                if all(each.pod.busy.locked() for each in self.places):
-                    continue
-                continue
-            break
+        free = [each for each in self.places if not each.pod.busy.locked()]
+        weights = {name: weight for name, weight in _WEIGHTS.items() if free or name not in _ON_PODS}
+        name = dice.choices(list(weights), list(weights.values()))[0]
+        if name in _ON_PODS:
+            place = dice.choice(free)
         down, long = dice.uniform(0.2, 2 * lease), lease + dice.uniform(0.5, lease)
         short = dice.uniform(0.5, 1.5 * lease)
         acts: dict[str, Callable[[], Awaitable[None]]] = {

@@ -22,7 +22,6 @@ import httpx
 from benchmarks.storm.proofs import Span
 
 READY_SECONDS = 90.0
-SCRAPE_SECONDS = 2.0
 _ADDRESS = re.compile(r"on (http://\S+) \(pid (\d+)\)")
 _LAG = re.compile(r'^reposync_event_loop_lag_distribution_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +89,7 @@ class Pod:
         with log.open("wb") as stream:
             process = subprocess.Popen(
                 self._command,
-                env={**_inherited(), **self._environment, **own},
+                env={**inherited(), **self._environment, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
                 stderr=stream,
@@ -102,7 +101,7 @@ class Pod:
         return self.life
 
     async def ready(self) -> None:
-        """Until it answers that it is. Raises RuntimeError where it ends, or takes too long."""
+        """Until it says so, and its registry is in force. Raises RuntimeError where it ends, or takes too long."""
         life = self.life
         deadline = time.monotonic() + READY_SECONDS
         async with httpx.AsyncClient(timeout=5) as client:
@@ -113,7 +112,8 @@ class Pod:
                     life.address = found[1]
                 if life.address:
                     with contextlib.suppress(httpx.HTTPError):
-                        if (await client.get(f"{life.address}/readyz")).status_code == 200:
+                        answer = await client.get(f"{life.address}/readyz")
+                        if answer.status_code == 200 and "registry" in answer.json()["components"]:
                             return
                 await asyncio.sleep(0.05)
         raise RuntimeError(f"{life.name} is not ready:\n{life.log.read_text(errors='replace')[-4000:]}")
@@ -231,7 +231,7 @@ def name_of_token(token: str) -> str:
     return token.removeprefix("glpat-storm-of-")
 
 
-def _inherited() -> dict[str, str]:
+def inherited() -> dict[str, str]:
     return {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR", "HOME") if name in os.environ}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.fixtures.repositories import GitRepository
@@ -10,7 +11,7 @@ from tests.fixtures.repositories import GitRepository
 FIRST_FILES = 12
 FEWEST_FILES = 6
 MOST_FILES = 120
-WORDS = "account ledger invoice token session cache queue worker parser render commit branch merge retry lease".split()
+WORDS = ("account ledger invoice token session cache queue worker parser render commit branch merge retry").split()  # noqa: SIM905
 
 
 class Project:
@@ -29,7 +30,7 @@ class Project:
         """One commit. Never so many deletions that a sync would ask a person first."""
         choice = self._random.random()
         if choice < 0.45:
-            changes = {path: self._content() for path in self._some(3)}
+            changes: dict[str, bytes | None] = {path: self._content() for path in self._some(3)}
         elif choice < 0.65:
             changes = {self._new_path(): self._content() for _ in range(self._random.randint(1, 4))}
         elif choice < 0.8:
@@ -51,7 +52,7 @@ class Project:
         """Path -> blob sha at the head, by git."""
         return {row.path.decode(): row.sha for row in self.repository.ls_tree("main")}
 
-    def _commit(self, changes: dict[str, bytes | None] | dict[str, bytes]) -> None:
+    def _commit(self, changes: Mapping[str, bytes | None]) -> None:
         self.repository.commit(changes)
         for path, content in changes.items():
             if content is None:

@@ -70,6 +70,9 @@ class BoundedProtocol(H11Protocol):
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
         ]
+        if self.cycle is not None:
+            # Its application may still be at work; what it has to say goes nowhere.
+            self.cycle.disconnected = True
         try:
             head = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
         except h11.LocalProtocolError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from reposync.config.configuration import Configuration
     from reposync.scheduling.daemon import Duties
     from reposync.telemetry.redaction import Secrets
+
+log = logging.getLogger(__name__)
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -50,17 +53,20 @@ async def _serve(told: Configuration, duties: Duties, host: str, port: int, secr
     from reposync.api.server import check_exposure, serve_http
     from reposync.errors import first_error
     from reposync.scheduling.daemon import Daemon
+    from reposync.store.status import RunStatus, RunTrigger
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
     check_exposure(host, has_tokens=bool(told.settings.api_tokens))
-    metrics, health = Metrics(version=__version__), Health()
+    triggers = [each.value for each in RunTrigger]
+    metrics = Metrics(version=__version__, run_statuses=[each.value for each in RunStatus], run_triggers=triggers)
+    health = Health()
     daemon = Daemon(told, duties, metrics, health, secrets)
     _stop_on_signals(daemon.stop)
     parts = ApiParts(health=health, metrics=metrics, refresh=daemon.refresh_metrics, version=__version__)
     try:
         async with serve_http(create_app(parts), host, port) as address:
-            click.echo(f"reposync {__version__} on {address} (pid {os.getpid()})", err=True)
+            log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             await daemon.run()
     except ExceptionGroup as errors:
         raise first_error(errors) from errors

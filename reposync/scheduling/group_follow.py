@@ -1,13 +1,13 @@
 """One group, once: its listing, the questions that it leaves open, and what becomes of the registered repositories.
 
-Nothing is removed here, from the registry or from an index: what left is paused, with the reason. A listing that fails
+Nothing is removed here, from the database or from an index: what left is paused, with the reason. A listing that fails
 changes nothing; one that is suddenly empty, or lacks more than half, or is damaged, pauses nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -90,11 +90,9 @@ class Examined:
 
 async def examine(view: GroupView, source: GitLabGroup, listing: GroupListing, *, approved: bool) -> Examined:
     """`approved`: a person says that the listing is right, however much it lacks. Raises what the source raises."""
-    shrank = None if approved else _shrank(view, listing)
-    trusted = shrank is None and not listing.faults
     present = {project.id: project for project in listing.projects}
     whereabouts: dict[int, ListedProject | None] = {}
-    for row in view.to_ask_for(listing.projects, trusted=trusted)[:MAX_QUESTIONS]:
+    for row in view.to_ask_for(listing.projects, trusted=not listing.faults)[:MAX_QUESTIONS]:
         number = row.project_id or 0
         found = await source.project(number)
         if found is None or not view.still_has(row, found):
@@ -104,20 +102,23 @@ async def examine(view: GroupView, source: GitLabGroup, listing: GroupListing, *
         # no token is told of archived projects that they exist, and not that they are archived.
         hidden = not source.has_token and not view.group.archived
         present[number] = replace(found, is_archived=True) if hidden else found
+    missing = view.missing(present.values())
+    # One that is seen elsewhere was moved; one that is not seen at all may be there, and the token at fault.
+    lost = [row.name for row in missing if row.is_active and not whereabouts.get(row.project_id or 0)]
+    shrank = None if approved else _shrank(view, len(listing.projects), lost)
+    trusted = shrank is None and not listing.faults
     plan = await asyncio.to_thread(view.plan, list(present.values()), whereabouts, trusted=trusted)
     return Examined(plan, len(present), shrank, listing.faults)
 
 
-def _shrank(view: GroupView, listing: GroupListing) -> str | None:
-    active = [row for row in view.mine if row.is_active]
-    lost = [row.name for row in view.missing(listing.projects) if row.is_active]
-    brakes = len(active) > BRAKE_PROJECTS and 2 * len(lost) > len(active)
-    if not lost or not (brakes or not listing.projects):
+def _shrank(view: GroupView, listed: int, lost: Sequence[str]) -> str | None:
+    active = sum(row.is_active for row in view.mine)
+    if not lost or (listed and not (active > BRAKE_PROJECTS and 2 * len(lost) > active)):
         return None
     return (
-        f"GitLab lists {len(listing.projects)} projects of group {view.group.group}, and lacks {len(lost)} of the "
-        f"{len(active)} that are registered ({_some(lost)}): nothing was paused. Check that the token still sees them "
-        "all; if they are gone, pause or remove them (`reposync repos pause NAME`, `reposync repos remove NAME`)."
+        f"GitLab lists {listed} projects of group {view.group.group}, and lacks {len(lost)} of the {active} that are "
+        f"registered ({_some(lost)}): nothing was paused. Check that the token still sees them all; if they are gone, "
+        "pause or remove them (`reposync repos pause NAME`, `reposync repos remove NAME`)."
     )
 
 

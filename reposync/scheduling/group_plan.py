@@ -24,6 +24,7 @@ from reposync.store.repositories import Repository
 GROUP = "group"
 """The origin of repositories that a group registered."""
 
+MAX_NAME_CHARS = 200  # as the registry file has it
 NAME_IS_TAKEN = "another repository has its name"
 
 Whereabouts = Mapping[int, ListedProject | None]
@@ -155,7 +156,14 @@ class GroupView:
         present = {project.id: project for project in listing} | dict(whereabouts)
         for row in [*vanished, *displaced]:
             found = present.get(row.project_id or 0)
-            names.give(row.id, [row.name, *([found.path] if found else []), *_spare_names(row.name, row)])
+            names.give(
+                row.id,
+                [
+                    row.name,
+                    *([found.path] if found and len(found.path) <= MAX_NAME_CHARS else []),
+                    *_spare_names(row.name, row),
+                ],
+            )
         return GroupPlan(
             new={names.of[str(project.id)]: project for project in new if str(project.id) in names.of},
             followed=[Followed(row, project, names.of[row.id], left) for row, project, left in followed],
@@ -278,8 +286,9 @@ class _Fits:
 
 
 def _spare_names(wanted: str, row: Repository) -> list[str]:
-    """Where the wanted one is taken. Of the length that a name may have."""
-    return [f"{wanted[:180]}-{row.project_id or row.id}", f"{wanted[:160]}-{row.id}"]
+    """Where the wanted one is taken."""
+    endings = [f"-{row.project_id}"] if row.project_id is not None else []
+    return [wanted[: MAX_NAME_CHARS - len(ending)] + ending for ending in (*endings, f"-{row.id}")]
 
 
 def _is_below(path: str, group: str) -> bool:

@@ -98,7 +98,7 @@ def _insert_arguments(logger: WrappedLogger, method: str, event: EventDict) -> E
     if arguments:
         try:
             event["event"] %= arguments[0] if len(arguments) == 1 and isinstance(arguments[0], dict) else arguments
-        except (TypeError, ValueError, KeyError):
+        except Exception:  # noqa: BLE001 (a value's own code runs here)
             event["arguments"] = arguments
     return event
 
@@ -127,7 +127,7 @@ class _Lines(logging.StreamHandler[TextIO]):
         return line.encode(encoding, "backslashreplace").decode(encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
-        """Nothing: the default prints the message and its arguments, secrets and all, to the stream that just failed."""
+        """Nothing: the default prints the message and its arguments, secrets and all, to stderr."""
 
 
 def _unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import redis
@@ -26,8 +26,6 @@ from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.redis_server import RedisServer, free_port, redis_server, redis_url  # noqa: F401
 from tests.fixtures.repositories import GitRepository
 from tests.integration.scheduling.lock.conftest import Log
-
-T = TypeVar("T")
 
 WORKER = "pod-7:42:a1b2c3"
 KEYS = {
@@ -93,7 +91,6 @@ def lock(server: redis.Redis, run: Run, value: str | bytes | None = None) -> str
 
 def test_without_redis_the_runs_at_work_are_listed_from_the_database(person: Person, scene: Scene):
     assert "No repository is locked." in person.types("locks", "list").stdout
-    assert person.asks("locks", "list") == []
     run = scene.running("payments")
     (shown,) = person.asks("locks", "list")
     assert shown.keys() == KEYS
@@ -140,7 +137,6 @@ def test_what_a_dead_worker_left_is_removed(person: Person, scene: Scene, server
     scene.dies(died)
     shown = {each["repository"]: each["state"] for each in person.asks("locks", "list")}
     assert shown == {"ended": "stale", "died": "held"}
-    assert "over" in person.types("locks", "list").stdout
     for name in ("ended", "died"):
         assert "was removed" in person.types("locks", "release", name).stdout
     assert not server.exists(*keys)
@@ -178,7 +174,7 @@ def test_rubbish_under_a_locks_key_is_shown_without_harm_and_can_be_removed(pers
     said = person.types("locks", "release", "a\x1b[2J\nb", "--force").stdout
     assert "\x1b" not in said
     person.types("locks", "release", "list", "--force")
-    assert person.asks("locks", "list") == []
+    assert server.keys(LOCK_PREFIX + "*") == []
 
 
 def test_a_redis_that_is_away_is_told_without_its_password(person: Person, scene: Scene):
@@ -213,5 +209,6 @@ def test_a_sync_holds_its_lock_and_one_that_was_killed_is_not_waited_for(
         process.communicate(timeout=60)
     assert server.keys(LOCK_PREFIX + "*")
     (after,) = person.asks("sync")
-    assert (after["status"], after["attempt"]) == ("completed", 2)
+    assert after["status"] == "completed"
+    assert max(run["attempt"] for run in person.asks("history")) == 2
     assert server.keys(LOCK_PREFIX + "*") == []

@@ -11,6 +11,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from reposync.api.app import create_app
+from reposync.api.connections import HttpLimits
 from reposync.api.server import serve_http
 from reposync.errors import RepositoryNotFound, StoreUnavailable
 from tests.integration.api.conftest import Daemon
@@ -160,8 +161,6 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_whole(client: httpx.As
 
 
 async def test_a_request_without_an_answer_is_told_that_the_daemon_ends(daemon: Daemon) -> None:
-    from reposync.api.connections import HttpLimits
-
     app = create_app(daemon.parts)
     waiting = asyncio.Event()
 

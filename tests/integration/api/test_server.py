@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 
 import httpx
 import pytest
+import structlog
 from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 
@@ -311,19 +312,41 @@ async def test_what_is_no_http_gets_our_envelope_and_the_door(app: FastAPI, rubb
     assert body == b'{"error": {"code": "BAD_REQUEST", "message": "Invalid HTTP request received.", "details": {}}}'
 
 
-async def test_rubbish_behind_an_answer_that_has_begun_costs_that_connection_alone(
-    app: FastAPI, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("path", ["/stream", "/wait"], ids=["an answer has begun", "none has"])
+async def test_rubbish_in_a_body_costs_that_connection_alone(
+    app: FastAPI, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = streaming(app, forever=True)
+    go_on, done = asyncio.Event(), asyncio.Event()
+
+    @app.get("/wait")
+    async def wait() -> None:
+        begun.set()
+        await go_on.wait()
+        asyncio.get_running_loop().call_later(0.01, done.set)
+
     async with serve_http(app, "127.0.0.1", 0, limits=QUICK_END) as address, connected(address) as (reader, writer):
-        writer.write(b"GET /stream HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         await begun.wait()
         writer.write(b"nonsense\r\n\r\n")
-        assert b"Bad Request" not in await rest(reader)
+        answer = await rest(reader)
+        assert (b"400 Bad Request" in answer) == (path == "/wait")
+        go_on.set()
         async with httpx.AsyncClient() as client:
             assert (await client.get(f"{address.url}/healthz")).status_code == 200
+            assert path == "/stream" or await asyncio.wait_for(done.wait(), 20)
 
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
+
+
+async def test_a_request_knows_nothing_of_the_run_in_which_the_server_was_started(app: FastAPI) -> None:
+    @app.get("/context")
+    async def context() -> dict[str, object]:
+        return structlog.contextvars.get_contextvars()
+
+    with structlog.contextvars.bound_contextvars(run="01J"):
+        async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient() as client:
+            assert (await client.get(f"{address.url}/context")).json() == {}
 
 
 async def test_an_answer_is_not_delayed_by_nagle(app: FastAPI) -> None:

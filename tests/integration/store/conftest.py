@@ -23,7 +23,6 @@ from tests.fixtures.databases import (  # noqa: F401
     upgraded_sqlite_file,
 )
 
-
 # Tests name days of their own, which may be long ago.
 ANY_GRACE_SECONDS = 1e10
 

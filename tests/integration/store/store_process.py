@@ -1,6 +1,6 @@
 """A process of its own on the database: `python -m tests.integration.store.store_process URL WORK` (see `WORK`).
 
-Says `ready`, does its work when it is told a line, and prints what came of it.
+Says `ready`, does its work when it is told a line (which is the work's to read), and prints what came of it.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from reposync.store.runs import Runs
 from reposync.store.ticks import TickOutcome, Ticks
 
 
-async def upgrade(database: Database) -> None:
+async def upgrade(database: Database, _: str) -> None:
     said(await database.upgrade())
 
 
-async def claim(database: Database) -> None:
+async def claim(database: Database, _: str) -> None:
     """Claim until nothing is left."""
     while run := await Runs(database).claim(f"process-{id(database)}", 60.0):
         said(run.id)
 
 
-async def hold(database: Database) -> None:
+async def hold(database: Database, _: str) -> None:
     """Claim one run and never let go."""
     run = await Runs(database).claim("to-be-killed", 60.0)
     said(run and run.id)
     await asyncio.Event().wait()
 
 
-async def freeze(database: Database) -> None:
+async def freeze(database: Database, _: str) -> None:
     """Claim one run, and write in its name when told to: perhaps long after."""
     run = await Runs(database).claim("to-be-frozen", 60.0)
     assert run is not None
@@ -51,13 +51,13 @@ async def freeze(database: Database) -> None:
         said("written")
 
 
-async def ticks(database: Database) -> None:
+async def ticks(database: Database, told: str) -> None:
     """Report ticks in batches, as a pod whose clock is not quite that of the others does."""
-    told = json.loads(TOLD[-1])
-    outcome, left = TickOutcome(), [(identity, datetime.fromisoformat(tick)) for identity, tick in told["due"]]
+    asked = json.loads(told)
+    outcome, left = TickOutcome(), [(identity, datetime.fromisoformat(tick)) for identity, tick in asked["due"]]
     while left:
         due: dict[str, datetime] = {}
-        while left and len(due) < told["batch"] and left[0][0] not in due:
+        while left and len(due) < asked["batch"] and left[0][0] not in due:
             identity, tick = left.pop(0)
             due[identity] = tick
         await asyncio.sleep(random.uniform(0, 0.01))
@@ -66,7 +66,6 @@ async def ticks(database: Database) -> None:
 
 
 WORK = {"upgrade": upgrade, "claim": claim, "hold": hold, "freeze": freeze, "ticks": ticks}
-TOLD: list[str] = []
 
 
 def said(what: object) -> None:
@@ -78,15 +77,14 @@ async def main(url: str, work: str) -> None:
     if work != "upgrade":
         async with await Database.open(url) as database:
             said("ready")
-            TOLD.append(sys.stdin.readline())
-            await WORK[work](database)
+            await WORK[work](database, sys.stdin.readline())
         return
     import reposync.store.migrations.runner  # noqa: F401  (its import would spread the processes in time)
 
     said("ready")
-    sys.stdin.readline()
+    told = sys.stdin.readline()
     async with await Database.open(url) as database:
-        await WORK[work](database)
+        await WORK[work](database, told)
 
 
 if __name__ == "__main__":

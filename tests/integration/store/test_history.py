@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from reposync.errors import LeaseLost, RunNotFound, UsageError
 from reposync.store.run import Run, RunFigures, RunProblem
-from reposync.store.runs import MAX_DETAIL_CHARS, MAX_MESSAGE_CHARS
+from reposync.store.runs import MAX_DETAIL_CHARS, MAX_MESSAGE_CHARS, Runs
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
+from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import Store
 
 
@@ -144,3 +147,97 @@ async def test_old_runs_go_with_their_problems_and_what_waits_stays(store: Store
 
     assert {each.id for each in await store.runs.history()} == {blocked.id, waiting.id}
     assert await store.runs.problems(run.id) == []
+
+
+async def test_a_long_history_is_shortened_a_few_runs_at_a_time(store: Store) -> None:
+    runs = [await finished(store, "a") for _ in range(7)]
+    blocked = await finished(store, "b", RunStatus.BLOCKED)
+    waiting = await store.queued("c")
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+
+    assert await store.runs.purge(tomorrow, at_once=3) == 7
+    assert await store.runs.purge(tomorrow, at_once=3) == 0
+
+    assert {each.id for each in await store.runs.history()} == {blocked.id, waiting.id}
+    assert [await store.runs.attempts(run.id) for run in runs] == [[]] * 7
+    assert len(await store.runs.attempts(blocked.id)) == 1
+
+
+async def test_only_what_ended_before_is_forgotten(store: Store) -> None:
+    old = await finished(store, "a")
+    new = await finished(store, "a")
+
+    assert await store.runs.purge(old.completed_at) == 0
+    assert await store.runs.purge(new.completed_at) == 1
+
+    assert await store.runs.history() == [new]
+
+
+async def test_a_shortened_history_still_knows_which_ticks_were_handled(store: Store) -> None:
+    await store.repository("a")
+    tick = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+    for number in range(3):
+        await store.tick(tick + number * timedelta(hours=1), "a")
+        run = await store.runs.claim("worker-1", 60.0)
+        await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+
+    assert await store.runs.purge(tomorrow) == 2
+
+    assert await store.tick(tick + 2 * timedelta(hours=1), "a") == TickOutcome(handled=1)
+    assert await store.tick(tick + timedelta(hours=1), "a") == TickOutcome(handled=1)
+    await store.repositories.remove("a")
+    assert await store.runs.purge(tomorrow) == 1, "of what is removed nobody asks"
+
+
+async def test_two_pods_that_shorten_the_history_at_once_do_not_get_in_each_others_way(
+    store: Store, open_database
+) -> None:
+    for _ in range(9):
+        await finished(store, "a")
+    others = [Runs(await open_database()) for _ in range(2)]
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+
+    counts = await asyncio.gather(*(each.purge(tomorrow, at_once=2) for each in (store.runs, *others)))
+
+    assert sum(counts) <= 9
+    assert sum(counts) + await store.runs.purge(tomorrow) == 9
+    assert await store.runs.history() == []
+
+
+async def test_a_run_that_is_sent_back_while_the_history_is_shortened_is_kept_or_gone(
+    store: Store, open_database
+) -> None:
+    runs = [await finished(store, f"r{number}", RunStatus.FAILED) for number in range(10)]
+    other = Runs(await open_database())
+
+    async def retry_all() -> list[str]:
+        kept = []
+        for run in runs:
+            with contextlib.suppress(RunNotFound):
+                kept.append((await other.retry(run.id)).id)
+        return kept
+
+    kept, gone = await asyncio.gather(retry_all(), store.runs.purge(datetime.now(UTC) + timedelta(days=1), at_once=1))
+
+    assert {run.id for run in await store.runs.history()} == set(kept)
+    assert len(kept) + gone == 10
+
+
+async def test_history_of_several_states_is_one_list_in_pages(store: Store) -> None:
+    states = [RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.FAILED, RunStatus.BLOCKED]
+    runs = [await finished(store, f"r{number}", status) for number, status in enumerate(states * 2)]
+    wanted = {RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.QUEUED}
+    runs.append(await store.queued("waits"))
+
+    seen = page = await store.runs.history(status=wanted, limit=2)
+    while page:
+        page = await store.runs.history(status=wanted, limit=2, before=page[-1].cursor)
+        seen = seen + page
+
+    assert seen == [run for run in reversed(runs) if run.status in wanted]
+    assert await store.runs.history(status=set()) == []
+    assert await store.runs.history("r1", status=set()) == []
+    assert await store.runs.history("r1", wanted) == [
+        run for run in reversed(runs) if run.repository == "r1" and run.status in wanted
+    ]

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
+from reposync.store.run import QueueFigures
 from reposync.store.runs import MAX_ATTEMPTS, RunFigures, Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
@@ -389,6 +390,177 @@ async def test_a_blocked_run_can_be_declined(store: Store) -> None:
     await ended(store, run, RunStatus.BLOCKED)
 
     assert (await store.runs.request_cancel(run.id)).status is RunStatus.CANCELLED
+
+
+@pytest.mark.parametrize("status", [RunStatus.FAILED, RunStatus.CANCELLED])
+async def test_a_run_that_failed_or_was_cancelled_can_be_tried_again(store: Store, status: RunStatus) -> None:
+    run = await store.running()
+    over = await store.runs.finish(run, status, RunFigures(), "SOURCE_DENIED", "401")
+
+    again = await store.runs.retry(run.id)
+
+    assert (over.status, again.id, again.status) == (status, run.id, RunStatus.QUEUED)
+    assert (again.error_code, again.error_message, again.completed_at, again.duration_seconds) == (None,) * 4
+    claimed = await store.runs.claim("worker-2", 60.0)
+    assert (claimed.id, claimed.attempt, claimed.cancel_requested) == (run.id, 2, False)
+
+
+async def test_a_run_that_is_tried_again_has_as_many_attempts_as_it_is_given(store: Store) -> None:
+    run = await store.running()
+    await ended(store, run, RunStatus.FAILED)
+
+    assert (await store.runs.retry(run.id)).max_attempts == 1 + MAX_ATTEMPTS
+    await ended(store, await store.runs.claim("worker-1", 60.0), RunStatus.FAILED)
+    assert (await store.runs.retry(run.id, max_attempts=5)).max_attempts == 2 + 5
+    await ended(store, await store.runs.claim("worker-1", 60.0), RunStatus.BLOCKED)
+    assert (await store.runs.approve(run.id, max_attempts=7)).max_attempts == 3 + 7
+
+
+async def test_a_run_that_a_person_asked_to_cancel_and_then_to_try_again_runs(store: Store) -> None:
+    run = await store.running()
+    await store.runs.request_cancel(run.id)
+    await store.runs.release(run)
+
+    await store.runs.retry(run.id)
+
+    claimed = await store.runs.claim("worker-1", 60.0)
+    assert (await store.runs.heartbeat(claimed, 60.0)).cancel_requested is False
+
+
+async def test_only_what_failed_or_was_cancelled_can_be_tried_again(store: Store) -> None:
+    run = await store.queued()
+    for state in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.COMPLETED):
+        if state is RunStatus.RUNNING:
+            run = await store.runs.claim("worker-1", 60.0)
+        elif state is RunStatus.COMPLETED:
+            run = await ended(store, run)
+        with pytest.raises(UsageError, match=f"is {state}, and only a failed or cancelled"):
+            await store.runs.retry(run.id)
+    blocked = await store.running("other")
+    await ended(store, blocked, RunStatus.BLOCKED)
+    with pytest.raises(UsageError, match="is blocked"):
+        await store.runs.retry(blocked.id)
+    with pytest.raises(RunNotFound):
+        await store.runs.retry("no-such-run")
+
+    assert (await store.runs.get(run.id)) == run
+
+
+async def test_a_run_whose_repository_was_removed_can_be_neither_tried_again_nor_approved(store: Store) -> None:
+    failed = await ended(store, await store.running(), RunStatus.FAILED)
+    blocked = await ended(store, await store.running(), RunStatus.BLOCKED)
+    await store.repositories.remove("payments")
+
+    with pytest.raises(RepositoryNotFound, match="'payments'"):
+        await store.runs.retry(failed.id)
+    with pytest.raises(RepositoryNotFound, match="'payments'"):
+        await store.runs.approve(blocked.id)
+
+
+async def test_a_run_that_is_tried_again_waits_beside_one_that_is_queued(store: Store) -> None:
+    failed = await ended(store, await store.running(), RunStatus.FAILED)
+    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    await store.runs.retry(failed.id)
+
+    claimed = []
+    while run := await store.runs.claim("worker-1", 60.0):
+        claimed.append(run.id)
+        await ended(store, run)
+    assert sorted(claimed) == sorted([failed.id, queued.id])
+
+
+async def test_what_a_person_sends_back_goes_before_the_clock(store: Store) -> None:
+    await store.repository("old")
+    await store.tick(TICK, "old")
+    failed = await ended(store, await store.runs.claim("worker-1", 60.0), RunStatus.FAILED)
+    await store.queued("pushed", RunTrigger.WEBHOOK)
+
+    await store.runs.retry(failed.id)
+
+    assert (await store.runs.claim("worker-1", 60.0)).id == failed.id
+
+
+async def test_a_run_that_had_its_share_waits_behind_the_others(store: Store) -> None:
+    huge = await store.running("huge")
+    await store.queued("small", RunTrigger.SCHEDULE)
+
+    await store.runs.release(huge, priority=20)
+
+    order = [(await store.runs.claim("worker-1", 60.0)).repository for _ in range(2)]
+    assert order == ["small", "huge"]
+
+
+async def test_a_dead_workers_run_goes_on_before_those_that_wait(store: Store) -> None:
+    await store.repository("dead")
+    await store.tick(TICK, "dead")
+    dead = await store.runs.claim("worker-1", -1.0)
+    await store.queued("clicked", RunTrigger.HTTP)
+
+    assert (await store.runs.claim("worker-2", 60.0)).id == dead.id
+
+
+async def test_others_wait_where_a_run_of_another_repository_could_be_executed_now(store: Store) -> None:
+    run = await store.running("huge")
+    assert not await store.runs.others_wait(run)
+
+    await store.runs.enqueue("huge", RunTrigger.HTTP)
+    assert not await store.runs.others_wait(run), "its own next one"
+    later = await store.running("later")
+    await store.runs.enqueue("later", RunTrigger.HTTP)
+    assert not await store.runs.others_wait(run), "another one that is busy"
+    await store.runs.retry_later(later, 3600.0, "SOURCE_UNAVAILABLE", "503")
+    assert await store.runs.others_wait(run), "the one that was queued behind it"
+    await store.runs.claim("worker-2", 60.0)
+    assert not await store.runs.others_wait(run), "one that is not due"
+
+    await store.queued("small")
+    assert await store.runs.others_wait(run)
+
+
+async def test_a_run_that_nobody_may_take_over_is_not_waited_for(store: Store) -> None:
+    run = await store.running("huge")
+    dead = await store.running("poison", lease_seconds=-1.0)
+    assert await store.runs.others_wait(run), "a dead worker's run"
+
+    await store.runs.request_cancel(dead.id)
+
+    assert not await store.runs.others_wait(run)
+
+
+# The queue as a whole -----------------------------------------------------------------------------------------------
+
+
+async def test_the_queue_is_counted_by_status_without_what_is_over(store: Store) -> None:
+    assert await store.runs.queue() == QueueFigures({}, 0.0)
+    for name in ("done", "failed"):
+        await ended(store, await store.running(name), RunStatus.COMPLETED if name == "done" else RunStatus.FAILED)
+    await ended(store, await store.running("blocked"), RunStatus.BLOCKED)
+    await store.running("running")
+    await store.runs.retry_later(await store.running("retrying"), 3600.0, "SOURCE_UNAVAILABLE", "503")
+    for name in ("one", "two"):
+        await store.queued(name)
+
+    assert (await store.runs.queue()).counts == {
+        RunStatus.QUEUED: 2,
+        RunStatus.RETRYING: 1,
+        RunStatus.RUNNING: 1,
+        RunStatus.BLOCKED: 1,
+    }
+
+
+async def test_the_age_of_the_queue_is_that_of_the_oldest_run_that_is_due(store: Store) -> None:
+    await store.runs.retry_later(await store.running("later"), 3600.0, "SOURCE_UNAVAILABLE", "503")
+    assert (await store.runs.queue()).oldest_seconds == 0.0, "what a retry waits for is no backlog"
+
+    old = await store.running("old")
+    await store.runs.release(old, delay_seconds=-500.0)
+    await store.queued("new")
+
+    assert 500.0 <= (await store.runs.queue()).oldest_seconds < 600.0
+
+
+# What is said of a run ----------------------------------------------------------------------------------------------
 
 
 async def test_progress_is_what_the_worker_last_said(store: Store) -> None:

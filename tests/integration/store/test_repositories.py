@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -10,8 +11,9 @@ import pytest
 from reposync.errors import LeaseLost, RepositoryNotFound, UsageError
 from reposync.store.manifest import ManifestRow
 from reposync.store.repositories import Registration, repository_id
-from reposync.store.run import Run
+from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import Store
 
 WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
@@ -131,7 +133,7 @@ async def test_a_name_has_a_reasonable_length(store: Store, name: str) -> None:
 async def test_a_removed_repository_takes_its_files_along_and_leaves_its_history(store: Store) -> None:
     done = await store.running()
     await store.manifests.record(done, done.repository_id, [FILE])
-    await store.runs.finish(done, RunStatus.COMPLETED, await _figures())
+    await store.runs.finish(done, RunStatus.COMPLETED, RunFigures())
     running, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
     await store.runs.claim("worker-1", 60.0)
     waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
@@ -146,6 +148,201 @@ async def test_a_removed_repository_takes_its_files_along_and_leaves_its_history
         running.id: RunStatus.CANCELLED,
         waiting.id: RunStatus.CANCELLED,
     }
+
+
+# Another name -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_renamed_repository_keeps_what_it_is_and_did(store: Store) -> None:
+    run = await store.running("old")
+    await store.manifests.record(run, run.repository_id, [FILE])
+    before = await published(store, run)
+    done = await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+
+    renamed = await store.repositories.rename(before.id, "new")
+
+    assert renamed == replace(before, name="new", updated_at=renamed.updated_at)
+    assert await store.repositories.get("new") == await store.repositories.by_id(before.id) == renamed
+    assert await store.manifests.load(before.id) == {"a.py": FILE}
+    assert await store.runs.history("new") == [replace(done, repository="new")]
+    assert await store.runs.history("old") == []
+    with pytest.raises(RepositoryNotFound, match="'old'"):
+        await store.repositories.get("old")
+    with pytest.raises(RepositoryNotFound, match="'old'"):
+        await store.runs.enqueue("old", RunTrigger.HTTP)
+
+
+async def test_the_queue_works_for_a_renamed_repository(store: Store) -> None:
+    row = await store.repository("old", cron_expression="0 3 * * *")
+    waiting, _ = await store.runs.enqueue("old", RunTrigger.WEBHOOK)
+    await store.repositories.rename(row.id, "new")
+
+    same, created = await store.runs.enqueue("new", RunTrigger.HTTP)
+    assert (same.id, same.repository, created) == (waiting.id, "new", False)
+    assert [each.name for each in await store.ticks.scheduled()] == ["new"]
+    assert await store.tick(WHEN, "new") == TickOutcome(joined=1)
+    claimed = await store.runs.claim("worker-1", 60.0)
+    assert (claimed.id, claimed.repository, claimed.repository_id) == (waiting.id, "new", row.id)
+    await published(store, claimed)
+    await store.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+    await store.tick(WHEN + timedelta(hours=1), "new")
+    assert [run.repository for run in await store.runs.history("new")] == ["new", "new"]
+
+
+async def test_a_worker_goes_on_with_the_run_of_a_repository_that_was_renamed_meanwhile(store: Store) -> None:
+    run = await store.running("old")
+    await store.repositories.rename(run.repository_id, "new")
+
+    assert (await store.runs.heartbeat(run, 60.0)).cancel_requested is False
+    await store.manifests.record(run, run.repository_id, [FILE])
+    assert (await published(store, run)).name == "new"
+    released = await store.runs.release(run)
+    assert (released.status, released.repository) == (RunStatus.QUEUED, "new")
+    again = await store.runs.claim("worker-1", 60.0)
+    assert (await store.runs.retry_later(again, -1.0, "SOURCE_UNAVAILABLE", "503")).repository == "new"
+    last = await store.runs.claim("worker-1", 60.0)
+    assert (await store.runs.finish(last, RunStatus.COMPLETED, RunFigures())).repository == "new"
+
+
+@pytest.mark.parametrize("status", [RunStatus.FAILED, RunStatus.BLOCKED])
+async def test_a_person_sends_back_the_run_of_a_repository_that_was_renamed_meanwhile(
+    store: Store, status: RunStatus
+) -> None:
+    run = await store.running("old")
+    await store.runs.finish(run, status, RunFigures())
+    await store.repositories.rename(run.repository_id, "new")
+
+    again = await (store.runs.approve if status is RunStatus.BLOCKED else store.runs.retry)(run.id)
+
+    assert (again.id, again.status, again.repository) == (run.id, RunStatus.QUEUED, "new")
+
+
+async def test_a_new_repository_under_an_old_name_is_another_one(store: Store) -> None:
+    first = await store.repository("name")
+    run = await store.queued("name")
+    await store.repositories.rename(first.id, "first")
+
+    second = await store.repository("name")
+    again = await store.repository("name", cron_expression="0 3 * * *")
+
+    assert first.id == repository_id("name") != second.id == again.id
+    queued, created = await store.runs.enqueue("name", RunTrigger.HTTP)
+    assert created and queued.repository_id == second.id
+    assert await store.runs.history("name") == [queued]
+    assert [each.id for each in await store.runs.history("first")] == [run.id]
+    assert {(await store.runs.claim("worker-1", 60.0)).repository for _ in range(2)} == {"name", "first"}
+
+
+async def test_the_history_of_a_name_whose_second_bearer_is_gone_is_that_bearers(store: Store) -> None:
+    first = await store.repository("name")
+    await store.repositories.rename(first.id, "first")
+    run = await store.queued("name")
+
+    await store.repositories.remove("name")
+
+    assert [each.id for each in await store.runs.history("name")] == [run.id]
+    assert await store.runs.history("first") == []
+    assert (await store.repositories.get("first")).id == first.id
+
+
+async def test_a_name_that_is_taken_or_none_is_refused(store: Store) -> None:
+    row = await store.repository("mine")
+    run = await store.queued("mine")
+    await store.repository("theirs")
+
+    with pytest.raises(UsageError, match="another repository called 'theirs'"):
+        await store.repositories.rename(row.id, "theirs")
+    for name in ("", "n" * 256):
+        with pytest.raises(UsageError, match="1 to 255 characters"):
+            await store.repositories.rename(row.id, name)
+    with pytest.raises(RepositoryNotFound, match="'nobody'"):
+        await store.repositories.rename("nobody", "name")
+
+    assert await store.repositories.by_id(row.id) == row
+    assert (await store.runs.history("mine"))[0] == run
+
+
+async def test_two_that_want_the_same_new_name_at_once_do_not_both_get_it(store: Store, open_database) -> None:
+    stores = [store, *[Store(await open_database()) for _ in range(2)]]
+    rows = [await store.repository(f"name-{number}") for number in range(3)]
+
+    results = await asyncio.gather(
+        *(each.repositories.rename(row.id, "wanted") for each, row in zip(stores, rows, strict=True)),
+        return_exceptions=True,
+    )
+
+    assert sorted(type(result).__name__ for result in results) == ["Repository", "UsageError", "UsageError"]
+    assert [row.name for row in await store.repositories.list()].count("wanted") == 1
+
+
+async def test_two_that_want_each_others_name_at_once_are_told_that_it_is_taken(store: Store, open_database) -> None:
+    other = Store(await open_database())
+    a, b = await store.repository("a"), await store.repository("b")
+
+    results = await asyncio.gather(
+        store.repositories.rename(a.id, "b"), other.repositories.rename(b.id, "a"), return_exceptions=True
+    )
+
+    assert [type(result) for result in results] == [UsageError, UsageError]
+
+
+# Removal by a run ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_run_that_removes_its_repository_ends_as_it_likes(store: Store) -> None:
+    run = await store.running()
+    await store.manifests.record(run, run.repository_id, [FILE])
+    waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    await store.repositories.remove("payments", by=run)
+
+    assert await store.repositories.list() == []
+    assert await store.manifests.load(run.repository_id) == {}
+    assert (await store.runs.get(waiting.id)).error_code == "REPOSITORY_REMOVED"
+    assert (await store.runs.heartbeat(run, 60.0)).cancel_requested is False
+    done = await store.runs.finish(run, RunStatus.COMPLETED, RunFigures(files_deleted=1))
+    assert (done.status, done.files_deleted) == (RunStatus.COMPLETED, 1)
+
+
+async def test_a_run_that_was_lost_removes_nothing(store: Store) -> None:
+    stale = await store.running()
+    await store.manifests.record(stale, stale.repository_id, [FILE])
+    current = await store.taken_over(stale)
+
+    with pytest.raises(LeaseLost):
+        await store.repositories.remove("payments", by=stale)
+
+    assert (await store.repositories.get("payments")).id == stale.repository_id
+    assert await store.manifests.load(stale.repository_id) == {"a.py": FILE}
+    assert (await store.runs.heartbeat(current, 60.0)).cancel_requested is False
+
+
+async def test_a_run_removes_the_repository_that_it_is_about_whatever_that_is_called_by_now(store: Store) -> None:
+    run = await store.running("old")
+    await store.repositories.rename(run.repository_id, "new")
+    await store.repository("old")
+
+    await store.repositories.remove("old", by=run)
+
+    assert [row.name for row in await store.repositories.list()] == ["old"]
+
+
+async def test_a_worker_whose_repository_was_removed_finds_its_lease_lost(store: Store) -> None:
+    run = await store.running()
+    await store.repositories.remove("payments")
+
+    for attempt in (
+        store.runs.heartbeat(run, 60.0),
+        store.runs.release(run),
+        store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503"),
+        store.runs.finish(run, RunStatus.COMPLETED, RunFigures()),
+        store.manifests.record(run, run.repository_id, [FILE]),
+    ):
+        with pytest.raises(LeaseLost):
+            await attempt
+
+
+# In the name of a run -----------------------------------------------------------------------------------------------
 
 
 async def test_each_attempt_writes_under_a_higher_epoch(store: Store) -> None:
@@ -199,9 +396,3 @@ async def test_an_attempt_that_lost_the_run_publishes_nothing(store: Store) -> N
         await store.repositories.begin_epoch(stale, stale.repository_id, content_fingerprint="late", collection="x")
 
     assert await store.repositories.get("payments") == before
-
-
-async def _figures():
-    from reposync.store.run import RunFigures
-
-    return RunFigures()

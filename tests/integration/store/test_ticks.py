@@ -19,7 +19,6 @@ from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
 
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NEXT_TICK = TICK + timedelta(minutes=30)
-MISSED = "came to be noticed"
 
 
 async def executed(store: Store, status: RunStatus = RunStatus.COMPLETED):
@@ -59,6 +58,7 @@ async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and
     for name in names:
         await store.repository(name)
     ticks = [TICK + timedelta(seconds=number) for number in range(3)]
+    due = [(repository_id(name), tick.isoformat()) for tick in ticks for name in names]
     program = [sys.executable, "-m", "tests.integration.store.store_process", database_url, "ticks"]
     pods = [
         subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -68,17 +68,14 @@ async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and
         for pod in pods:
             assert pod.stdout.readline() == "ready\n", pod.communicate()[1]
         for seed, pod in enumerate(pods):
-            due = [(repository_id(name), tick.isoformat()) for name in names for tick in ticks]
-            # Each pod has ticks of its own order and batches, but those of one repository come in their order.
-            random.Random(seed).shuffle(names)
+            # Each pod has an order and batches of its own, but the ticks of one repository come in their order.
+            random.Random(seed).shuffle(due)
             due.sort(key=lambda each: each[1])
             pod.stdin.write(json.dumps({"due": due, "batch": 7 + seed}) + "\n")
             pod.stdin.flush()
-        while executing := [pod for pod in pods if pod.poll() is None]:
+        while any(pod.poll() is None for pod in pods):
             if run := await store.runs.claim("worker-1", 60.0):
                 await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-            await asyncio.sleep(0)
-            del executing
         said = [pod.communicate() for pod in pods]
     finally:
         for pod in pods:

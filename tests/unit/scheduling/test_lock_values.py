@@ -16,6 +16,7 @@ from reposync.scheduling.redis_client import NameCheck
 from reposync.scheduling.redis_guard import LockTerms
 from reposync.scheduling.redis_locks import RedisLocks
 
+RUN = "0b8a3c1e-2d4f-4a6b-8c0d-1e2f3a4b5c6d"
 WORKERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.isprintable)
 
 
@@ -36,9 +37,8 @@ def test_what_no_reposync_wrote_is_no_holder(value: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["", " ", "pod", "pod:1:abc", "pod:1:abc 1:2", f"{uuid.uuid4()}:1", f" {uuid.uuid4()}:1", f"pod {uuid.uuid4()}:",
-     f"pod {uuid.uuid4()}:-1", f"pod {uuid.uuid4()}:1 ", f"pod {uuid.uuid4()}:1\n", f"po\nd {uuid.uuid4()}:1",
-     f"pod {uuid.uuid4()}:9999999999", f"pod {uuid.uuid4()}:²"],
+    ["", " ", "pod", "pod:1:abc", "pod:1:abc 1:2", f"{RUN}:1", f" {RUN}:1", f"pod {RUN}:", f"pod {RUN}:-1",
+     f"pod {RUN}:1 ", f"pod {RUN}:1\n", f"po\nd {RUN}:1", f"pod {RUN}:9999999999", f"pod {RUN}:²"],
 )  # fmt: skip
 def test_a_value_that_only_looks_like_ours_is_foreign(value: str) -> None:
     assert LockHolder.parse(value) is None
@@ -46,7 +46,7 @@ def test_a_value_that_only_looks_like_ours_is_foreign(value: str) -> None:
 
 @pytest.mark.parametrize(("worker", "pod"), [("pod-1:17:a1b2c3", "pod-1"), ("a:b:17:a1b2c3", "a:b"), ("odd", "odd")])
 def test_the_pod_is_the_first_part_of_a_worker(worker: str, pod: str) -> None:
-    assert LockHolder(worker, str(uuid.uuid4()), 1).pod == pod
+    assert LockHolder(worker, RUN, 1).pod == pod
 
 
 def test_a_lock_is_extended_each_third_of_its_life_unless_told_otherwise() -> None:

@@ -1,3 +1,4 @@
+import contextvars
 import io
 import json
 import logging
@@ -62,8 +63,6 @@ def test_run_and_repository_stand_on_the_lines_of_every_library_while_they_are_b
 def test_what_a_thread_logs_for_a_run_names_the_run(configure: Configure) -> None:
     log = configure()
     structlog.contextvars.bind_contextvars(run="01J")
-    import contextvars
-
     thread = threading.Thread(
         target=contextvars.copy_context().run, args=(logging.getLogger("reposync.content").warning, "odd")
     )
@@ -229,12 +228,14 @@ def test_a_value_that_cannot_be_shown_costs_its_place_alone(configure: Configure
     log = configure()
     structlog.get_logger("x").info("odd", value=Broken(), not_a_number=float("nan"), after=1)
     logging.getLogger("x").info(Broken())
+    structlog.get_logger("x").info("%s", Broken())
 
-    first, second = log.events
+    first, second, third = log.events
     assert first["value"] == "(Broken whose text raises RuntimeError)"
     assert first["not_a_number"] == "nan"
     assert first["after"] == 1
     assert second["event"] == "an event of type Broken"
+    assert third["arguments"] == ["(Broken whose text raises RuntimeError)"]
 
 
 @pytest.mark.parametrize("log_format", FORMATS)
@@ -268,11 +269,15 @@ def test_python_warnings_and_dying_threads_are_events_too(configure: Configure) 
     assert "hunter22" not in log.text
 
 
-def test_a_stream_that_fails_does_not_reach_the_caller(configure: Configure) -> None:
+def test_a_stream_that_fails_reaches_neither_the_caller_nor_another_stream(
+    configure: Configure, capsys: pytest.CaptureFixture[str]
+) -> None:
     log = configure()
     log.stream.close()
     structlog.get_logger("x").error("nobody hears this")
-    logging.getLogger("x").error("nor this")
+    logging.getLogger("x").error("nor %s", "this")
+
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_terminal_of_another_encoding_gets_escapes(configure: Configure) -> None:

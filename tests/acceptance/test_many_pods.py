@@ -1,0 +1,315 @@
+"""Several daemons on one PostgreSQL, one Redis-compatible server and one Qdrant: what is promised for a crowd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from reposync.scheduling.locks import LOCK_PREFIX
+from reposync.store.repositories import repository_id
+from tests.fixtures.databases import PostgresqlDatabases
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.pods import ExecutionLog, Pod, stored_points, until
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.tcp_proxy import TcpProxy
+
+FILES = 3_000
+SOME = 1_000
+
+
+class Cluster:
+    """Starts pods that share everything but their folders."""
+
+    def __init__(self, folder: Path, database_url: str, qdrant_url: str, embeddings: EmbeddingServer) -> None:
+        self.folder = folder
+        self.log = ExecutionLog(database_url)
+        self.environment = {"DATABASE_URL": database_url, "QDRANT_URL": qdrant_url}
+        self.embeddings = embeddings
+        self._stack = ExitStack()
+
+    def configures(self, *repositories: str, daemon: str = "") -> None:
+        server = f'embedding: {{provider: openai, url: "{self.embeddings.url}", model: test/words, dimensions: 64}}'
+        entries = "".join(f"  - {{{each}}}\n" for each in repositories)
+        text = f"{server}\ndaemon: {{{daemon}}}\nrepositories:\n{entries}"
+        temporary = self.folder / "next.yaml"
+        temporary.write_text(text)
+        temporary.rename(self.folder / "repositories.yaml")
+
+    def pod(self, name: str, *options: str, **environment: str) -> Pod:
+        shared = {"REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"), **self.environment}
+        return self._stack.enter_context(Pod(name, self.folder / name, {**shared, **environment}, options))
+
+    def close(self) -> None:
+        self._stack.close()
+
+
+@pytest.fixture
+def cluster(
+    tmp_path: Path, postgresql: PostgresqlDatabases, embeddings: EmbeddingServer
+) -> Generator[Cluster, None, None]:
+    with QdrantServer(tmp_path / "qdrant") as qdrant:
+        cluster = Cluster(tmp_path, postgresql.upgraded(), qdrant.url, embeddings)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+def app(repository: GitRepository, schedule: str = "yearly") -> str:
+    return f"name: app, path: '{repository.path}', schedule: {schedule}"
+
+
+def in_the_middle(cluster: Cluster) -> None:
+    """The first sync of a large repository has stored some files, and has more to do."""
+    until(lambda: len(cluster.embeddings.inputs) > SOME)
+
+
+def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
+    cluster: Cluster, repository: GitRepository
+):
+    repository.many(FILES)
+    cluster.configures(app(repository))
+    first = cluster.pod("first")
+    in_the_middle(cluster)
+    with cluster.embeddings.holding():
+        second = cluster.pod("second")
+        first.kill()
+    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+
+    attempts = cluster.log.attempts(run)
+    assert [(each.outcome, each.worker.split(":")[0]) for each in attempts] == [
+        ("lost", "first"),
+        ("completed", "second"),
+    ]
+    # It lay there for no longer than a lease of 15 s, a poll, and the time that the second pod took to look.
+    assert (attempts[1].started_at - attempts[0].started_at).total_seconds() < 60
+    # What the first one had stored was not embedded again, but for what was on its way.
+    assert len(cluster.embeddings.inputs) < FILES + SOME
+    assert attempts[1].files_processed < FILES
+    assert {point["path"] for point in stored_points(cluster.environment["QDRANT_URL"]).values()} == {
+        row.path.decode() for row in repository.ls_tree()
+    }
+
+
+def test_a_pod_that_is_told_to_stop_hands_its_run_to_another(cluster: Cluster, repository: GitRepository):
+    repository.many(FILES)
+    cluster.configures(app(repository), daemon="shutdown_grace_seconds: 0")
+    first = cluster.pod("first")
+    in_the_middle(cluster)
+    with cluster.embeddings.holding():
+        second = cluster.pod("second")
+        assert first.terminate() == 0
+        until(lambda: second.events("run started"), told=second.said)
+    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+
+    assert [each.outcome for each in cluster.log.attempts(run)] == ["released", "completed"]
+    assert run.files_processed == FILES
+
+
+def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(cluster: Cluster, repository: GitRepository):
+    repository.many(FILES)
+    cluster.configures(app(repository), daemon="lease_seconds: 2")
+    first = cluster.pod("first")
+    in_the_middle(cluster)
+    first.freeze()
+    second = cluster.pod("second")
+    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+    points = stored_points(cluster.environment["QDRANT_URL"])
+    repository.commit({"later.py": b"def later(): pass\n"})
+
+    first.thaw()
+    until(lambda: first.events("run lost"), told=first.said)
+
+    assert stored_points(cluster.environment["QDRANT_URL"]) == points
+    assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
+    # It lives, and works again.
+    assert first.health()["status"] == "ok"
+
+
+def test_a_repository_that_kills_its_workers_ends_failed_and_disturbs_nobody(
+    cluster: Cluster, repository: GitRepository, tmp_path: Path
+):
+    repository.many(FILES)
+    small = GitRepository.create(tmp_path / "small.git")
+    small.commit({"a.py": b"x = 1\n"})
+    cluster.configures(app(repository), daemon="lease_seconds: 1")
+    with cluster.embeddings.holding():
+        for name in ("one", "two", "three"):
+            pod = cluster.pod(name)
+            until(lambda pod=pod: pod.events("run started"), told=pod.said)
+            pod.kill()
+        cluster.configures(app(repository), f"name: small, path: '{small.path}', schedule: every 2 seconds")
+        last = cluster.pod("last")
+        (run,) = until(lambda: cluster.log.ended("app", "failed"), told=last.said)
+    assert (run.error_code, run.attempt) == ("RUN_ABANDONED", 3)
+    assert [each.outcome for each in cluster.log.attempts(run)] == ["lost"] * 3
+    until(lambda: cluster.log.ended("small"), told=last.said)
+
+
+def test_ticks_of_three_pods_run_once_each(cluster: Cluster, repository: GitRepository):
+    repository.commit({"a.py": b"x = 1\n"})
+    cluster.configures(app(repository, "every second"))
+    pods = [cluster.pod(name) for name in ("one", "two", "three")]
+    until(lambda: len(cluster.log.ended("app")) >= 8, told=pods[0].said)
+    for pod in pods:
+        assert pod.terminate() == 0
+
+    runs = cluster.log.runs("app")
+    ticks = [run.scheduled_for for run in runs if run.scheduled_for]
+    assert len(ticks) == len(set(ticks))
+    assert len(ticks) >= len(runs) - 1  # the very first run has no tick
+    counted = sum(len(pod.events("run started")) for pod in pods)
+    assert counted == len(runs) - len([run for run in runs if run.attempt == 0])
+
+
+def test_a_click_runs_at_once_on_any_pod(cluster: Cluster, repository: GitRepository):
+    repository.commit({"a.py": b"x = 1\n"})
+    cluster.configures(app(repository))
+    pod = cluster.pod("worker")
+    until(lambda: cluster.log.ended("app"), told=pod.said)
+
+    run = queue(cluster.log.url, "app")
+    (clicked,) = until(lambda: [each for each in cluster.log.ended("app") if each.id == run], told=pod.said)
+    assert clicked.worker.startswith("worker:")
+    # Told by PostgreSQL, not found by the poll of every second.
+    wait = pod.metric("reposync_queue_wait_seconds_bucket", le="0.5")
+    assert wait == 2
+
+
+def queue(url: str, name: str) -> str:
+    from reposync.store.database import Database
+    from reposync.store.runs import Runs, RunTrigger
+
+    async def ask() -> str:
+        async with await Database.open(url) as database:
+            run, _ = await Runs(database).enqueue(name, RunTrigger.HTTP)
+            return run.id
+
+    return asyncio.run(ask())
+
+
+def test_a_database_that_goes_away_is_waited_for(
+    cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    cluster.configures(app(repository, "every second"))
+    with TcpProxy(postgresql.server_url) as proxy:
+        pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
+        until(lambda: len(cluster.log.ended("app")) > 1, told=pod.said)
+
+        proxy.down()
+        until(lambda: pod.gets("/readyz").status_code == 503, told=pod.said)
+        assert pod.gets("/healthz").status_code == 200
+        said = len(pod.lines)
+        until(lambda: len([line for line in pod.lines[said:] if "database" in line["event"]]) > 2, told=pod.said)
+        proxy.up()
+        until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+        before = len(cluster.log.ended("app"))
+        until(lambda: len(cluster.log.ended("app")) > before + 1, told=pod.said)
+
+        # It waited with patience: some lines for each of those who asked, and not hundreds.
+        assert len(pod.lines[said:]) < 200
+        assert pod.terminate() == 0
+    ticks = [run.scheduled_for for run in cluster.log.runs("app") if run.scheduled_for]
+    assert len(ticks) == len(set(ticks))
+
+
+def test_pods_that_start_before_their_database_wait_for_it(
+    cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
+):
+    repository.commit({"a.py": b"x = 1\n"})
+    cluster.configures(app(repository))
+    with TcpProxy(postgresql.server_url) as proxy:
+        proxy.down()
+        pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
+        until(lambda: pod.health()["components"]["database"]["status"] == "down", told=pod.said)
+        assert pod.metric("reposync_build_info") == 1
+        proxy.up()
+        until(lambda: cluster.log.ended("app"), told=pod.said)
+
+
+def test_redis_shows_who_holds_a_repository_and_may_go_away_and_come_back_empty(
+    cluster: Cluster, repository: GitRepository, redis_server: RedisServer
+):
+    repository.many(FILES)
+    key = LOCK_PREFIX + repository_id("app")
+    cluster.configures(app(repository), daemon="lock_watchdog_seconds: 0.5")
+    cluster.environment["REDIS_URL"] = redis_server.url
+    with cluster.embeddings.holding():
+        first, second = cluster.pod("first"), cluster.pod("second")
+        cluster.embeddings.wait_for_waiting(1)
+        with redis_server.client() as client:
+            held = until(lambda: client.get(key))
+            assert held.split(":")[0] in ("first", "second")
+            assert 1_700 < client.ttl(key) <= 1_800
+
+        redis_server.kill()
+        until(lambda: first.health()["components"]["redis"]["status"] == "degraded", told=first.said)
+        assert first.gets("/readyz").status_code == 200
+        redis_server.start()
+        until(lambda: first.health()["components"]["redis"]["status"] == "ok", told=first.said)
+        with redis_server.client() as client:
+            assert until(lambda: client.get(key)) == held  # taken again, since the sync goes on
+    (run,) = until(lambda: cluster.log.ended("app"), told=first.said)
+    assert [each.outcome for each in cluster.log.attempts(run)] == ["completed"]
+    with redis_server.client() as client:
+        assert client.get(key) is None
+    assert first.terminate() == second.terminate() == 0
+
+
+def test_a_killed_pod_leaves_a_lock_that_nobody_waits_for(
+    cluster: Cluster, repository: GitRepository, redis_server: RedisServer
+):
+    repository.many(FILES)
+    cluster.configures(app(repository), daemon="lease_seconds: 2")
+    cluster.environment["REDIS_URL"] = redis_server.url
+    first = cluster.pod("first")
+    in_the_middle(cluster)
+    first.kill()
+    with redis_server.client() as client:
+        assert client.ttl(LOCK_PREFIX + repository_id("app")) > 1_700
+
+    second = cluster.pod("second")
+    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+
+    assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
+
+
+def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
+    cluster: Cluster, repository: GitRepository, redis_server: RedisServer, until_lost: Callable[[Pod], None]
+):
+    """Another installation shares this Redis, takes the repository's lock, and is respected."""
+    repository.many(FILES)
+    key = LOCK_PREFIX + repository_id("app")
+    cluster.configures(app(repository), daemon="lock_watchdog_seconds: 0.2")
+    cluster.environment["REDIS_URL"] = redis_server.url
+    with cluster.embeddings.holding():
+        pod = cluster.pod("pod")
+        cluster.embeddings.wait_for_waiting(1)
+        with redis_server.client() as client:
+            until(lambda: client.get(key))
+            client.set(key, "stranger:1:abc not-ours", px=60_000)
+        until_lost(pod)
+        with redis_server.client() as client:
+            assert client.get(key) == "stranger:1:abc not-ours"
+            client.delete(key)
+    (run,) = until(lambda: cluster.log.ended("app"), told=pod.said)
+    attempts = cluster.log.attempts(run)
+    assert attempts[0].error_code == "LOCK_LOST"
+    assert attempts[-1].outcome == "completed"
+    assert run.max_attempts - run.attempt == 2  # waiting for a lock uses up no attempt
+    assert pod.metric("reposync_lock_losses_total", reason="taken") == 1
+
+
+@pytest.fixture
+def until_lost() -> Callable[[Pod], None]:
+    def wait(pod: Pod) -> None:
+        until(lambda: [line for line in pod.events("run ") if line.get("code") == "LOCK_LOST"], told=pod.said)
+
+    return wait

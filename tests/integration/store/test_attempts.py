@@ -1,0 +1,218 @@
+"""The timeline of a run: who tried it, how each try ended, and what all of them did together."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+
+from reposync.errors import LeaseLost, LockHeld
+from reposync.store.attempts import LOST, RELEASED, YIELDED
+from reposync.store.run import Run, RunFigures
+from reposync.store.runs import MAX_ATTEMPTS
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+SOME = RunFigures(files_processed=1, files_deleted=2, files_skipped=3, chunks_embedded=4, chunks_reused=5)
+MORE = RunFigures(files_processed=10, files_deleted=20, files_skipped=30, chunks_embedded=40, chunks_reused=50)
+COUNTS = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
+
+
+def counts(of: object) -> tuple[int, ...]:
+    return tuple(getattr(of, name) for name in COUNTS)
+
+
+async def outcomes(store: Store, run: Run) -> list[tuple[int, str, str | None]]:
+    attempts = await store.runs.attempts(run.id)
+    for earlier, later in pairwise(attempts):
+        assert earlier.ended_at is not None and earlier.started_at <= earlier.ended_at <= later.started_at
+    return [(each.attempt, each.worker, each.outcome) for each in attempts]
+
+
+async def claimed(store: Store, worker: str) -> Run:
+    run = await store.runs.claim(worker, 60.0)
+    assert run is not None
+    return run
+
+
+async def test_a_run_that_waits_has_no_attempt(store: Store) -> None:
+    run = await store.queued()
+
+    assert await store.runs.attempts(run.id) == []
+    assert await store.runs.attempts("no-such-run") == []
+
+
+async def test_an_attempt_that_goes_on_has_no_end(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+
+    (attempt,) = await store.runs.attempts(run.id)
+
+    assert (attempt.attempt, attempt.worker, attempt.started_at) == (1, "pod-1", run.started_at)
+    assert (attempt.outcome, attempt.ended_at) == (None, None)
+
+
+async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+    taken = await store.taken_over(run, worker="pod-2")
+    await store.runs.heartbeat(taken, 60.0, figures=RunFigures(files_processed=9))
+
+    done = await store.runs.finish(taken, RunStatus.COMPLETED, MORE)
+
+    assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", RunStatus.COMPLETED)]
+    first, second = await store.runs.attempts(run.id)
+    assert first.ended_at == second.started_at
+    assert (counts(first), counts(second)) == (counts(SOME), counts(MORE)), "its heartbeats are all that is known of it"
+    assert counts(done) == (11, 22, 33, 44, 55)
+
+
+async def test_what_a_run_has_done_so_far_is_seen_while_it_does_it(store: Store) -> None:
+    run = await store.running()
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+    assert counts(await store.runs.get(run.id)) == counts(SOME)
+    taken = await store.taken_over(run)
+    assert counts(taken) == counts(SOME)
+
+    await store.runs.heartbeat(taken, 60.0, figures=MORE)
+    await store.runs.heartbeat(taken, 60.0)
+
+    assert counts(await store.runs.get(run.id)) == (11, 22, 33, 44, 55)
+    assert [counts(each) for each in await store.runs.attempts(run.id)] == [counts(SOME), counts(MORE)]
+
+
+async def test_a_run_that_is_handed_back_says_whether_its_worker_stopped_or_let_others_go_first(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.release(run, SOME)
+    run = await claimed(store, "pod-2")
+    await store.runs.release(run, SOME, outcome=YIELDED)
+    run = await claimed(store, "pod-3")
+
+    done = await store.runs.finish(run, RunStatus.COMPLETED, SOME)
+
+    assert await outcomes(store, run) == [(1, "pod-1", RELEASED), (2, "pod-2", YIELDED), (3, "pod-3", "completed")]
+    assert counts(done) == (3, 6, 9, 12, 15)
+
+
+async def test_a_run_that_is_handed_back_for_a_reason_shows_it(store: Store) -> None:
+    run = await store.running()
+
+    waits = await store.runs.release(run, delay_seconds=3600.0, reason=LockHeld("Somebody else holds the lock."))
+
+    assert (waits.status, waits.error_code) == (RunStatus.QUEUED, "LOCK_HELD")
+    assert "Somebody else" in waits.error_message
+    assert waits.not_before - waits.queued_at > timedelta(minutes=59)
+    (attempt,) = await store.runs.attempts(run.id)
+    assert (attempt.outcome, attempt.error_code, attempt.error_message) == (
+        RELEASED,
+        "LOCK_HELD",
+        waits.error_message,
+    )
+    assert await store.runs.claim("pod-2", 60.0) is None, "not before its time"
+
+
+async def test_figures_that_were_told_before_hold_where_the_end_tells_none(store: Store) -> None:
+    run = await store.running()
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+
+    assert counts(await store.runs.release(run)) == counts(SOME)
+    assert counts((await store.runs.attempts(run.id))[0]) == counts(SOME)
+
+
+async def test_each_failure_of_a_run_is_kept_with_its_reason(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.", SOME)
+    run = await claimed(store, "pod-2")
+    await store.runs.retry_later(run, -1.0, "EMBEDDING_UNAVAILABLE", "The model is down.", SOME)
+    run = await claimed(store, "pod-3")
+
+    failed = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 502.", SOME)
+
+    assert failed.status is RunStatus.FAILED
+    assert counts(failed) == (3, 6, 9, 12, 15)
+    attempts = await store.runs.attempts(run.id)
+    assert [(each.outcome, each.error_code, each.error_message) for each in attempts] == [
+        ("retrying", "SOURCE_UNAVAILABLE", "GitLab answered 503."),
+        ("retrying", "EMBEDDING_UNAVAILABLE", "The model is down."),
+        ("failed", "SOURCE_UNAVAILABLE", "GitLab answered 502."),
+    ]
+
+
+async def test_a_run_that_killed_every_worker_shows_all_of_them_and_what_they_did(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    for number in range(2, MAX_ATTEMPTS + 2):
+        await store.runs.heartbeat(run, 60.0, figures=SOME)
+        await store.runs.expire(run)
+        run = await store.runs.claim(f"pod-{number}", 60.0) or run
+
+    abandoned = await store.runs.get(run.id)
+
+    assert (abandoned.status, abandoned.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")
+    assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", LOST), (3, "pod-3", LOST)]
+    assert counts(abandoned) == (3, 6, 9, 12, 15)
+    assert (await store.runs.attempts(run.id))[-1].ended_at == abandoned.completed_at
+
+
+async def test_a_run_that_is_tried_again_by_a_person_goes_on_counting(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.finish(run, RunStatus.FAILED, SOME, "SOURCE_DENIED", "401")
+    again = await store.runs.retry(run.id)
+    assert counts(again) == counts(SOME)
+
+    done = await store.runs.finish(await claimed(store, "pod-2"), RunStatus.COMPLETED, MORE)
+
+    assert await outcomes(store, run) == [(1, "pod-1", "failed"), (2, "pod-2", "completed")]
+    assert counts(done) == (11, 22, 33, 44, 55)
+
+
+@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.BLOCKED, RunStatus.CANCELLED])
+async def test_an_attempt_ends_as_its_run_does(store: Store, status: RunStatus) -> None:
+    run = await store.running(worker="pod-1")
+
+    await store.runs.finish(run, status, SOME, "SOME_CODE", "why")
+    await store.runs.finish(run, status, SOME, "SOME_CODE", "why")
+
+    assert await outcomes(store, run) == [(1, "pod-1", status)]
+    (attempt,) = await store.runs.attempts(run.id)
+    assert (attempt.error_code, attempt.error_message) == ("SOME_CODE", "why")
+
+
+async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(store: Store) -> None:
+    run = await store.running(worker="pod-1")
+    await store.runs.heartbeat(run, 60.0, figures=SOME)
+
+    await store.repositories.remove("payments")
+
+    assert await outcomes(store, run) == [(1, "pod-1", RunStatus.CANCELLED)]
+    (attempt,) = await store.runs.attempts(run.id)
+    assert attempt.ended_at is not None and attempt.error_code == "REPOSITORY_REMOVED"
+    assert counts(await store.runs.get(run.id)) == counts(SOME)
+
+
+async def test_a_worker_that_lost_the_run_changes_no_attempt(store: Store) -> None:
+    stale = await store.running(worker="pod-1")
+    await store.taken_over(stale, worker="pod-2")
+    before = await store.runs.attempts(stale.id)
+
+    for attempt in (
+        store.runs.heartbeat(stale, 60.0, {}, MORE),
+        store.runs.finish(stale, RunStatus.COMPLETED, MORE),
+        store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late", MORE),
+        store.runs.release(stale, MORE),
+    ):
+        with pytest.raises(LeaseLost):
+            await attempt
+
+    assert await store.runs.attempts(stale.id) == before
+
+
+async def test_attempts_of_different_runs_are_not_mixed(store: Store) -> None:
+    run = await store.running("a", worker="pod-1")
+    other, _ = await store.runs.enqueue("a", RunTrigger.HTTP)
+    await store.runs.finish(run, RunStatus.COMPLETED, SOME)
+    done = await store.runs.finish(await claimed(store, "pod-2"), RunStatus.COMPLETED, MORE)
+
+    assert done.id == other.id
+    assert await outcomes(store, run) == [(1, "pod-1", "completed")]
+    assert await outcomes(store, other) == [(1, "pod-2", "completed")]
+    assert counts(done) == counts(MORE)

@@ -1,0 +1,263 @@
+"""Who waits for work hears of it at once: in the process where it was written, and on PostgreSQL in every other one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+
+import asyncpg
+import pytest
+
+from reposync.store.database import QUEUE, REGISTRATIONS, Database
+from reposync.store.news import News
+from reposync.store.repositories import Repositories
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.databases import PostgresqlDatabases
+from tests.integration.store.conftest import Store
+
+# Never waited for: long enough that a wait which ended was woken.
+LONG_SECONDS = 60.0
+TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+
+LISTENERS = """
+    SELECT pid FROM pg_stat_activity
+    WHERE datname = current_database() AND state = 'idle' AND query ILIKE 'LISTEN%' AND pid <> pg_backend_pid()
+"""
+
+
+@contextlib.asynccontextmanager
+async def listening(news: News) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(news.listen())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def quiet(news: News) -> None:
+    """Nothing is left of what was announced before."""
+    for channel in (QUEUE, REGISTRATIONS):
+        while await news.wait(channel, 0.0):
+            pass
+
+
+async def heard_of_nothing(news: News, channel: str = QUEUE) -> bool:
+    return not await news.wait(channel, 0.02)
+
+
+# In one process, on both databases ----------------------------------------------------------------------------------
+
+
+async def test_what_is_queued_in_this_process_is_heard_without_listening(store: Store) -> None:
+    news = News(store.database)
+    await store.repository()
+
+    waiting = asyncio.create_task(news.wait(QUEUE, LONG_SECONDS))
+    await store.runs.enqueue("payments", RunTrigger.HTTP)
+
+    assert await waiting is True
+    assert await heard_of_nothing(news), "once"
+
+
+async def test_news_that_came_before_the_wait_count(store: Store) -> None:
+    news = News(store.database)
+    await store.queued()
+
+    assert await news.wait(QUEUE, LONG_SECONDS)
+    assert await news.wait(REGISTRATIONS, LONG_SECONDS)
+
+
+async def test_a_wait_ends_by_itself(store: Store) -> None:
+    assert await News(store.database).wait(QUEUE, 0.01) is False
+
+
+async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:
+    news = News(store.database)
+    run = await store.running()
+
+    async def announced(what: object) -> bool:
+        await quiet(news)
+        await what
+        return await news.wait(QUEUE, 0.02)
+
+    runs = store.runs
+    assert await announced(runs.release(run)), "handed back"
+    run = await runs.claim("worker-1", 60.0)
+    assert await announced(runs.expire(run)), "its worker is gone"
+    run = await runs.claim("worker-1", 60.0)
+    await runs.finish(run, RunStatus.BLOCKED, RunFigures())
+    assert await announced(runs.approve(run.id)), "approved"
+    run = await runs.claim("worker-1", 60.0)
+    await runs.finish(run, RunStatus.FAILED, RunFigures())
+    assert await announced(runs.retry(run.id)), "tried again"
+    assert await announced(runs.enqueue("payments", RunTrigger.HTTP)), "one that waits already, and may now be due"
+    await runs.finish(await runs.claim("worker-1", 60.0), RunStatus.COMPLETED, RunFigures())
+    assert await announced(store.tick(TICK)), "a tick"
+    assert not await announced(store.tick(TICK)), "which another pod reported"
+    fresh = await store.repository("new")
+    assert await announced(store.ticks.first_runs([fresh.id])), "a first run"
+    assert not await announced(store.ticks.first_runs([fresh.id])), "which it has"
+    assert not await announced(store.tick(TICK, "new", grace_seconds=1.0)), "a tick that joins"
+
+
+async def test_changes_of_registrations_are_announced_and_repetitions_are_not(store: Store) -> None:
+    news = News(store.database)
+
+    async def announced(what: object) -> bool:
+        await quiet(news)
+        await what
+        return await news.wait(REGISTRATIONS, 0.02)
+
+    assert await announced(store.repository())
+    assert not await announced(store.repository())
+    assert await announced(store.repository(cron_expression="0 3 * * *"))
+    assert await announced(store.repositories.pause("payments", "being moved"))
+    assert await announced(store.repositories.resume("payments"))
+    assert await announced(store.repositories.deactivate("payments"))
+    row = await store.repository(cron_expression="0 3 * * *")
+    assert await announced(store.repositories.rename(row.id, "billing"))
+    assert not await announced(store.repositories.rename(row.id, "billing"))
+    assert await announced(store.repositories.remove("billing"))
+
+
+async def test_what_was_rolled_back_is_not_announced(store: Store, open_database: Callable) -> None:
+    other = await open_database()
+    news, elsewhere = News(store.database), News(other)
+    async with listening(elsewhere):
+        if other.is_postgresql:
+            assert await elsewhere.wait(QUEUE, LONG_SECONDS), "what may have been announced before it listened"
+        await quiet(elsewhere)
+
+        with pytest.raises(ZeroDivisionError):
+            async with store.database.write() as connection:
+                await store.database.announce(connection, QUEUE)
+                _ = 1 / 0
+        assert await heard_of_nothing(news)
+
+        async with store.database.write() as connection:
+            await store.database.announce(connection, QUEUE)
+        assert await news.wait(QUEUE, LONG_SECONDS), "the next transaction announces only what is its own"
+        if other.is_postgresql:
+            assert await elsewhere.wait(QUEUE, LONG_SECONDS)
+            assert await heard_of_nothing(elsewhere)
+
+
+async def test_listening_ends_when_it_is_cancelled(store: Store) -> None:
+    news = News(store.database)
+    task = asyncio.create_task(news.listen())
+    if store.database.is_postgresql:
+        assert await news.wait(QUEUE, LONG_SECONDS)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        await task  # there is nothing to listen to
+
+    await store.queued()
+    assert await news.wait(QUEUE, LONG_SECONDS), "its own news need no connection"
+
+
+# Between processes, on PostgreSQL -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def url(postgresql: PostgresqlDatabases) -> str:
+    return postgresql.upgraded()
+
+
+@pytest.fixture
+async def pods(url: str) -> AsyncIterator[tuple[Store, Database, str]]:
+    """One that writes, one that listens, and where."""
+    async with await Database.open(url) as first, await Database.open(url) as second:
+        yield Store(first), second, url
+
+
+async def listeners(url: str) -> list[int]:
+    connection = await asyncpg.connect(url)
+    try:
+        return [row["pid"] for row in await connection.fetch(LISTENERS)]
+    finally:
+        await connection.close()
+
+
+async def listener(url: str) -> int:
+    """The process of the server that serves the one listening connection, as soon as there is one."""
+    while len(found := await listeners(url)) != 1:
+        await asyncio.sleep(0.01)
+    return found[0]
+
+
+async def terminate(url: str, pid: int) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        assert await connection.fetchval("SELECT pg_terminate_backend($1, 5000)", pid)
+    finally:
+        await connection.close()
+
+
+async def test_a_run_that_another_process_queued_is_heard_of(pods: tuple[Store, Database, str]) -> None:
+    store, other, _ = pods
+    news = News(other)
+    async with listening(news):
+        assert await news.wait(QUEUE, LONG_SECONDS)
+        assert await news.wait(REGISTRATIONS, LONG_SECONDS)
+        await quiet(news)
+
+        await store.repository()
+        assert await news.wait(REGISTRATIONS, LONG_SECONDS)
+        assert await heard_of_nothing(news)
+        await store.runs.enqueue("payments", RunTrigger.HTTP)
+        assert await news.wait(QUEUE, LONG_SECONDS)
+        assert await heard_of_nothing(news, REGISTRATIONS)
+
+
+async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(pods: tuple[Store, Database, str]) -> None:
+    store, other, url = pods
+    news = News(other)
+    await store.repository()
+    async with listening(news):
+        first = await listener(url)
+        await quiet(news)
+
+        await terminate(url, first)
+        await store.runs.enqueue("payments", RunTrigger.HTTP)  # while nobody listens
+
+        assert await news.wait(QUEUE, LONG_SECONDS)
+        assert await listener(url) != first
+        await quiet(news)
+        await Repositories(store.database).pause("payments", "being moved")
+        assert await news.wait(REGISTRATIONS, LONG_SECONDS), "it listens as before"
+
+
+async def test_a_server_that_is_away_for_a_while_is_listened_to_again(pods: tuple[Store, Database, str]) -> None:
+    store, other, url = pods
+    real, refusals = other.connect, 2
+
+    async def connect() -> asyncpg.Connection:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise ConnectionRefusedError
+        return await real()
+
+    other.connect = connect
+    news = News(other)
+    await store.queued()
+    async with listening(news):
+        assert await news.wait(QUEUE, LONG_SECONDS)
+        assert await listener(url)
+    assert refusals == 0
+
+
+async def test_a_listener_that_is_cancelled_leaves_no_connection(pods: tuple[Store, Database, str]) -> None:
+    _, other, url = pods
+    news = News(other)
+    async with listening(news):
+        await listener(url)
+
+    while await listeners(url):
+        await asyncio.sleep(0.01)
