@@ -22,7 +22,7 @@ import httpx
 from benchmarks.storm.proofs import Span
 
 READY_SECONDS = 90.0
-_ADDRESS = re.compile(r"on (http://\S+) \(pid (\d+)\)")
+_ADDRESS = re.compile(r'"event":"listening".*"url":"(http://[^"]+)"')
 _LAG = re.compile(r'^reposync_event_loop_lag_distribution_seconds_bucket\{le="([^"]+)"\} (\S+)$', re.MULTILINE)
 ROOT = Path(__file__).resolve().parents[2]
 

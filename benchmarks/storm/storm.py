@@ -16,7 +16,7 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.storm import rows
 from benchmarks.storm.blows import Blows, Place
-from benchmarks.storm.exactness import FRESH, differences, fresh_points
+from benchmarks.storm.exactness import FRESH, Expected, differences, points_by_repository, sync_afresh
 from benchmarks.storm.pods import LogReport, Pod, inherited, read_logs, token_of
 from benchmarks.storm.projects import Project
 from benchmarks.storm.proofs import Request, Span
@@ -256,13 +256,7 @@ async def _recorded(storm: Storm, window: Span, settled: float, busy: float) -> 
     ]
     asked = list(storm.gitlab.seen)
     embedded = len(storm.embeddings.inputs)
-    storm.gitlab.add_token(token_of("fresh"))
-    fresh = await fresh_points(
-        _configuration(storm.options, storm.gitlab, storm.embeddings, storm.projects, FRESH),
-        {**inherited(), "GITLAB_TOKEN": token_of("fresh")},
-        storm.folder,
-        storm.qdrant_url,
-    )
+    inexact, points = await _compared(storm, records)
     return Recorded(
         options=storm.options,
         window=window,
@@ -271,8 +265,8 @@ async def _recorded(storm: Storm, window: Span, settled: float, busy: float) -> 
         asked=asked,
         written=written,
         refused=[each for each in storm.gitlab.refused if not each.startswith("404 /api/v4/groups")],
-        inexact=await differences(records, storm.projects, storm.qdrant_url, COLLECTION, fresh),
-        points=len(fresh),
+        inexact=inexact,
+        points=points,
         logs=read_logs(pods),
         struck=dict(storm.blows.struck),
         commits=sum(each.commits for each in storm.projects),
@@ -284,6 +278,35 @@ async def _recorded(storm: Storm, window: Span, settled: float, busy: float) -> 
         busy_cores=busy,
         load=psutil.getloadavg(),
     )
+
+
+async def _compared(storm: Storm, records: rows.Records) -> tuple[list[str], int]:
+    """What is not exact, and how many points a first sync makes."""
+    storm.gitlab.add_token(token_of(FRESH))
+    await sync_afresh(
+        _configuration(storm.options, storm.gitlab, storm.embeddings, storm.projects, FRESH),
+        {**inherited(), "GITLAB_TOKEN": token_of(FRESH)},
+        storm.folder,
+        storm.qdrant_url,
+    )
+    fresh = await points_by_repository(storm.qdrant_url, FRESH)
+    stormy = await points_by_repository(storm.qdrant_url, COLLECTION)
+    heads = {each.name: each for each in records.repositories}
+    found = [f"{name}: no such repository" for name in stormy.keys() - {each.name for each in storm.projects}]
+    for project in storm.projects:
+        manifest = records.manifest[project.name]
+        expected = Expected(
+            name=project.name,
+            id=heads[project.name].id,
+            head=project.head(),
+            last_commit=heads[project.name].last_commit,
+            tree=project.blobs(),
+            manifest={path: blob for path, (blob, _) in manifest.items()},
+            chunks={path: chunks for path, (_, chunks) in manifest.items()},
+            fresh=fresh.get(project.name, []),
+        )
+        found += differences(expected, stormy.get(project.name, []))
+    return found, sum(map(len, fresh.values()))
 
 
 @contextlib.asynccontextmanager

@@ -47,12 +47,15 @@ async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
 
     if words:
         return [await app.catalog.find(word) for word in words]
-    targets = app.catalog.configured()
-    if not targets and app.configuration.registry.groups:
-        raise UsageError(
-            "The configuration has groups, and this version syncs only repositories that are listed by name.",
-            remedy="List them under `repositories`.",
-        )
+    registry = app.configuration.registry
+    if registry.groups:
+        from reposync.scheduling.groups import Discovery
+
+        discovery = Discovery(app.database, app.index, app.presence.name)
+        for group in registry.groups:
+            await discovery.discover(registry, group)
+    rows = [row for row in await app.repositories.list() if row.is_active and row.group_key is not None]
+    targets = [*app.catalog.configured(), *map(app.catalog.of_row, rows)]
     if not targets:
         raise UsageError(
             "Nothing is registered, and no target was named.",

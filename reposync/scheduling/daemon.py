@@ -18,6 +18,7 @@ from reposync.config.daemon import DaemonConfig
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application, import_parts, open_application
 from reposync.scheduling.cron import CronScheduler
+from reposync.scheduling.groups import Discovery
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.reload import RegistryWatcher
 from reposync.scheduling.worker import WorkerPool
@@ -34,6 +35,8 @@ log = structlog.get_logger(__name__)
 
 CHECK_SECONDS = 5.0
 CHECK_TIMEOUT_SECONDS = 4.0
+# How often each pod asks whether a group is due.
+DISCOVERY_SECONDS = 5.0
 _PURGE_SECONDS = 3600.0
 _LONGEST_PAUSE_SECONDS = 15.0
 
@@ -146,7 +149,18 @@ class Daemon:
     async def _serve(self, app: Application) -> None:
         news = News(app.database)
         pool = WorkerPool(app, self._config, on_load=self._metrics.workers)
-        watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded)
+        discovery = Discovery(
+            app.database,
+            app.index,
+            app.presence.name,
+            observer=app.observer,
+            on_result=self._metrics.group_discovered,
+        )
+
+        async def declare() -> None:
+            await discovery.declare(app.configuration.registry)
+
+        watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded, on_registry=declare)
         async with self._background(self._stop) as start:
             start(news.listen(), "news")
             start(watcher.run(), "registry")
@@ -156,6 +170,7 @@ class Daemon:
             if self._duties.scheduler:
                 cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
                 start(cron.run(), "cron")
+                start(self._discover_forever(app, discovery), "groups")
             log.info("serving", workers=self._duties.workers, scheduler=self._duties.scheduler)
             if not self._duties.workers:
                 await self._stop.wait()
@@ -204,6 +219,11 @@ class Daemon:
                 self._metrics.tick(name, count)
         if outcome.missed:
             log.warning("ticks were missed", missed=outcome.missed)
+
+    async def _discover_forever(self, app: Application, discovery: Discovery) -> None:
+        while True:
+            await discovery.run_due(app.configuration.registry)
+            await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _check_forever(self, app: Application) -> None:
         ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)

@@ -42,7 +42,7 @@ GONE = -2
 _TAKE = """
 local held = redis.pcall('get', KEYS[1])
 if type(held) == 'table' then held = '' end
-if held == ARGV[1] or (held and held == ARGV[4]) or (not held) then
+if held == ARGV[1] or (held and held == ARGV[4]) or (not held and ARGV[3] == 'new') then
   redis.call('set', KEYS[1], ARGV[1], 'px', ARGV[2])
   return {'held'}
 end

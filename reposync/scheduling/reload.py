@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ async def reconcile(app: Application) -> Reconciled:
     registry are deactivated; their index and history stay."""
     rows = {row.name: row for row in await app.repositories.list()}
     targets = {target.name: target.registration() for target in app.catalog.configured()}
+    # What was added by command goes by the file's defaults too.
+    for row in rows.values():
+        if row.name not in targets and row.definition is not None and row.group_key is None:
+            with contextlib.suppress(ConfigError):
+                targets[row.name] = app.catalog.of_row(row).registration()
     registered = deactivated = 0
     for name, registration in targets.items():
         if name not in rows or differs(registration, rows[name]):
@@ -59,11 +65,19 @@ class RegistryWatcher:
     """Looks at the file every two seconds. Not by inotify: a ConfigMap is swapped by a symbolic link some folders up,
     and network file systems tell nothing."""
 
-    def __init__(self, app: Application, health: Health, *, on_reload: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        app: Application,
+        health: Health,
+        *,
+        on_reload: Callable[[str], None],
+        on_registry: Callable[[], Awaitable[None]],
+    ) -> None:
         self._app = app
         self._health = health
         self._on_reload = on_reload
         self._path = app.configuration.settings.config_path
+        self._on_registry = on_registry
         # Taken before the first look, so that a change in between is seen as one.
         self._seen = signature_of(self._path)
 
@@ -109,6 +123,7 @@ class RegistryWatcher:
         while True:
             try:
                 done = await reconcile(self._app)
+                await self._on_registry()
             except StoreUnavailable:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)

@@ -106,7 +106,8 @@ class SyncRun:
         )
 
     async def execute(self) -> str | None:
-        """Returns what was wrong with the index before, where the run had to mend it. Raises DeletionBlocked, LeaseLost, and what source, embedder, index and store raise."""
+        """Returns what was wrong with the index before, where the run had to mend it. Raises DeletionBlocked,
+        LeaseLost, and what source, embedder, index and store raise."""
         if self._parts.former_index is not None:
             # It must not be found in the collection before. A run that dies in between does it again.
             self._lease.check()

@@ -82,7 +82,7 @@ class Collections:
             shard = edge.EdgeShard.load(str(path))
             self._open[name] = Collection(name, read_schema(entry.request), shard)
         except Exception as error:  # noqa: BLE001 - the engine raises bare Exception
-            log.error("Collection %s cannot be opened: %s", name, error)  # noqa: TRY400 - a Rust error has no trace
+            log.error("Collection %s cannot be opened: %s", name, error)
             self._broken[name] = str(error)
 
     def names(self) -> list[str]:

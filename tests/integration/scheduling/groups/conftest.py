@@ -16,6 +16,7 @@ from reposync.scheduling.groups import Discovery
 from reposync.sources.spec import Patience
 from reposync.store.groups import Groups, GroupState
 from reposync.store.repositories import Repository
+from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
 from tests.fixtures.qdrant_server import QdrantServer

@@ -1,0 +1,140 @@
+"""Everything that pods do to a few repositories, all at once: nobody waits for ever, and every promise holds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from reposync.errors import LeaseLost, UsageError
+from reposync.store.database import Database
+from reposync.store.manifest import ManifestRow
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
+
+TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+NAMES = [f"repository-{number}" for number in range(6)]
+TURNS = 25
+
+
+class Pod:
+    """What one process does, one kind of thing in each of its tasks. What a person or a worker may be told in such a
+    crowd is fine; that the database was unable to is not."""
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store = store
+        self.chance = random.Random(seed)
+        self.identities: list[str] = []
+        self.overlaps: list[str] = []
+
+    def tasks(self) -> list[Callable[[int], Awaitable[object]]]:
+        people = [self.click, self.pause, self.rename, self.tidy]
+        return [self.tick, self.begin, self.register, self.work, self.work, *people]
+
+    async def tick(self, turn: int) -> None:
+        due = {identity: TICK + turn * timedelta(minutes=1) for identity in self.identities}
+        await self.store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
+
+    async def begin(self, _: int) -> None:
+        await self.store.ticks.first_runs(self.identities)
+
+    async def register(self, turn: int) -> None:
+        await self.store.repository(self.chance.choice(NAMES), cron_expression=f"{turn} * * * *")
+
+    async def work(self, _: int) -> None:
+        run = await self.store.runs.claim(f"pod-{self.chance.random()}", 60.0)
+        if run is None:
+            return
+        with suppress(LeaseLost):
+            await self.sync(run)
+
+    async def sync(self, run: Run) -> None:
+        await self.store.repositories.begin_epoch(run, run.repository_id, content_fingerprint=None, collection="code")
+        file = ManifestRow(f"{run.attempt}.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
+        await self.store.manifests.record(run, run.repository_id, [file])
+        await self.store.runs.heartbeat(run, 60.0, {}, RunFigures(files_processed=1))
+        running = [each for each in await self.store.runs.active(run.repository_id) if each.status == "running"]
+        if len(running) > 1:
+            self.overlaps.append(run.id)
+        match self.chance.randrange(5):
+            case 0:
+                await self.store.runs.retry_later(run, 0.0, "SOURCE_UNAVAILABLE", "503")
+            case 1:
+                await self.store.runs.release(run)
+            case 2:
+                await self.store.runs.expire(run)
+            case _:
+                await self.store.repositories.publish(
+                    run,
+                    run.repository_id,
+                    commit="c" * 40,
+                    committed_at=None,
+                    index_identity="index-1",
+                    fingerprint="settings-1",
+                    attributes={},
+                    when=TICK,
+                )
+                status = self.chance.choice([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.BLOCKED])
+                await self.store.runs.finish(run, status, RunFigures(files_processed=1))
+
+    async def click(self, _: int) -> None:
+        with suppress(UsageError):
+            run, _ = await self.store.runs.enqueue(self.chance.choice(NAMES), RunTrigger.HTTP)
+            if self.chance.random() < 0.3:
+                await self.store.runs.request_cancel(run.id)
+
+    async def pause(self, turn: int) -> None:
+        with suppress(UsageError):
+            name = self.chance.choice(NAMES)
+            if turn % 2 == 0:
+                await self.store.repositories.pause(name, "being moved")
+            await self.store.repositories.resume(name)
+
+    async def rename(self, turn: int) -> None:
+        name = NAMES[0] if turn % 2 else "another name"
+        with suppress(UsageError):
+            await self.store.repositories.rename(self.identities[0], name)
+
+    async def tidy(self, _: int) -> None:
+        for run in (await self.store.runs.history(status={RunStatus.FAILED, RunStatus.BLOCKED}, limit=3))[1:]:
+            with suppress(UsageError):
+                await (self.store.runs.retry if run.status == "failed" else self.store.runs.approve)(run.id)
+        await self.store.runs.purge(datetime.now(UTC), at_once=2)
+        await self.store.runs.queue()
+
+
+async def test_pods_that_do_everything_at_once_neither_deadlock_nor_break_a_promise(
+    store: Store, open_database: Callable[[], Awaitable[Database]]
+) -> None:
+    identities = [(await store.repository(name)).id for name in NAMES]
+    pods = [Pod(Store(await open_database()), seed) for seed in range(2)]
+
+    async def repeat(task: Callable[[int], Awaitable[object]]) -> None:
+        for turn in range(TURNS):
+            await task(turn)
+
+    async with asyncio.TaskGroup() as group:  # which raises what the database was unable to do
+        for pod in pods:
+            pod.identities = list(identities)
+            for task in pod.tasks():
+                group.create_task(repeat(task))
+
+    assert [pod.overlaps for pod in pods] == [[], []]
+    runs = await store.runs.history(limit=1_000)
+    ticks = Counter((run.repository_id, run.scheduled_for) for run in runs if run.scheduled_for is not None)
+    assert set(ticks.values()) <= {1}
+    for identity in identities:
+        active = Counter(run.status for run in await store.runs.active(identity))
+        assert active[RunStatus.RUNNING] <= 1 and active[RunStatus.QUEUED] <= 1
+    await pods[0].tick(TURNS)
+    assert set((await store.ticks.latest(identities)).values()) == {TICK + TURNS * timedelta(minutes=1)}
+    # Whatever is left can be worked off.
+    for run in [each for each in runs if each.status == "running"]:
+        await store.runs.expire(run)
+    while run := await store.runs.claim("last", 60.0):
+        await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    assert (await store.runs.queue()).counts.keys() <= {RunStatus.BLOCKED}

@@ -1,0 +1,250 @@
+"""Groups and the repositories that follow their projects, on both databases."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+
+import pytest
+
+from reposync.store.followed import Change, FollowedRepositories, RegistrationsChanged
+from reposync.store.groups import Groups
+from reposync.store.repositories import Registration, Repository
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
+
+
+def in_an_hour(now: datetime) -> datetime:
+    return now + timedelta(hours=1)
+
+
+@pytest.fixture
+def groups(store: Store) -> Groups:
+    return Groups(store.database)
+
+
+@pytest.fixture
+def followed(store: Store) -> FollowedRepositories:
+    return FollowedRepositories(store.database)
+
+
+async def test_a_declared_group_is_due_until_it_is_recorded(groups: Groups) -> None:
+    await groups.declare([A, B])
+
+    assert await groups.claim_due("w1", 60, among=[A, B]) == A
+    assert await groups.claim_due("w2", 60, among=[A, B]) == B
+    assert await groups.claim_due("w3", 60, among=[A, B]) is None
+    assert await groups.record(A, "w1", in_an_hour, projects=7)
+
+    first, second = await groups.list()
+    assert (first.key, first.projects, first.worker, first.lease_until) == (A, 7, None, None)
+    assert first.checked_at is not None
+    assert first.due_at == in_an_hour(first.checked_at)
+    assert (second.worker, second.checked_at) == ("w2", None)
+    assert await groups.claim_due("w3", 60, among=[A, B]) is None
+
+
+async def test_a_group_that_is_not_asked_for_is_not_claimed(groups: Groups) -> None:
+    await groups.declare([A])
+    assert await groups.claim_due("w1", 60, among=[B]) is None
+    assert await groups.claim_due("w1", 60, among=[]) is None
+
+
+async def test_to_declare_a_group_again_makes_it_due_and_keeps_what_is_known(groups: Groups) -> None:
+    await groups.declare([A])
+    await groups.claim_due("w1", 60, among=[A])
+    await groups.record(A, "w1", in_an_hour, projects=7)
+
+    await groups.declare([A])
+
+    assert (await groups.list())[0].projects == 7
+    assert await groups.claim_due("w1", 60, among=[A]) == A
+
+
+async def test_one_of_many_gets_a_group(groups: Groups) -> None:
+    await groups.declare([A])
+    claimed = await asyncio.gather(*(groups.claim_due(f"w{number}", 60, among=[A]) for number in range(8)))
+    assert sorted(map(str, claimed)) == sorted([A, *["None"] * 7])
+
+
+async def test_many_get_one_group_each(groups: Groups) -> None:
+    keys = [f"{A}/{number}" for number in range(4)]
+    await groups.declare(keys)
+    claimed = [await groups.claim_due(f"w{number}", 60, among=keys) for number in range(4)]
+    assert claimed == keys
+
+
+async def test_a_lease_that_ran_out_is_nobodys_and_its_worker_records_nothing(groups: Groups) -> None:
+    await groups.declare([A])
+    assert await groups.claim_due("dead", -1, among=[A]) == A
+    assert await groups.claim_due("w2", 60, among=[A]) == A
+
+    assert not await groups.renew(A, "dead", 60)
+    assert not await groups.record(A, "dead", in_an_hour, projects=9)
+    await groups.release(A, "dead")
+
+    (state,) = await groups.list()
+    assert (state.worker, state.projects) == ("w2", 0)
+    assert await groups.renew(A, "w2", 60)
+
+
+async def test_a_person_takes_a_group_whoever_has_it(groups: Groups) -> None:
+    await groups.claim(A, "person", 60)
+    await groups.declare([A])
+    assert await groups.claim_due("w1", 60, among=[A]) is None
+    await groups.claim(A, "other", 60)
+
+    assert not await groups.renew(A, "person", 60)
+    assert await groups.record(A, "other", in_an_hour)
+
+
+async def test_a_group_that_was_given_up_is_as_due_as_before(groups: Groups) -> None:
+    await groups.declare([A])
+    before = await groups.list()
+    await groups.claim_due("w1", 60, among=[A])
+    await groups.release(A, "w1")
+    assert await groups.list() == before
+    assert await groups.claim_due("w2", 60, among=[A]) == A
+
+
+async def test_an_error_stands_until_the_next_time_goes_well(groups: Groups) -> None:
+    await groups.claim(A, "w1", 60)
+    await groups.record(A, "w1", in_an_hour, projects=7)
+    good = (await groups.list())[0]
+    await groups.claim(A, "w1", 60)
+    await groups.record(A, "w1", in_an_hour, error_code="SOURCE_GONE", error_message="gone\0" + "x" * 20_000)
+
+    (state,) = await groups.list()
+    assert (state.error_code, state.projects, state.checked_at) == ("SOURCE_GONE", 7, good.checked_at)
+    assert str(state.error_message).startswith("gone␀xxx")
+    assert len(str(state.error_message)) == 10_000
+
+    await groups.claim(A, "w1", 60)
+    await groups.record(A, "w1", in_an_hour, projects=8)
+    (state,) = await groups.list()
+    assert (state.error_code, state.error_message, state.projects) == (None, None, 8)
+
+
+async def test_what_is_not_configured_any_more_is_forgotten(groups: Groups) -> None:
+    await groups.declare([A, B])
+    assert await groups.forget([B]) == [A]
+    assert [state.key for state in await groups.list()] == [B]
+    assert await groups.forget([]) == [B]
+
+
+# Repositories ------------------------------------------------------------------------------------------------------
+
+
+async def project(store: Store, name: str, number: int) -> Repository:
+    return await store.repositories.register(
+        Registration(
+            name=name,
+            location=f"{A}/{name}",
+            source="gitlab",
+            origin="group",
+            collection="code",
+            project_id=number,
+            cron_expression="@hourly",
+            definition={"name": name},
+            group_key=A,
+        )
+    )
+
+
+async def test_names_go_round_in_a_circle_and_the_history_with_them(
+    store: Store, followed: FollowedRepositories
+) -> None:
+    rows = [await project(store, name, number) for number, name in enumerate("abc")]
+    runs = [(await store.runs.enqueue(row.name, RunTrigger.COMMAND))[0] for row in rows]
+
+    await followed.settle([Change(row, {"name": name}) for row, name in zip(rows, "bca", strict=True)])
+
+    assert [(await followed.by_id(row.id)).name for row in rows] == ["b", "c", "a"]
+    assert [(await store.runs.get(run.id)).repository for run in runs] == ["b", "c", "a"]
+    new = await project(store, "d", 9)
+    assert new.id not in {row.id for row in rows}
+
+
+async def test_a_name_that_is_taken_changes_nothing_at_all(store: Store, followed: FollowedRepositories) -> None:
+    first, second = await project(store, "a", 1), await project(store, "b", 2)
+
+    with pytest.raises(RegistrationsChanged):
+        await followed.settle(
+            [Change(first, {"is_active": False, "paused_reason": "x"}), Change(second, {"name": "a"})]
+        )
+
+    assert [row.name for row in await followed.list()] == ["a", "b"]
+    assert (await followed.by_id(first.id)).is_active
+
+
+@pytest.mark.parametrize("change", ["pause", "rename", "remove"])
+async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
+    store: Store, followed: FollowedRepositories, change: str
+) -> None:
+    first, second = await project(store, "a", 1), await project(store, "b", 2)
+    if change == "pause":
+        await store.repositories.pause("b", "mine")
+    elif change == "rename":
+        await store.repositories.rename(second.id, "c")
+    else:
+        await store.repositories.remove("b")
+
+    with pytest.raises(RegistrationsChanged):
+        await followed.settle([Change(first, {"name": "z"}), Change(second, {"is_active": True})])
+
+    assert (await followed.by_id(first.id)).name == "a"
+
+
+async def test_a_sync_that_was_published_meanwhile_is_no_reason_to_look_again(
+    store: Store, followed: FollowedRepositories
+) -> None:
+    row = await project(store, "a", 1)
+    await followed.relocate(row, f"{A}/elsewhere")
+    await followed.settle([Change(row, {"name": "b"})])
+    assert ((await followed.by_id(row.id)).name, (await followed.by_id(row.id)).location) == ("b", f"{A}/elsewhere")
+
+
+async def test_a_pause_cancels_what_waits_because_of_a_tick_and_nothing_else(
+    store: Store, followed: FollowedRepositories
+) -> None:
+    rows = [await project(store, name, number) for number, name in enumerate("abc")]
+    triggers = [RunTrigger.WEBHOOK, RunTrigger.COMMAND, RunTrigger.WEBHOOK]
+    runs = [(await store.runs.enqueue(row.name, trigger))[0] for row, trigger in zip(rows, triggers, strict=True)]
+
+    await followed.settle([Change(row, {"is_active": False, "paused_reason": "gone"}) for row in rows[:2]])
+
+    ended = [await store.runs.get(run.id) for run in runs]
+    assert [run.status for run in ended] == [RunStatus.CANCELLED, RunStatus.QUEUED, RunStatus.QUEUED]
+    assert [(await followed.by_id(row.id)).is_active for row in rows] == [False, False, True]
+
+
+async def test_a_repository_that_goes_on_has_missed_no_tick(store: Store, followed: FollowedRepositories) -> None:
+    row = await project(store, "a", 1)
+    await followed.settle([Change(row, {"is_active": False, "paused_reason": "gone"})])
+    paused = await followed.by_id(row.id)
+    await followed.settle([Change(paused, {"is_active": True, "paused_reason": None})])
+    back = await followed.by_id(row.id)
+    assert row.scheduled_since is not None
+    assert back.scheduled_since is not None
+    assert back.scheduled_since > row.scheduled_since
+
+
+async def test_only_what_is_under_way_counts_as_running(store: Store, followed: FollowedRepositories) -> None:
+    running, waiting = await store.running("a"), await store.queued("b")
+    assert await followed.running([running.repository_id, waiting.repository_id]) == {running.repository_id}
+
+
+async def test_two_who_move_the_same_repositories_do_not_wait_for_each_other_for_ever(
+    store: Store, followed: FollowedRepositories
+) -> None:
+    rows = [await project(store, f"p{number}", number) for number in range(20)]
+    ways = [[Change(row, {"name": f"{row.name}-{way}"}) for row in rows] for way in "xy"]
+
+    ended = await asyncio.gather(
+        followed.settle(ways[0]), followed.settle(list(reversed(ways[1]))), return_exceptions=True
+    )
+
+    assert [type(each) for each in ended].count(RegistrationsChanged) == 1
+    assert len({row.name[-1] for row in await followed.list()}) == 1
