@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from reposync.api.access import Access
+from reposync.scheduling.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 
 
 @dataclass(frozen=True, slots=True)
 class ApiParts:
-    """`refresh` sets those gauges of `metrics` that only the database knows. It may fail, and is cancelled when it
-    takes longer than a scrape may."""
+    """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled when it takes
+    longer than a scrape may. `application` raises StoreUnavailable as long as the daemon waits for its database."""
 
     health: Health
     metrics: Metrics
     refresh: Callable[[], Awaitable[None]]
     version: str
+    application: Callable[[], Application]
+    access: Access

@@ -49,6 +49,7 @@ def serve(host: str, port: int, no_workers: bool, no_scheduler: bool, log_level:
 
 async def _serve(told: Configuration, duties: Duties, host: str, port: int, secrets: Secrets) -> None:
     from reposync import __version__
+    from reposync.api.access import Access
     from reposync.api.app import ApiParts, create_app
     from reposync.api.server import check_exposure, serve_http
     from reposync.errors import first_error
@@ -63,7 +64,14 @@ async def _serve(told: Configuration, duties: Duties, host: str, port: int, secr
     health = Health()
     daemon = Daemon(told, duties, metrics, health, secrets)
     _stop_on_signals(daemon.stop)
-    parts = ApiParts(health=health, metrics=metrics, refresh=daemon.refresh_metrics, version=__version__)
+    parts = ApiParts(
+        health=health,
+        metrics=metrics,
+        refresh=daemon.refresh_metrics,
+        version=__version__,
+        application=daemon.application,
+        access=Access([token.get_secret_value() for token in told.settings.api_tokens]),
+    )
     try:
         async with serve_http(create_app(parts), host, port) as address:
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})

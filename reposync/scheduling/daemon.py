@@ -107,6 +107,12 @@ class Daemon:
         self._health = health
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
+    def application(self) -> Application:
+        """Raises StoreUnavailable as long as there is no database to work with."""
+        if self.app is None:
+            raise StoreUnavailable("The daemon waits for its database.", remedy="Ask again in a moment.")
+        return self.app
+
     def stop(self) -> None:
         """The first time: begin to end. The second time: hand back what runs, without grace."""
         if self._stop.is_set():

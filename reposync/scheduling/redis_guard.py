@@ -171,7 +171,7 @@ class RedisGuard:
                 self._held_since = since
                 return None
             tries += 1
-            if tries == REPLACE_TRIES or taken.holder is None or True:
+            if tries == REPLACE_TRIES or taken.holder is None or not await self._is_stale(taken.holder):
                 return taken
             replacing = taken.value
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
+from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
 from reposync.api.server import serve_http
+from reposync.errors import StoreUnavailable
+from reposync.scheduling.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 
@@ -29,7 +32,7 @@ class Daemon:
             self.refreshes += 1
             await self.refresh()
 
-        return ApiParts(self.health, self.metrics, refresh, "1.2.3")
+        return ApiParts(self.health, self.metrics, refresh, "1.2.3", _no_application, Access([]))
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -49,3 +52,7 @@ def daemon() -> Daemon:
 async def client(daemon: Daemon) -> AsyncIterator[httpx.AsyncClient]:
     async with daemon.client() as client:
         yield client
+
+
+def _no_application() -> Application:
+    raise StoreUnavailable("There is no database in these tests.")

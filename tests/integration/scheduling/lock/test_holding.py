@@ -160,7 +160,7 @@ async def test_without_an_answer_from_the_database_a_holder_counts(
 
 async def test_a_run_id_in_a_lock_is_not_taken_for_the_beginning_of_another(log: Log) -> None:
     run = await log.running()
-    assert not await log.is_stale(LockHolder("pod-1:1:aaaaaa", run.id[:8], 1))
+    assert not await log.is_stale(LockHolder("pod-1:1:aaaaaa", run.id[:8], 2))
     assert await log.is_stale(LockHolder("pod-1:1:aaaaaa", run.id, 2))
     assert await log.is_stale(LockHolder("pod-2:1:aaaaaa", run.id, 1))
     assert not await log.is_stale(LockHolder("pod-1:1:aaaaaa", run.id, 1))
