@@ -56,11 +56,46 @@ class RepositoryNotFound(UsageError):
     status = 404
 
 
+class RepositoryExists(UsageError):
+    """The name is taken."""
+
+    code = "REPOSITORY_EXISTS"
+    status = 409
+
+
+class RepositoryReadOnly(UsageError):
+    """It stands in the registry file or comes from a group, and is changed there."""
+
+    code = "REPOSITORY_READ_ONLY"
+    status = 409
+
+
+class RepositoryInactive(UsageError):
+    """It left the registry; what is indexed of it stays as it is."""
+
+    code = "REPOSITORY_INACTIVE"
+    status = 409
+
+
+class SourceNotAllowed(UsageError):
+    """The operator lets nobody register such a source over HTTP."""
+
+    code = "SOURCE_NOT_ALLOWED"
+    status = 403
+
+
 class RunNotFound(UsageError):
     """No run has that id."""
 
     code = "RUN_NOT_FOUND"
     status = 404
+
+
+class RunStateConflict(UsageError):
+    """A run in this state cannot be approved, or tried again."""
+
+    code = "RUN_STATE_CONFLICT"
+    status = 409
 
 
 # Sources -----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import machine
-from benchmarks.storm.report import complaints, judge, table
+from benchmarks.storm.report import judge, notes, table, violations
 from benchmarks.storm.storm import Options, run
 from tests.fixtures.folders import quick_folder
 
@@ -66,8 +66,7 @@ def main() -> int:
 def _judged(options: Options, folder: Path) -> int:
     verdict = judge(asyncio.run(run(options, folder)))
     print(table(verdict))
-    print(f"\n{complaints(verdict)}")
-    print(f"\n{len(verdict.violations)} violations")
+    print(f"\n{notes(verdict)}\n\n{violations(verdict)}")
     return 1 if verdict.violations else 0
 
 

@@ -16,6 +16,7 @@ import asyncpg
 from benchmarks.storm.pods import Pod
 from benchmarks.storm.proofs import Span
 from benchmarks.storm.rivals import Rival
+from benchmarks.storm.servers import WatchedGitLab
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 
@@ -50,6 +51,7 @@ class Blows:
 
     places: Sequence[Place]
     redis: RedisServer
+    gitlab: WatchedGitLab
     database_url: str
     lease_seconds: float
     stop_patience_seconds: float

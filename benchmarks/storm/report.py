@@ -149,13 +149,19 @@ def table(verdict: Verdict) -> str:
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in lines)
 
 
-def complaints(verdict: Verdict, most: int = 20) -> str:
-    """What the daemons logged as warnings and errors, and the violations."""
-    said = [f"{count:>6} {level}: {event}" for (level, event), count in verdict.recorded.logs.events.most_common()]
-    shown = [each for each in said if " warning:" in each or " error:" in each or " critical:" in each]
+def notes(verdict: Verdict) -> str:
+    """What the daemons logged as warnings and errors, and what GitLab refused."""
+    recorded = verdict.recorded
+    said = Counter({f"{level}: {event}": n for (level, event), n in recorded.logs.events.items() if level != "info"})
+    said.update(f"GitLab refused: {each}" for each in recorded.refused)
+    said.update(f"asked without holding a run: {each.what}" for each in verdict.reads.idle)
+    return "\n".join(f"{count:>6} {what}" for what, count in said.most_common(40))
+
+
+def violations(verdict: Verdict, most: int = 30) -> str:
     found = verdict.violations
-    more = f"\n... and {len(found) - most} more" if len(found) > most else ""
-    return "\n".join(shown) + "\n\n" + "\n".join(found[:most]) + more
+    more = [f"... and {len(found) - most} more"] if len(found) > most else []
+    return "\n".join([*found[:most], *more, f"{len(found)} violations"])
 
 
 def _counted(counts: dict[str, int] | Counter[str]) -> str:

@@ -48,7 +48,8 @@ class WatchedGitLab(GitLabServer):
 
             async def passed(message: Any) -> None:
                 if message["type"] == "http.response.start" and message["status"] >= 400:
-                    self.refused.append(f"{message['status']} {scope['raw_path'].decode('latin-1')}")
+                    path = scope["raw_path"].decode("latin-1")
+                    self.refused.append(f"{message['status']} {_REST_PROJECT.sub('', path)}")
                 await send(message)
 
             await app(scope, receive, passed)
@@ -77,17 +78,21 @@ class WatchedQdrant(ThreadedServer):
         self._random = random.Random(seed)
         self._slowest_seconds = slowest_seconds
         self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> WatchedQdrant:
         self.serve(self._app)
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._client is not None and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._client.aclose(), self._loop).result(30)
         self.stop()
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._client is None:
             limits = httpx.Limits(max_connections=64, max_keepalive_connections=64)
+            self._loop = asyncio.get_running_loop()
             self._client = httpx.AsyncClient(base_url=self._target, timeout=120, limits=limits)
         body = b""
         while True:

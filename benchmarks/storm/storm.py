@@ -172,7 +172,7 @@ class Storm:
                 name, act = blows.draw()
                 self.options.tell(name)
                 group.create_task(blows.strike(name, act))
-                await asyncio.sleep(dice.uniform(0.5, 4.0))
+                await asyncio.sleep(dice.uniform(1.0, 5.0))
 
     async def _keep_committing(self) -> None:
         dice = random.Random(f"{self.options.seed}:commits")
@@ -264,7 +264,7 @@ async def _recorded(storm: Storm, window: Span, settled: float, busy: float) -> 
         records=records,
         asked=asked,
         written=written,
-        refused=[each for each in storm.gitlab.refused if not each.startswith("404 /api/v4/groups")],
+        refused=list(storm.gitlab.refused),
         inexact=inexact,
         points=points,
         logs=read_logs(pods),
@@ -360,7 +360,7 @@ async def _deployed(options: Options, folder: Path) -> AsyncGenerator[Storm, Non
             places.append(Place(pod, to_redis, to_database, rival))
             _know_tokens(gitlab, pod)
         dice = random.Random(options.seed)
-        blows = Blows(places, redis, postgresql.url, options.lease_seconds, STOP_PATIENCE_SECONDS, dice)
+        blows = Blows(places, redis, gitlab, postgresql.url, options.lease_seconds, STOP_PATIENCE_SECONDS, dice)
         yield Storm(
             options,
             folder,

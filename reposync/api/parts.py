@@ -13,8 +13,9 @@ from reposync.telemetry.metrics import Metrics
 
 @dataclass(frozen=True, slots=True)
 class ApiParts:
-    """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled when it takes
-    longer than a scrape may. `application` raises StoreUnavailable as long as the daemon waits for its database."""
+    """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled when it
+    takes longer than a scrape may. `application` raises StoreUnavailable as long as the daemon waits for its database.
+    """
 
     health: Health
     metrics: Metrics

@@ -14,6 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from reposync.api.connections import BoundedProtocol, HttpLimits, within
+from reposync.api.leaving import STATE_KEY
 from reposync.api.listening import listen
 from reposync.errors import ConfigError, RepoSyncError, first_error
 
@@ -125,6 +126,11 @@ class _Server(uvicorn.Server):
         if not self.leaving.is_set():
             log.error("The HTTP server ended by itself")
             raise RepoSyncError("The HTTP server ended by itself.", remedy="Its last lines in the log may say why.")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        # In the scope of every request, for answers that have no end of their own.
+        self.lifespan.state[STATE_KEY] = self.leaving
+        await super().startup(sockets)
 
     async def main_loop(self) -> None:
         await self.on_tick(0)

@@ -32,7 +32,7 @@ COLUMNS = (
     Column("run", lambda run: run.id[:8]),
     Column("repository", lambda run: visible(run.repository)[:40]),
     Column("status", lambda run: run.status),
-    Column("trigger", lambda run: run.trigger, from_width=130),
+    Column("trigger", lambda run: "removal" if run.removal else run.trigger, from_width=130),
     Column("queued", lambda run: ago(run.queued_at)),
     Column("took", lambda run: duration(run.duration_seconds)),
     Column("stored", lambda run: f"{run.files_processed:,}", number=True),

@@ -6,12 +6,13 @@ import json
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-if TYPE_CHECKING:
-    from reposync.store.runs import Run
+from reposync.store.run_keys import RUN_KEYS, run_json
+
+__all__ = ["RUN_KEYS", "ago", "duration", "json_option", "print_json", "run_json", "short", "until", "visible"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,35 +27,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-RUN_KEYS = (
-    "id",
-    "repository",
-    "status",
-    "trigger",
-    "scheduled_for",
-    "queued_at",
-    "started_at",
-    "completed_at",
-    "duration_seconds",
-    "attempt",
-    "worker",
-    "commit_before",
-    "commit_after",
-    "files_processed",
-    "files_deleted",
-    "files_skipped",
-    "chunks_embedded",
-    "chunks_reused",
-    "error_code",
-    "error_message",
-)
-
-
-def run_json(run: Run) -> dict[str, Any]:
-    """A run under the names of its columns."""
-    return {key: getattr(run, key) for key in RUN_KEYS}
 
 
 def visible(text: str) -> str:

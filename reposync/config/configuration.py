@@ -26,8 +26,11 @@ class Configuration:
     def secrets(self) -> Iterator[str]:
         """Everything that must never be shown, in no order."""
         settings, registry = self.settings, self.registry
-        held = [settings.qdrant_api_key, registry.qdrant.api_key, registry.embedding.api_key, *settings.api_tokens]
-        held += [server.token for server in registry.gitlab] + [each.password for each in registry.repositories]
+        held = [settings.qdrant_api_key, registry.qdrant.api_key, registry.embedding.api_key]
+        held += [token.secret for token in settings.api_tokens]
+        for server in registry.gitlab:
+            held += [server.token, server.webhook_secret, server.webhook_signing]
+        held += [each.password for each in registry.repositories]
         yield from (secret.get_secret_value() for secret in held if secret is not None)
         for url in (settings.database_url, settings.redis_url):
             if url and (password := urlsplit(url).password):

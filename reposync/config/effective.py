@@ -24,7 +24,7 @@ def effective(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
             "state_dir": str(settings.state_dir),
             "database_url": without_password(settings.database_url),
             "redis_url": without_password(settings.redis_url) if settings.redis_url else None,
-            "api_tokens": [MASK for _ in settings.api_tokens],
+            "api_tokens": [f"{token.role}:{MASK}" for token in settings.api_tokens],
             "pod_name": settings.pod_name,
             "log_format": settings.log_format,
         },
@@ -34,6 +34,8 @@ def effective(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
         "embedding": _masked(registry.embedding.model_dump()),
         "qdrant": _masked(registry.qdrant.model_dump()),
         "daemon": registry.daemon.model_dump(),
+        "http": _masked(registry.http.model_dump()),
+        "http": registry.http.model_dump(),
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,12 +25,26 @@ from reposync.config.addresses import split_credentials
 from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZE, contradictions
 from reposync.config.daemon import DaemonConfig
 from reposync.config.fields import Listing, Maybe, Unfit
+from reposync.config.http import HttpConfig
 from reposync.config.schedule import Schedule
 from reposync.config.section import Section
 from reposync.config.services import EmbeddingConfig, QdrantConfig
 from reposync.errors import ConfigError
 
 T = TypeVar("T")
+
+SHORTEST_WEBHOOK_SECRET = 16  # characters
+SIGNING_KEY_BYTES = 32
+
+
+def signing_key(token: str) -> bytes | None:
+    """The key inside a signing token of GitLab's webhooks; None where it is none."""
+    prefix, _, encoded = token.partition("_")
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except binascii.Error:
+        return None
+    return key if prefix == "whsec" and len(key) == SIGNING_KEY_BYTES else None
 
 
 class GitLabInstance(Section):
@@ -38,8 +54,32 @@ class GitLabInstance(Section):
     url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
     token: Maybe[fields.HeaderSecret] = Field(None, description="Access token with read_api and read_repository.")
     ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
+    webhook_secret: Maybe[fields.HeaderSecret] = Field(
+        None, description="Secret token of its webhooks: 16 characters at least, the same in all of them."
+    )
+    webhook_signing: Maybe[fields.HeaderSecret] = Field(
+        None, description="Signing token of its webhooks (GitLab 19.0 and later): whsec_ and 32 bytes in base64."
+    )
     connect_timeout_seconds: fields.Seconds = 10.0
     read_timeout_seconds: fields.Seconds = 60.0
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
+        # Whoever knows it may start syncs, and the endpoint is open to everybody who can reach the server.
+        if secret is not None and len(secret.get_secret_value()) < SHORTEST_WEBHOOK_SECRET:
+            raise Unfit(f"must be {SHORTEST_WEBHOOK_SECRET} characters at least; `openssl rand -hex 32` makes a good one")
+        return secret
+
+    @field_validator("webhook_signing")
+    @classmethod
+    def _signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
+        if secret is not None and signing_key(secret.get_secret_value()) is None:
+            raise Unfit(
+                "must be whsec_ and 32 bytes in base64, as GitLab asks for it: "
+                '`echo "whsec_$(openssl rand -base64 32)"` makes one'
+            )
+        return secret
 
 
 class Chunk(Section):
@@ -197,6 +237,8 @@ class Registry(Section):
     embedding: fields.OrDefaults[EmbeddingConfig] = EmbeddingConfig()
     qdrant: fields.OrDefaults[QdrantConfig] = QdrantConfig()
     daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
+    http: fields.OrDefaults[HttpConfig] = HttpConfig()
+    http: fields.OrDefaults[HttpConfig] = HttpConfig()
 
     @model_validator(mode="wrap")
     @classmethod

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from reposync.config.addresses import AddressError, base_url
 from reposync.config.spelling import hint
+from reposync.config.tokens import ApiToken, api_tokens
 from reposync.errors import ConfigError
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ class Settings(BaseModel):
     redis_url: str | None = Field(None, repr=False)
     qdrant_url: str | None = None
     qdrant_api_key: SecretStr | None = None
-    api_tokens: tuple[SecretStr, ...] = ()
+    api_tokens: tuple[ApiToken, ...] = ()
     pod_name: str
     log_format: Literal["console", "json"] = "console"
 
@@ -61,7 +62,7 @@ class Settings(BaseModel):
             redis_url=read("REDIS_URL", _redis_url, None),
             qdrant_url=read("QDRANT_URL", qdrant_url, None),
             qdrant_api_key=read("QDRANT_API_KEY", qdrant_api_key, None),
-            api_tokens=read("REPOSYNC_API_TOKEN", _api_tokens, tuple[SecretStr, ...]()),
+            api_tokens=read("REPOSYNC_API_TOKEN", _api_tokens, tuple[ApiToken, ...]()),
             pod_name=read("POD_NAME", _pod_name, ""),
             log_format=read("REPOSYNC_LOG_FORMAT", _log_format, "console"),
         )
@@ -187,11 +188,8 @@ def _redis_url(environ: Mapping[str, str]) -> str | None:
     return value
 
 
-def _api_tokens(environ: Mapping[str, str]) -> tuple[SecretStr, ...]:
-    tokens = [token.strip() for token in _value(environ, "REPOSYNC_API_TOKEN").split(",") if token.strip()]
-    if not all(re.fullmatch(r"[\x21-\x7e]+", token) for token in tokens):
-        raise ValueError("must be tokens of printable ASCII without spaces, with commas between them")
-    return tuple(map(SecretStr, tokens))
+def _api_tokens(environ: Mapping[str, str]) -> tuple[ApiToken, ...]:
+    return api_tokens(_value(environ, "REPOSYNC_API_TOKEN"))
 
 
 def _pod_name(environ: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from reposync.config.registry import Registry
 Finding = tuple[Loc, str]
 """The way to a value, and a sentence about it."""
 
-_SECRETS = frozenset({"token", "api_key", "password"})
+_SECRETS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
 
 
 def suspicions(document: Document, registry: Registry) -> Iterator[Finding]:

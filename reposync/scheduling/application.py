@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
+import time
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
@@ -22,6 +23,7 @@ from reposync.scheduling.execution import Execution, Terms
 from reposync.scheduling.locks import NoLocks, RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.presence import Presence
+from reposync.scheduling.removal import RemovalRun
 from reposync.sources.factory import open_source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -108,26 +110,38 @@ class Application:
         row = await self.repositories.register(target.registration())
         run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved)
         while run.status not in FINAL:
+            asked = time.monotonic()
             claimed = await self.claim(row.id)
             if claimed is None:
                 await asyncio.sleep(FOLLOW_SECONDS)
             else:
-                execution = self.execution(claimed, Terms(), progress)
+                execution = self.execution(claimed, Terms(), progress, claimed_since=asked)
                 ended = await self.execute(execution, target, watch)
                 if ended.id == run.id:
                     return ended
             run = await self.runs.get(run.id)
         return run
 
-    def execution(self, run: Run, terms: Terms, progress: RunProgress | None = None) -> Execution:
-        """Of `run`, which this process has claimed."""
-        progress = progress or RunProgress()
-        return Execution(self.runs, run, locks=self.locks, progress=progress, terms=terms, observer=self.observer)
+    def execution(
+        self, run: Run, terms: Terms, progress: RunProgress | None = None, *, claimed_since: float | None = None
+    ) -> Execution:
+        """Of `run`, which this process has claimed. `claimed_since`: see `Execution`."""
+        return Execution(
+            self.runs,
+            run,
+            locks=self.locks,
+            progress=progress or RunProgress(),
+            terms=terms,
+            observer=self.observer,
+            claimed_since=claimed_since,
+        )
 
-    async def execute(self, execution: Execution, target: Target, watch: Watch) -> Run:
-        """See `Execution.perform`."""
+    async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:
+        """See `Execution.perform`. `target` is for syncs: a removal needs no configuration."""
         run = execution.run
         row = await self.repositories.by_id(run.repository_id)
+        if run.removal or target is None:
+            return await self._remove(execution, row)
         row = replace(row, collection=target.repository.collection)
         async with contextlib.AsyncExitStack() as stack:
 
@@ -136,6 +150,14 @@ class Application:
                 return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress, watch=watch)
 
             return await execution.perform(make)
+
+    async def _remove(self, execution: Execution, row: Repository) -> Run:
+        async def make(lease: Lease) -> RemovalRun:
+            collections = sorted({row.collection, row.indexed_collection or row.collection})
+            indexes = [index for index in map(self.index, collections) if await index.spec() is not None]
+            return RemovalRun(row, indexes, self.repositories, self.manifests, execution.run, lease)
+
+        return await execution.perform(make)
 
     async def claim(self, repository_id: str) -> Run | None:
         """The run of this repository that comes first: one that lost its worker, before one that waits. A worker that

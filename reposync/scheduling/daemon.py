@@ -79,11 +79,11 @@ class Telling(Observer):
         since = max(run.queued_at, run.not_before)
         self._metrics.run_started(max(0.0, ((run.started_at or since) - since).total_seconds()))
 
-    def run_ended(self, run: Run, figures: RunFigures) -> None:
+    def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
         self._metrics.run_ended(
-            str(run.status),
+            outcome,
             str(run.trigger),
-            run.duration_seconds or 0.0,
+            seconds,
             files_processed=figures.files_processed,
             files_deleted=figures.files_deleted,
             files_skipped=figures.files_skipped,

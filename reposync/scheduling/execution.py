@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, assert_never
 
 from reposync.errors import (
@@ -23,6 +24,7 @@ from reposync.errors import (
 )
 from reposync.scheduling.locks import RunLocks
 from reposync.scheduling.observer import Observer
+from reposync.scheduling.progress import keep_telling
 from reposync.store.attempts import RELEASED, YIELDED
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
@@ -115,7 +117,10 @@ class Execution:
         progress: RunProgress,
         terms: Terms,
         observer: Observer | None = None,
+        claimed_since: float | None = None,
     ) -> None:
+        """`claimed_since`: when the claim was asked for (monotonic). The lease runs from then on: the answer may have
+        been long on its way, or this process frozen before it read it."""
         self.run = run
         self.progress = progress
         self.started = time.monotonic()
@@ -123,7 +128,7 @@ class Execution:
         self._locks = locks
         self._terms = terms
         self._observer = observer or Observer()
-        self._lease = Lease(terms.lease_seconds)
+        self._lease = Lease(terms.lease_seconds, since=claimed_since)
         self._work: Work | None = None
         self._body: asyncio.Task[Ended] | None = None
         self._reason: RepoSyncError | HandedBack | None = None
@@ -145,21 +150,23 @@ class Execution:
         self._observer.run_started(self.run)
         self._body = asyncio.create_task(self._guarded(make), name=f"run {self.run.id}")
         heartbeat = asyncio.create_task(self._keep_alive(), name=f"heartbeat of {self.run.id}")
+        telling = asyncio.create_task(self._tell_progress(), name=f"progress of {self.run.id}")
         if self._reason is not None:
             self._body.cancel()
         try:
             ending = await self._outcome(self._body)
         except asyncio.CancelledError:
-            await _end(heartbeat, self._body)
+            await _end(heartbeat, telling, self._body)
             interrupted = Ended(RunStatus.CANCELLED, RunCancelled.code, "Interrupted.")
             with contextlib.suppress(RepoSyncError, TimeoutError):
                 async with asyncio.timeout(FAREWELL_SECONDS):
                     await self._write(interrupted)
             raise
         finally:
-            await _end(heartbeat, self._body)
+            await _end(heartbeat, telling, self._body)
         run = await self._write(ending)
-        self._observer.run_ended(run, self.figures)
+        outcome = ending.outcome if isinstance(ending, HandedBack) else str(run.status)
+        self._observer.run_ended(run, outcome, time.monotonic() - self.started, self.figures)
         return run
 
     @property
@@ -248,11 +255,14 @@ class Execution:
     async def _keep_alive(self) -> None:
         """Renew the lease until cancelled. Ends the body when somebody asked for it or the run was lost."""
         lease_seconds = self._terms.lease_seconds
+        unreachable = False
         while True:
-            await asyncio.sleep(lease_seconds / 3)
+            # Where the database is away, not past the lease: another worker is at it by then. A process that was
+            # frozen asks once in peace: nobody may have noticed.
+            await asyncio.sleep(self._at_most(lease_seconds / 3))
             since = time.monotonic()
             try:
-                async with asyncio.timeout(lease_seconds / 3):
+                async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
                     beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
             except (StoreUnavailable, TimeoutError):
                 # The database may be back before the lease is over; until then the lease's own deadline guards the
@@ -260,15 +270,23 @@ class Execution:
                 if self._lease.remaining_seconds() <= 0:
                     self.interrupt(LeaseLost("The lease ran out while the database could not be reached."))
                     return
+                unreachable = True
                 continue
             except LeaseLost as error:
                 self._lease.lose(str(error))
                 self.interrupt(error)
                 return
+            unreachable = False
             self._lease.extend(lease_seconds, since=since)
             if beat.cancel_requested:
                 self.interrupt(RunCancelled("Cancelled on request."))
                 return
+
+    def _at_most(self, seconds: float) -> float:
+        return max(0.0, min(seconds, self._lease.remaining_seconds()))
+
+    async def _tell_progress(self) -> None:
+        await keep_telling(self.progress, partial(self._runs.tell_progress, self.run))
 
     async def _watch(self, watch: Callable[[], Awaitable[None]]) -> None:
         try:

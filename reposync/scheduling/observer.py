@@ -30,5 +30,5 @@ class Observer:
     def run_started(self, run: Run) -> None:
         """An attempt begins."""
 
-    def run_ended(self, run: Run, figures: RunFigures) -> None:
-        """An attempt ended: `run` as it is now, `figures` of this attempt alone."""
+    def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
+        """An attempt ended so: `run` as it is now; time and figures are of this attempt alone."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -49,11 +49,19 @@ class Overview:
         return asdict(self)
 
 
-async def overviews(catalog: Catalog, repositories: Repositories, manifests: Manifests, runs: Runs) -> list[Overview]:
-    """Every repository of the configuration and of the database, by name."""
-    configured = {target.name: target for target in catalog.configured()}
-    rows = {row.name: row for row in await repositories.list()}
-    latest, counts = await runs.latest(), await manifests.counts()
+async def overviews(
+    catalog: Catalog,
+    repositories: Repositories,
+    manifests: Manifests,
+    runs: Runs,
+    names: Collection[str] | None = None,
+) -> list[Overview]:
+    """Every repository of the configuration and of the database (of these names alone, where there are any), by name.
+    """
+    configured = {target.name: target for target in catalog.configured() if names is None or target.name in names}
+    rows = {row.name: row for row in await repositories.list(names)}
+    ids = None if names is None else [row.id for row in rows.values()]
+    latest, counts = await runs.latest(ids), await manifests.counts(ids)
     now = datetime.now(UTC)
     found = []
     for name in sorted(configured.keys() | rows.keys()):

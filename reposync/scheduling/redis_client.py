@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from redis import exceptions
 from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.connection import parse_url
+from redis.asyncio.connection import RedisSSLContext, SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -59,11 +59,19 @@ _CODE = re.compile(rf"\b({'|'.join(_CODES)})\b")
 class RedisClient:
     """Built by `open`; connects when it is first used, and again whenever it must. Tells `observer` of changes."""
 
-    def __init__(self, redis: Redis, where: str, name_check: NameCheck | None, observer: LockObserver) -> None:
+    def __init__(
+        self,
+        redis: Redis,
+        where: str,
+        observer: LockObserver,
+        name_check: NameCheck | None = None,
+        tls: RedisSSLContext | None = None,
+    ) -> None:
         self._redis = redis
         self._where = where
-        self._name_check = name_check
         self._observer = observer
+        self._name_check = name_check
+        self._tls = tls
         self._works: bool | None = None
         self._reason = ""
 
@@ -74,20 +82,24 @@ class RedisClient:
         pool = BlockingConnectionPool(**options)
         try:
             # Made to find out whether the options go together; it is not connected.
-            pool.connection_class(**pool.connection_kwargs)
+            connection = pool.connection_class(**pool.connection_kwargs)
         except (TypeError, ValueError, AttributeError, exceptions.RedisError):
             raise ConfigError("REDIS_URL has an option that Redis's client does not know or understand.") from None
+        tls = None
+        if isinstance(connection, SSLConnection):
+            tls = pool.connection_kwargs["context"] = connection.ssl_context
+            pool.connection_class = _TlsConnection
         path, host, port = options.get("path"), options.get("host", "localhost"), options.get("port", 6379)
         name_check = None if path or _is_address(host) else NameCheck(host, port)
         where = path or (f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        return cls(Redis.from_pool(pool), where, name_check, observer)
+        return cls(Redis.from_pool(pool), where, observer, name_check, tls)
 
     async def call(self, command: Callable[[Redis], Awaitable[T]], within: float = CALL_SECONDS) -> T:
         """The answer to `command`. Raises RedisUnavailable, after `within` seconds at the latest."""
         try:
             async with asyncio.timeout(within):
-                if self._name_check is not None and not self._works:
-                    await self._name_check.passes()
+                if not self._works:
+                    await self._prepare()
                 answer = await command(self._redis)
         except Exception as error:  # a server that talks rubbish makes the parser raise almost anything
             reason = f"Redis at {self._where} cannot be used: {_reason(error)}."
@@ -95,6 +107,13 @@ class RedisClient:
             raise RedisUnavailable(reason) from error
         self._note(works=True)
         return answer
+
+    async def _prepare(self) -> None:
+        """What connecting would do on the event loop, or in threads that others need."""
+        if self._name_check is not None:
+            await self._name_check.passes()
+        if self._tls is not None:
+            await asyncio.to_thread(self._tls.get)
 
     async def close(self) -> None:
         """Raises nothing."""
@@ -111,6 +130,15 @@ class RedisClient:
             self._observer.lock_available()
         else:
             self._observer.lock_unavailable(reason)
+
+
+class _TlsConnection(SSLConnection):
+    """All connections share one context. Each with its own would read the system's certificate authorities on the event
+    loop: eight that were made anew at once, after a cut, stopped it for half a second."""
+
+    def __init__(self, *, context: RedisSSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context = context
 
 
 class NameCheck:

@@ -75,18 +75,18 @@ class WorkerPool:
                 await self._sleep(POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
             await self._drain(self._config().shutdown_grace_seconds)
         finally:
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
+            # Also where the daemon ends by a defect: what runs here goes on elsewhere.
+            await self._hand_back()
 
     async def _fill(self) -> None:
         """Claim as long as there is room and work."""
         terms = self._terms()
         while not self._stopping and len(self._running) < self._config().concurrency:
+            asked = time.monotonic()
             run = await self._app.runs.claim(self._app.presence.name, terms.lease_seconds)
             if run is None:
                 return
-            execution = self._app.execution(run, terms)
+            execution = self._app.execution(run, terms, claimed_since=asked)
             task = asyncio.create_task(self._execute(execution), name=f"worker of {run.id}")
             self._running[task] = execution
             task.add_done_callback(self._done)
@@ -117,6 +117,8 @@ class WorkerPool:
         log.info("run started", trigger=run.trigger, full=run.full, waited_seconds=_waited(run))
         try:
             row = await self._app.repositories.by_id(run.repository_id)
+            if run.removal:
+                return await self._app.execute(execution, None, lambda _: None)
             target = self._app.catalog.of_row(row)
         except RepositoryNotFound as error:
             return await self._not_mine(run, error)
@@ -171,10 +173,15 @@ class WorkerPool:
         await asyncio.wait({waiting, hurry}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         hurry.cancel()
+
+    async def _hand_back(self) -> None:
         for execution in self._running.values():
             execution.interrupt(STOPPING)
         if self._running:
             await asyncio.wait(set(self._running), timeout=FAREWELL_SECONDS)
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     async def _expire_the_dead(self) -> None:
         """Runs of workers that were killed on this machine are free at once: nobody waits for their leases."""

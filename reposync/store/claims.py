@@ -31,6 +31,7 @@ def new_run(
     max_attempts: int = MAX_ATTEMPTS,
     full: bool = False,
     approved: bool = False,
+    removal: bool = False,
 ) -> dict[str, Any]:
     """The columns of a run that waits from `now` on."""
     return {
@@ -46,6 +47,7 @@ def new_run(
         "max_attempts": max_attempts,
         "full": full,
         "approved": approved,
+        "removal": removal,
     }
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, case, func, select, tuple_, union_all
+from sqlalchemy import Select, case, func, literal_column, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RunNotFound
@@ -14,7 +15,7 @@ from reposync.store.attempts import RunAttempt, attempts_of
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import Database
 from reposync.store.run import QueueFigures, Run, RunProblem, parse_cursor, run_record
-from reposync.store.status import ACTIVE, WAITING, RunStatus
+from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, status_is
 
 MAX_PAGE = 1_000
@@ -40,11 +41,23 @@ class RunHistory:
         status: RunStatus | Collection[RunStatus] | None = None,
         limit: int = 50,
         before: str | None = None,
+        *,
+        trigger: RunTrigger | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
     ) -> list[Run]:
-        """Newest first, at most 1,000. `repository`: its name now, or the last one of a removed one. `before` is the
-        `cursor` of the last run of the page before; runs that were queued since then do not shift the pages. Raises
-        UsageError for a cursor that is not one."""
+        """Newest first, at most 1,000. `repository`: its name now, or the last one of a removed one. `since` (from then
+        on) and `until` (before then) are about `queued_at`. `before` is the `cursor` of the last run of the page
+        before; runs that were queued since then do not shift the pages. Raises UsageError for a cursor that is not one.
+        """
         query = select(RUNS)
+        if trigger is not None:
+            # Written out: the plan of a prepared statement would be the same for the frequent and for the rare ones.
+            query = query.where(RUNS.c.trigger == literal_column(f"'{RunTrigger(trigger).value}'"))
+        if since is not None:
+            query = query.where(RUNS.c.queued_at >= since)
+        if until is not None:
+            query = query.where(RUNS.c.queued_at < until)
         if before is not None:
             query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*parse_cursor(before)))
         statuses = [status] if isinstance(status, RunStatus) else None if status is None else sorted(set(status))
@@ -73,11 +86,14 @@ class RunHistory:
         async with self._database.read() as connection:
             return [run_record(row) for row in await connection.execute(query)]
 
-    async def latest(self) -> dict[str, Run]:
-        """The newest run of each registered repository that has one, by its id."""
+    async def latest(self, identities: Collection[str] | None = None) -> dict[str, Run]:
+        """The newest run of each registered repository (of these alone, where they are named) that has one, by its
+        id."""
         newest = select(RUNS.c.id).where(RUNS.c.repository_id == REPOSITORIES.c.id)
         newest = newest.order_by(RUNS.c.queued_at.desc(), RUNS.c.id.desc()).limit(1).correlate(REPOSITORIES)
         query = select(RUNS).join(REPOSITORIES, RUNS.c.id == newest.scalar_subquery())
+        if identities is not None:
+            query = query.where(REPOSITORIES.c.id.in_(identities))
         async with self._database.read() as connection:
             return {row.repository_id: run_record(row) for row in await connection.execute(query)}
 
@@ -101,9 +117,13 @@ class RunHistory:
             since, moment = (await connection.execute(oldest)).one()
         return QueueFigures(counts, max(0.0, (moment - since).total_seconds()) if since is not None else 0.0)
 
-    async def problems(self, run_id: str, limit: int = 100, offset: int = 0) -> list[RunProblem]:
-        """By path."""
+    async def problems(
+        self, run_id: str, limit: int = 100, offset: int = 0, *, after: str | None = None
+    ) -> list[RunProblem]:
+        """By path. `after`: the path of the last one of the page before."""
         query = select(PROBLEMS.c.path, PROBLEMS.c.reason, PROBLEMS.c.detail).where(PROBLEMS.c.run_id == run_id)
+        if after is not None:
+            query = query.where(PROBLEMS.c.path > after)
         query = query.order_by(PROBLEMS.c.path).limit(max(0, min(limit, MAX_PAGE))).offset(max(0, offset))
         async with self._database.read() as connection:
             return [RunProblem(*row) for row in await connection.execute(query)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -113,14 +113,16 @@ class Manifests:
             await hold(connection, run)
             await connection.execute(delete(FILES).where(FILES.c.repository_id == repository_id))
 
-    async def counts(self) -> dict[str, ManifestCounts]:
-        """Of every repository that has rows, by id."""
+    async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
+        """Of every repository (of these alone, where they are named) that has rows, by id."""
         query = select(
             FILES.c.repository_id,
             func.count().filter(FILES.c.skip_reason.is_(None)),
             func.count(FILES.c.skip_reason),
             func.coalesce(func.sum(FILES.c.chunks), 0),
         ).group_by(FILES.c.repository_id)
+        if identities is not None:
+            query = query.where(FILES.c.repository_id.in_(identities))
         async with self._database.read() as connection:
             return {row[0]: ManifestCounts(*map(int, row[1:])) for row in await connection.execute(query)}
 

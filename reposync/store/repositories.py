@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -178,10 +178,12 @@ class Repositories:
             raise _not_found(shown)
         return _record(row)
 
-    async def list(self) -> list[Repository]:
-        """All of them, by name."""
+    async def list(self, names: Collection[str] | None = None) -> list[Repository]:
+        """All of them (of these names alone, where they are given), by name."""
+        which = [] if names is None else [REPOSITORIES.c.name.in_(map(storable, names))]
+        query = select(REPOSITORIES).where(*which).order_by(REPOSITORIES.c.name)
         async with self._database.read() as connection:
-            rows = await connection.execute(select(REPOSITORIES).order_by(REPOSITORIES.c.name))
+            rows = await connection.execute(query)
             return [_record(row) for row in rows]
 
     async def states(self) -> Sequence[RepositoryState]:
@@ -269,9 +271,8 @@ class Repositories:
         self, run: Attempt, identity: str, *, content_fingerprint: str | None, collection: str
     ) -> int:
         """A number for this attempt's writes to the index, higher than any before it. `collection`: where these go.
-        `content_fingerprint`: of the
-        settings under which every row of the manifest is going to be made; None where rows of other settings are among
-        them until the run is complete."""
+        `content_fingerprint`: of the settings under which every row of the manifest is going to be made; None where
+        rows of other settings are among them until the run is complete."""
         async with self._database.write() as connection:
             await _locked(connection, identity, identity)
             await hold(connection, run)

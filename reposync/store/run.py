@@ -34,7 +34,7 @@ class Run:
 
     (id, attempt, worker) is the fence of every write that a worker makes in the run's name. `started_at` and
     `duration_seconds` are of the latest attempt. `full`: index everything again. `approved`: a person allowed the mass
-    deletion. `progress` is whatever the executing worker last said.
+    deletion. `removal`: the repository goes, with its index. `progress` is whatever the executing worker last said.
     """
 
     id: str
@@ -55,6 +55,7 @@ class Run:
     lease_until: datetime | None
     full: bool
     approved: bool
+    removal: bool
     cancel_requested: bool
     progress: Mapping[str, Any] | None
     commit_before: str | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ from sqlalchemy import case, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RepositoryNotFound, RepoSyncError, UsageError
+from reposync.errors import RepositoryNotFound, RepoSyncError, RunStateConflict
 from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, note_figures
 from reposync.store.claims import (
     CLAIM_ORDER,
@@ -54,15 +55,18 @@ class Runs(RunHistory):
         *,
         full: bool = False,
         approved: bool = False,
+        removal: bool = False,
         priority: int | None = None,
         max_attempts: int = MAX_ATTEMPTS,
+        within: AsyncConnection | None = None,
     ) -> tuple[Run, bool]:
         """A run of the repository of that name, and whether it is a new one (for ticks see `Ticks`).
 
-        One that waits already is returned instead, and takes over what this call asks for besides: full, approved, the
-        better priority, and no further wait before it is tried again. Raises RepositoryNotFound.
+        One that waits already is returned instead, and takes over what this call asks for besides: full, approved,
+        removal (of the repository, in place of a sync), the better priority, and no further wait before it is tried
+        again. `within`: as a part of that transaction. Raises RepositoryNotFound.
         """
-        async with self._database.write() as connection:
+        async with self._database.write() if within is None else nullcontext(within) as connection:
             identity = await lock_repository(connection, repository)
             waiting = (
                 select(RUNS.c.id)
@@ -73,13 +77,8 @@ class Runs(RunHistory):
             )
             found = await connection.scalar(waiting)
             now = self._database.moment()
-            asked: dict[str, Any] = {
-                "priority": priority,
-                "max_attempts": max_attempts,
-                "full": full,
-                "approved": approved,
-            }
-            new = new_run(identity, repository, trigger, now, **asked)
+            asked = {"full": full, "approved": approved, "removal": removal}
+            new = new_run(identity, repository, trigger, now, priority=priority, max_attempts=max_attempts, **asked)
             await self._database.announce(connection, QUEUE)
             if found is None:
                 return run_record((await connection.execute(insert(RUNS).values(**new).returning(*RUNS.c))).one()), True
@@ -105,8 +104,8 @@ class Runs(RunHistory):
 
     async def approve(self, run_id: str, *, max_attempts: int = MAX_ATTEMPTS) -> Run:
         """A person allows what a blocked run stopped at: it waits again, with so many attempts more and before what the
-        clock asks for. Raises RunNotFound, UsageError where it is not blocked, RepositoryNotFound where the repository
-        was removed."""
+        clock asks for. Raises RunNotFound, RunStateConflict where it is not blocked, RepositoryNotFound where the
+        repository was removed."""
         return await self._again(
             run_id,
             {RunStatus.BLOCKED},
@@ -118,7 +117,8 @@ class Runs(RunHistory):
 
     async def retry(self, run_id: str, *, max_attempts: int = MAX_ATTEMPTS) -> Run:
         """A person sends a run that failed or was cancelled back into the queue, with so many attempts more and before
-        what the clock asks for. Raises RunNotFound, UsageError where it is in no such state, RepositoryNotFound."""
+        what the clock asks for. Raises RunNotFound, RunStateConflict where it is in no such state,
+        RepositoryNotFound."""
         return await self._again(
             run_id,
             {RunStatus.FAILED, RunStatus.CANCELLED},
@@ -145,7 +145,7 @@ class Runs(RunHistory):
             await lock_repository_by_id(connection, seen.repository_id, seen.repository)
             run = await self._locked(connection, seen.id)
             if run.status not in fitting:
-                raise UsageError(f"Run {run.id} is {run.status}, and {words}.", remedy=remedy.format(run=run))
+                raise RunStateConflict(f"Run {run.id} is {run.status}, and {words}.", remedy=remedy.format(run=run))
             again = {
                 "max_attempts": run.attempt + max_attempts,
                 "priority": min(run.priority, PRIORITIES[RunTrigger.COMMAND]),
@@ -200,6 +200,15 @@ class Runs(RunHistory):
         if row is None:
             raise lease_lost(run)
         return HeartbeatState(row.lease_until, row.cancel_requested)
+
+    async def tell_progress(self, run: Attempt, progress: Mapping[str, Any]) -> None:
+        """Tell those who follow the run how far it is; its lease stays as it is. No index has this column, so that
+        PostgreSQL updates the row in its page."""
+        query = update(RUNS).where(held_by(run)).values(progress=dict(progress))
+        async with self._database.write() as connection:
+            told = await connection.execute(query)
+        if not told.rowcount:
+            raise lease_lost(run)
 
     async def others_wait(self, run: Run) -> bool:
         """Whether a run of another repository could be executed now, if there were a place for it."""

@@ -9,7 +9,18 @@ from collections.abc import Collection
 from datetime import datetime
 from typing import Any, cast
 
-from sqlalchemy import BigInteger, Column, ColumnElement, FromClause, Index, MetaData, Table, literal_column, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    FromClause,
+    Index,
+    MetaData,
+    Table,
+    false,
+    literal_column,
+    text,
+)
 from sqlalchemy.orm import registry
 from sqlmodel import Field, SQLModel
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -86,6 +97,7 @@ class RunRow(_Base, table=True):
     lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
     full: bool = False
     approved: bool = False
+    removal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     cancel_requested: bool = False
     progress: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
     commit_before: str | None = Field(default=None, sa_type=SafeText)
@@ -117,6 +129,19 @@ class AttemptRow(_Base, table=True):
     chunks_reused: int = 0
     error_code: str | None = Field(default=None, sa_type=SafeText)
     error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
+class IdempotencyRow(_Base, table=True):
+    """What was answered to a request that came with an `Idempotency-Key`. No foreign key leads to the run: shortening
+    the history would have to look here for each."""
+
+    __tablename__ = "idempotency_keys"
+
+    key: str = Field(primary_key=True, sa_type=SafeText)
+    fingerprint: str = Field(sa_type=SafeText)
+    run_id: str = Field(sa_type=SafeText)
+    answer: str = Field(sa_type=SafeText)
+    created_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class GroupRow(_Base, table=True):
@@ -175,6 +200,7 @@ PROBLEMS = _table(ProblemRow)
 FILES = _table(FileRow)
 ATTEMPTS = _table(AttemptRow)
 GROUPS = _table(GroupRow)
+IDEMPOTENCY_KEYS = _table(IdempotencyRow)
 
 
 def status_is(*statuses: RunStatus, runs: FromClause = RUNS) -> ColumnElement[bool]:
@@ -214,8 +240,10 @@ Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
 _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 Index("ix_sync_runs_newest", *_NEWEST)
 Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST)
+Index("ix_sync_runs_trigger_newest", RUNS.c.trigger, *_NEWEST)
 Index("ix_sync_runs_active_newest", *_NEWEST, **_while(ACTIVE))
 # Only of those that are over: SQLite, which knows nothing of how many there are, would use it for the queue, and sort.
 _OVER = text("status NOT IN ('queued', 'retrying', 'running')")
 Index("ix_sync_runs_over_newest", RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
+Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)

@@ -10,8 +10,9 @@ from reposync.errors import LeaseLost
 class Lease:
     """Valid until a deadline on the monotonic clock. A process that was frozen past it finds out before it writes."""
 
-    def __init__(self, seconds: float) -> None:
-        self._deadline = time.monotonic() + seconds
+    def __init__(self, seconds: float, *, since: float | None = None) -> None:
+        """Valid for `seconds` from `since`, or from now (see `extend`)."""
+        self._deadline = (time.monotonic() if since is None else since) + seconds
         self._lost: str | None = None
 
     def extend(self, seconds: float, *, since: float) -> None:

@@ -190,7 +190,7 @@ class SyncRun:
             content_fingerprint=current if known else None,
             collection=self._repository.collection,
         )
-        return WriteScope(self._repository.id, self._repository.name, head.sha, epoch)
+        return WriteScope(self._repository.id, self._repository.name, head.sha, epoch, self._lease.check)
 
     async def _settle(self, scope: WriteScope) -> None:
         """Never call a run completed whose index is not what the manifest says. Points too many are removed; points

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,6 +31,10 @@ _VECTORS_A_PAGE = 128
 _MULTIVECTORS_A_PAGE = 32
 _IDS_A_PAGE = 4_000
 _SELECTED_A_REQUEST = 1_000
+
+
+def _unguarded() -> None:
+    """For requests that no lease stands behind."""
 
 
 class QdrantIndex:
@@ -115,22 +119,22 @@ class QdrantIndex:
                         _, sent = await asyncio.wait(sent)
                     elif len(sent) == _WRITES_AT_ONCE:
                         _, sent = await asyncio.wait(sent, return_when=asyncio.FIRST_COMPLETED)
-                    sent.add(tasks.create_task(self._store(request)))
+                    sent.add(tasks.create_task(self._store(scope, request)))
         except ExceptionGroup as errors:
             raise first_error(errors) from errors
 
-    async def _store(self, request: WriteRequest) -> None:
-        results = await self._write("store points", "/points/batch", request.body)
+    async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
+        results = await self._write("store points", "/points/batch", request.body, scope.check)
         if len(results) != request.operations:
             raise VectorIndexError(f"{self._patience.where} answered {len(results)} of {request.operations} writes.")
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths):
-            await self._delete(filters.points_of_paths(scope, page))
+            await self._delete(filters.points_of_paths(scope, page), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[str]) -> None:
         for page in _pages(ids):
-            await self._delete(filters.points_by_id(scope, page))
+            await self._delete(filters.points_by_id(scope, page), scope.check)
 
     async def remove_repository(self, repository_id: str) -> None:
         await self._delete(filters.points_of_repository(repository_id))
@@ -151,13 +155,14 @@ class QdrantIndex:
             for some in _pages(operations):
                 await self._write(what, "/points/batch", orjson.dumps({"operations": some}))
 
-    async def _delete(self, selected: Filter) -> None:
-        await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}))
+    async def _delete(self, selected: Filter, check: Callable[[], None] = _unguarded) -> None:
+        await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}), check)
 
-    async def _write(self, what: str, path: str, body: bytes) -> list[Any]:
+    async def _write(self, what: str, path: str, body: bytes, check: Callable[[], None] = _unguarded) -> list[Any]:
         """Raises IndexUnavailable where Qdrant took the write but did not say in time that it is done."""
 
         async def attempt() -> list[Any]:
+            check()
             answer = await self._send("POST", path, body, wait=True)
             results = answer if isinstance(answer, list) else [answer]
             for result in results:

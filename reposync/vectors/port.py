@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -45,12 +45,15 @@ class FileWrite:
 
 @dataclass(frozen=True, slots=True)
 class WriteScope:
-    """In whose name a run writes: `epoch` fences, deletes never touch points of a later one."""
+    """In whose name a run writes: `epoch` fences, deletes never touch points of a later one. `check` is called right
+    before each request that writes, a repeated one too, and raises where the run may not write any more: encoding,
+    waiting for a connection and trying again take time, in which a process may have been frozen past its lease."""
 
     repository_id: str
     repository: str
     commit: str
     epoch: int
+    check: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Oldest first. Named here too, so that finding the schema up to date costs one query and no import of Alembic."""
 
 HEAD = REVISIONS[-1]

@@ -1,5 +1,5 @@
-"""Whatever happens in whatever order: never two runs of a repository at once, never two queued, no tick twice, and every
-run that waits is executed in the end. SQLite and PostgreSQL against a model of a few lines."""
+"""Whatever happens in whatever order: never two runs of a repository at once, never two queued, no tick twice, and
+every run that waits is executed in the end. SQLite and PostgreSQL against a model of a few lines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sqlalchemy import text
 from reposync.errors import LeaseLost
 from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
-from reposync.store.status import FINAL, RunStatus, RunTrigger
+from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import Store
 
@@ -53,6 +53,7 @@ class Queue(RuleBasedStateMachine):
         self.attempts: dict[str, int] = {}
         self.workers = (f"worker-{number}" for number in itertools.count())
         self.clock = START
+        self.runs: list[Run] = []
 
     def do(self, what: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(what)
@@ -95,29 +96,21 @@ class Queue(RuleBasedStateMachine):
         run, created = self.do(self.store.runs.enqueue(name, trigger))
 
         assert created == (not before)
-        assert created or run.id in before
+        assert created or run.id in {each.id for each in before}
 
-    @rule(wanted=st.lists(names, min_size=1, unique=True), back=st.integers(0, 3), late=st.booleans())
-    def tick(self, wanted: list[str], back: int, late: bool) -> None:
+    @rule(name=names, back=st.integers(0, 3), late=st.booleans())
+    def tick(self, name: str, back: int, late: bool) -> None:
         self.clock += timedelta(minutes=1)
         moment = self.clock - back * timedelta(minutes=1)
-        expected = TickOutcome()
-        for name in wanted:
-            if moment <= self.ticks.get(name, START):
-                expected += TickOutcome(handled=1)
-                continue
-            self.ticks[name] = moment
-            expected += (
-                TickOutcome(joined=1)
-                if self._waiting(name)
-                else TickOutcome(missed=1)
-                if late
-                else TickOutcome(queued=1)
-            )
+        if name in self.ticks and moment <= self.ticks[name]:
+            expected = TickOutcome(handled=1)
+        elif self._waiting(name):
+            expected = TickOutcome(joined=1)
+        else:
+            expected = TickOutcome(missed=1) if late else TickOutcome(queued=1)
+        self.ticks[name] = max(moment, self.ticks.get(name, moment))
 
-        outcome = self.do(self.store.tick(moment, *wanted, grace_seconds=1.0 if late else 1e10))
-
-        assert outcome == expected
+        assert self.do(self.store.tick(moment, name, grace_seconds=1.0 if late else 1e10)) == expected
 
     # Executing -------------------------------------------------------------------------------------------------------
 
@@ -141,7 +134,8 @@ class Queue(RuleBasedStateMachine):
         run = self._one(data)
         self.do(self.store.runs.expire(run))
         self.stale.append(run)
-        hopeless = run.attempt >= (now := self.do(self.store.runs.get(run.id))).max_attempts or now.cancel_requested
+        seen = next(each for each in self.runs if each.id == run.id)
+        hopeless = run.attempt >= seen.max_attempts or seen.cancel_requested
 
         taken = self.do(self.store.runs.claim(next(self.workers), 60.0, run_id=run.id))
 
@@ -181,31 +175,31 @@ class Queue(RuleBasedStateMachine):
         run = data.draw(st.sampled_from(self.stale))
         for write in (
             self.store.runs.heartbeat(run, 60.0),
-            self.store.runs.finish(run, RunStatus.COMPLETED, RunFigures()),
+            self.store.runs.retry_later(run, 0.0, "SOURCE_UNAVAILABLE", "late"),
             self.store.runs.release(run),
         ):
             with pytest.raises(LeaseLost):
                 self.do(write)
 
-    # A person ----------------------------------------------------------------------------------------------------------
+    # A person --------------------------------------------------------------------------------------------------------
 
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
-        run = data.draw(st.sampled_from(self._runs()))
+        run = data.draw(st.sampled_from(self.runs))
         self.do(self.store.runs.request_cancel(run.id))
 
     @rule(data=st.data())
     def send_back(self, data: st.DataObject) -> None:
-        over = [run for run in self._runs() if run.is_final and run.status is not RunStatus.COMPLETED]
+        over = [run for run in self.runs if run.is_final and run.status is not RunStatus.COMPLETED]
         if over:
             run = data.draw(st.sampled_from(over))
             self.do((self.store.runs.approve if run.status == "blocked" else self.store.runs.retry)(run.id))
 
-    # What always holds -------------------------------------------------------------------------------------------------
+    # What always holds -----------------------------------------------------------------------------------------------
 
     @invariant()
     def promises_hold(self) -> None:
-        runs = self._runs()
+        runs = self.runs = self.do(self.store.runs.history(limit=1_000))
         running = [run for run in runs if run.status is RunStatus.RUNNING]
         assert {run.id: run.attempt for run in running} == {run.id: run.attempt for run in self.held.values()}
         assert len({run.repository for run in running}) == len(running)
@@ -218,15 +212,11 @@ class Queue(RuleBasedStateMachine):
         latest = {name: max(tick for other, tick in ticked if other == name) for name, _ in ticked}
         assert latest == self.ticks
 
-    def _runs(self) -> list[Run]:
-        return self.do(self.store.runs.history(limit=1_000))
-
-    def _waiting(self, name: str) -> set[str]:
-        return {run.id for run in self._runs() if run.repository == name and run.status in ("queued", "retrying")}
+    def _waiting(self, name: str) -> list[Run]:
+        return [run for run in self.runs if run.repository == name and run.status in WAITING]
 
     def _due(self, name: str) -> bool:
-        now = datetime.now(UTC) + timedelta(seconds=60)
-        return any(run.id in self._waiting(name) and run.not_before < now for run in self._runs())
+        return any(run.not_before < datetime.now(UTC) + timedelta(seconds=60) for run in self._waiting(name))
 
     def _one(self, data: st.DataObject) -> Run:
         return data.draw(st.sampled_from(list(self.held.values())))

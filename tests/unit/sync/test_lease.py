@@ -14,6 +14,12 @@ def test_a_lease_holds_until_its_deadline():
         Lease(0).check()
 
 
+def test_a_lease_runs_from_when_the_claim_was_asked_for():
+    Lease(60, since=time.monotonic() - 50).check()
+    with pytest.raises(LeaseLost, match="ran out"):
+        Lease(60, since=time.monotonic() - 61).check()
+
+
 def test_a_renewal_counts_from_when_it_was_asked_for_and_never_shortens():
     lease = Lease(0)
     lease.extend(60, since=time.monotonic() - 120)

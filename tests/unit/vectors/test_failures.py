@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reposync.errors import ConfigError, IndexUnavailable, IndexUnsupported, VectorIndexError
+from reposync.errors import ConfigError, IndexUnavailable, IndexUnsupported, LeaseLost, VectorIndexError
 from reposync.vectors.client import open_client
 from reposync.vectors.factory import open_index
 from reposync.vectors.failures import CollectionMissing, Patience
@@ -142,6 +142,27 @@ async def test_fewer_results_than_operations_are_no_success() -> None:
     index = index_on(qdrant)
     with pytest.raises(VectorIndexError, match="0 of 1 writes"):
         await index.replace_files(WriteScope("7", "r", "c", 1), [FileWrite("a.py", None, "b", [], True)])
+    await index.close()
+
+
+@pytest.mark.parametrize("sent", [0, 1, 2])
+async def test_every_write_asks_first_whether_it_still_may_a_repeated_one_too(sent: int) -> None:
+    allowed = iter(range(sent))
+
+    def check() -> None:
+        if next(allowed, None) is None:
+            raise LeaseLost("taken over")
+
+    qdrant = Qdrant(error(503, "busy"))
+    index = index_on(qdrant)
+    scope = WriteScope("7", "r", "c", 1, check)
+    with pytest.raises(LeaseLost):
+        await index.remove_files(scope, ["a.py"])
+    assert len(qdrant.requests) == sent
+    allowed = iter(range(sent))
+    with pytest.raises(LeaseLost):
+        await index.replace_files(scope, [FileWrite("a.py", None, "b", [], True)])
+    assert len(qdrant.requests) == 2 * sent
     await index.close()
 
 

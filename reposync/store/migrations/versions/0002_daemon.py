@@ -22,6 +22,8 @@ def upgrade() -> None:
     op.add_column("repositories", sa.Column("group_key", sa.Text))
     op.add_column("repositories", sa.Column("indexed_collection", sa.Text))
     op.create_index("ix_repositories_group_key", "repositories", ["group_key"])
+    # With a default for pods of the version before, which queue runs without it.
+    op.add_column("sync_runs", sa.Column("removal", sa.Boolean, nullable=False, server_default=sa.false()))
     op.create_table(
         "run_attempts",
         sa.Column("run_id", sa.Text, nullable=False),

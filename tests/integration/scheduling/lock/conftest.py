@@ -35,6 +35,7 @@ class Log:
 
     url: str
     database: Database
+    repository_ids: set[str] = field(default_factory=set)
 
     @property
     def runs(self) -> Runs:
@@ -59,6 +60,7 @@ class Log:
             Registration(name=name, location="/nowhere", source="path", origin="command", collection="code")
         )
         run, _ = await self.runs.enqueue(name, RunTrigger.COMMAND)
+        self.repository_ids.add(run.repository_id)
         return run
 
     async def taken_over(self, run: Run, worker: str = "pod-2:2:bbbbbb") -> Run:
@@ -125,10 +127,12 @@ async def log(tmp_path: Path, upgraded_sqlite_file: Path) -> AsyncIterator[Log]:
 
 
 @pytest.fixture
-def server(redis_url: str) -> Iterator[redis.Redis]:  # noqa: F811
-    """The shared server as an operator looks at it."""
+def server(redis_url: str, log: Log) -> Iterator[redis.Redis]:  # noqa: F811
+    """The shared server as an operator looks at it; what the test put into locks is removed."""
     with redis.Redis.from_url(redis_url, decode_responses=True) as client:
         yield client
+        if log.repository_ids:
+            client.delete(*(LOCK_PREFIX + identity for identity in log.repository_ids))
 
 
 @pytest.fixture

@@ -1,0 +1,102 @@
+"""Following rows that other processes write: any number of watchers, one query at a time for all of them.
+
+Nobody is told when a row changes (SQLite has no way to, and a NOTIFY a second and run would wake every pod for nobody),
+so that watchers look again and again. The first whose turn it is asks for all, the others take what it was answered.
+There is no task in the background: where nobody watches, nothing is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from typing import Generic, TypeVar
+
+from reposync.errors import RepoSyncError, StoreUnavailable
+
+T = TypeVar("T")
+
+LOOK_SECONDS = 0.5
+MAX_WATCHERS = 200
+_QUERY_SECONDS = 5.0
+
+Fetch = Callable[[Collection[str]], Awaitable[Mapping[str, T]]]
+"""Key -> row, for all keys at once; what is gone is left out. Raises StoreUnavailable."""
+
+
+class TooManyWatchers(RepoSyncError):
+    """As many as this pod serves are watching already."""
+
+    code = "TOO_MANY_WATCHERS"
+    status = 503
+    retryable = True
+
+
+class Following(Generic[T]):
+    """Of one kind of row. For one event loop."""
+
+    def __init__(
+        self, fetch: Fetch[T], *, look_seconds: float = LOOK_SECONDS, max_watchers: int = MAX_WATCHERS
+    ) -> None:
+        self.look_seconds = look_seconds
+        self._fetch = fetch
+        self._max_watchers = max_watchers
+        self._keys: Counter[str] = Counter()
+        self._one_at_a_time = asyncio.Lock()
+        self._asked: frozenset[str] = frozenset()
+        self._found: Mapping[str, T] = {}
+        self._failure: StoreUnavailable | None = None
+        self._looked_at = float("-inf")
+
+    @property
+    def watchers(self) -> int:
+        return self._keys.total()
+
+    @contextlib.contextmanager
+    def watching(self, key: str) -> Iterator[None]:
+        """For as long as somebody looks at `key`. Raises TooManyWatchers."""
+        if self.watchers >= self._max_watchers:
+            raise TooManyWatchers(
+                f"{self.watchers} are watching on this pod, and it serves no more at a time.",
+                remedy="Ask again in a moment, or ask for the present state in place of following it.",
+            )
+        self._keys[key] += 1
+        try:
+            yield
+        finally:
+            self._keys[key] -= 1
+            if not self._keys[key]:
+                del self._keys[key]
+
+    @property
+    def pause_seconds(self) -> float:
+        """Until the next look is due, which is the same moment for all watchers."""
+        due = self._looked_at + self.look_seconds - time.monotonic()
+        return min(max(due, 0.01), self.look_seconds)
+
+    async def look(self, key: str) -> T | None:
+        """The row as it is, or was no longer than `look_seconds` ago; None where it is gone. Only while `watching` it.
+
+        Raises StoreUnavailable; whoever waited for the same answer gets the same failure, and does not ask once more.
+        """
+        async with self._one_at_a_time:
+            # A hundredth of slack for clocks of event loops that wake a little early.
+            if key not in self._asked or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
+                await self._look_for_all()
+            if self._failure is not None:
+                raise StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
+            return self._found.get(key)
+
+    async def _look_for_all(self) -> None:
+        keys = frozenset(self._keys)
+        try:
+            async with asyncio.timeout(_QUERY_SECONDS):
+                self._found = await self._fetch(keys)
+            self._failure = None
+        except StoreUnavailable as error:
+            self._failure = error
+        except TimeoutError:
+            self._failure = StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.")
+        self._asked, self._looked_at = keys, time.monotonic()

