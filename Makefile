@@ -8,7 +8,7 @@ WORKERS ?= auto
 REPO ?=
 QUERY ?= stop a sync when the new listing would delete too many files
 
-.PHONY: demo test check format lock clean
+.PHONY: browser demo test check format lock clean
 
 # Made anew when the lock file changes. A half-made environment has no stamp and is made again.
 $(VENV)/.stamp: requirements-dev.lock pyproject.toml
@@ -25,8 +25,14 @@ demo: $(VENV)/.stamp
 	@$(BIN)/reposync history
 	@$(BIN)/reposync search "$(QUERY)" --limit 3
 
-test: $(VENV)/.stamp
+test: $(VENV)/.stamp browser
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
+
+# The pages are tested in a real one. Where it can be neither found nor installed, these tests say so and are skipped.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 || \
+		echo "no Chromium here, and none could be installed"
 
 check: $(VENV)/.stamp
 	@$(BIN)/ruff check .

@@ -143,6 +143,10 @@ class Blows:
     async def stall_database(self, places: Sequence[Place], seconds: float) -> None:
         await self._hinder(places, seconds, lambda to: to.stall(), lambda to: to.resume())
 
+    async def hold_answers_back(self, places: Sequence[Place], seconds: float) -> None:
+        """The database does what it is asked, and says so much later."""
+        await self._hinder(places, seconds, lambda to: to.stall("answers"), lambda to: to.resume())
+
     async def refuse_database(self, places: Sequence[Place], seconds: float) -> None:
         await self._hinder(places, seconds, lambda to: to.down(), lambda to: to.up())
 
@@ -221,6 +225,7 @@ class Blows:
             "Redis: restarted empty": lambda: self.restart_redis(dice.uniform(0, lease)),
             "PostgreSQL: connections cut": lambda: self.cut_database(some),
             "PostgreSQL: stalled": lambda: self.stall_database(some, short),
+            "PostgreSQL: answers held back": lambda: self.hold_answers_back(some, short),
             "PostgreSQL: unreachable": lambda: self.refuse_database(some, short),
             "PostgreSQL: backends terminated": lambda: self.terminate_backends(),
             "PostgreSQL: crash and recovery": lambda: self.crash_database(),
@@ -241,6 +246,7 @@ _WEIGHTS = {
     "Redis: restarted empty": 1.5,
     "PostgreSQL: connections cut": 2.0,
     "PostgreSQL: stalled": 2.0,
+    "PostgreSQL: answers held back": 2.0,
     "PostgreSQL: unreachable": 1.0,
     "PostgreSQL: backends terminated": 2.0,
     "PostgreSQL: crash and recovery": 1.0,

@@ -104,10 +104,10 @@ def intruding(
             continue
         if request.writes:
             found.writes.append(request)
-        elif not holders:
-            found.idle.append(request)
         elif any(0 <= request.arrived - moment <= waking_seconds for moment in thawed[request.process]):
             found.woken.append(request)
+        elif not holders:
+            found.idle.append(request)
         else:
             found.reads.append(request)
     return found

@@ -88,6 +88,9 @@ def _violations(verdict: Verdict) -> Iterable[str]:
         yield f"{recorded.records.same_tick} pairs of runs have one tick"
     if ticks.missed:
         yield f"{ticks.missed} ticks were noted as missed, though none was later than the grace"
+    for (what, code), count in recorded.records.failures.items():
+        if code == "INTERNAL_ERROR":
+            yield f"{count} ended by a defect ({what})"
     yield from recorded.inexact
     yield from recorded.complaints
     yield from recorded.logs.tracebacks
@@ -143,7 +146,11 @@ def table(verdict: Verdict) -> str:
         say("", "")
         say("baseline: RedisJobStore and SET NX", f"{verdict.baseline_executed} executed, pods {late} ms late")
         say("baseline: executed twice", verdict.baseline_twice)
-        say("baseline: ticks lost", f"{len(verdict.baseline.lost)} of {verdict.baseline.expected}")
+        say(
+            "baseline: ticks not executed",
+            f"{verdict.baseline.expected - verdict.baseline.own} of {verdict.baseline.expected}: "
+            f"{verdict.baseline.coalesced} covered by a later one (no pod could), {len(verdict.baseline.lost)} lost",
+        )
         say("baseline: pods that ended by themselves", ended)
     width = max(len(name) for name, _ in lines)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in lines)

@@ -42,7 +42,8 @@ class Repository:
 
 @dataclass(frozen=True)
 class Records:
-    """Everything at the end. `runs` counts by (trigger, status), `failures` by (status, error code)."""
+    """Everything at the end. `runs` counts by (trigger, status), `failures` by (what became of an attempt or
+    a run, error code)."""
 
     repositories: list[Repository]
     attempts: list[Attempt]
@@ -85,8 +86,10 @@ async def read(url: str, process_of: Callable[[str], str]) -> Records:
         )
         runs = await connection.fetch("SELECT trigger, status, count(*) FROM sync_runs GROUP BY 1, 2")
         failures = await connection.fetch(
-            "SELECT outcome, error_code, count(*) FROM run_attempts"
+            "SELECT outcome AS what, error_code, count(*) FROM run_attempts"
             " WHERE error_code IS NOT NULL OR outcome = 'lost' GROUP BY 1, 2"
+            " UNION ALL SELECT 'run ' || status, error_code, count(*) FROM sync_runs"
+            " WHERE status NOT IN ('completed', 'queued', 'running') GROUP BY 1, 2"
         )
         files = await connection.fetch(
             "SELECT r.name, coalesce(f.long_path, f.path) AS path, f.blob_sha, f.chunks"
@@ -123,6 +126,6 @@ async def read(url: str, process_of: Callable[[str], str]) -> Records:
         ],
         same_tick,
         Counter({(row["trigger"], row["status"]): row["count"] for row in runs}),
-        Counter({(row["outcome"], row["error_code"] or ""): row["count"] for row in failures}),
+        Counter({(row["what"], row["error_code"] or ""): row["count"] for row in failures}),
         manifest,
     )

@@ -26,12 +26,14 @@ _WRITES = re.compile(r"/points(/(batch|delete|payload|vectors)(/\w+)?)?$")
 
 
 class WatchedGitLab(GitLabServer):
-    """The GitLab test server, a little slow, which notes who asked for which project and when."""
+    """The GitLab test server, a little slow, which notes who asked for which project and when. The process named in
+    `holding` waits for its answers as long as it is named there."""
 
     def __init__(self, *, seed: int, slowest_seconds: float) -> None:
         super().__init__()
         self.seen: list[Request] = []
         self.refused: list[str] = []
+        self.holding: str | None = None
         self._random = random.Random(seed)
         self._slowest_seconds = slowest_seconds
 
@@ -43,7 +45,11 @@ class WatchedGitLab(GitLabServer):
         async def watched(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http":
                 path = scope["raw_path"].decode("latin-1")
-                self.seen.append(Request(_asker(scope), self._project(path), time.time(), False, path))
+                asker = _asker(scope)
+                if project := self._project(path):
+                    self.seen.append(Request(asker, project, time.time(), False, path))
+                while asker == self.holding:
+                    await asyncio.sleep(0.01)
                 await asyncio.sleep(self._random.uniform(0, self._slowest_seconds))
 
             async def passed(message: Any) -> None:
@@ -56,14 +62,16 @@ class WatchedGitLab(GitLabServer):
 
         return watched
 
-    def _project(self, path: str) -> str:
+    def _project(self, path: str) -> str | None:
         """The path of the project (its name in the registry, here), however the request names it."""
         if found := _REST_PROJECT.match(path):
             name = unquote(found[1])
             if name.isdigit() and (project := self.project_by_id(int(name))):
                 name = project.path
-        else:
+        elif ".git/" in path:
             name = unquote(path).partition(".git/")[0].strip("/")
+        else:
+            return None
         return name.rpartition("/")[2]
 
 

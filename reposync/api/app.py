@@ -4,14 +4,37 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
+from reposync.api.access import guard
+from reposync.api.bounds import Bounded
 from reposync.api.envelope import ErrorAnswer
 from reposync.api.errors import add_error_handlers
 from reposync.api.parts import ApiParts
 from reposync.api.probes import probe_routes
+from reposync.api.request_ids import RequestIds
+from reposync.api.routes.events import event_routes
+from reposync.api.routes.locks import lock_routes
+from reposync.api.routes.repositories import repository_routes
+from reposync.api.routes.runs import run_routes
+from reposync.api.routes.search import search_routes
+from reposync.api.routes.session import session_routes
+from reposync.api.routes.wait import wait_routes
+from reposync.api.routes.webhooks import webhook_routes
+from reposync.api.web.actions import action_routes
+from reposync.api.web.pages import page_routes, static_files
 
 __all__ = ["ApiParts", "create_app"]
 
-ROUTES = (probe_routes,)
+ROUTES = (
+    probe_routes,
+    session_routes,
+    repository_routes,
+    run_routes,
+    wait_routes,
+    event_routes,
+    search_routes,
+    lock_routes,
+    webhook_routes,
+)
 
 
 def create_app(parts: ApiParts) -> FastAPI:
@@ -28,7 +51,15 @@ def create_app(parts: ApiParts) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
         responses={500: {"model": ErrorAnswer, "description": "Not foreseen; the log has it under the incident's id"}},
     )
+    # Inside what answers for errors: a body that is read when the server ends still gets its answer.
+    app.add_middleware(Bounded)
     add_error_handlers(app)
     for routes in ROUTES:
         app.include_router(routes(parts))
+    for routes in (page_routes, action_routes):
+        app.include_router(routes(parts))
+    app.mount("/static", static_files(), name="static")
+    # Last: what is added last goes around everything before it.
+    guard(app, parts.access)
+    app.add_middleware(RequestIds)
     return app

@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from typing import Literal
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, HTTPException, Response
 from pydantic import BaseModel
 
 from reposync.api.parts import ApiParts
@@ -73,11 +73,14 @@ def probe_routes(parts: ApiParts) -> APIRouter:
 
     @routes.get(
         "/metrics",
+        dependencies=[parts.access.reads_metrics()],
         summary="Prometheus metrics",
         response_class=Response,
         responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
     )
     async def metrics() -> Response:
+        if parts.access.config.metrics == "off":
+            raise HTTPException(404)
         await figures.refresh()
         body = bytearray()
         # Thousands of repositories take tens of milliseconds. Not in a thread: syncs may keep all of them busy.

@@ -10,6 +10,7 @@ import click
 
 from reposync.cli.output import ago, duration, json_option, print_json, run_json, visible
 from reposync.cli.startup import run_async
+from reposync.cli.watch import watch
 
 if TYPE_CHECKING:
     from reposync.store.runs import Run, RunAttempt, RunProblem
@@ -20,7 +21,10 @@ LATE = 5.0
 
 @click.group()
 def runs() -> None:
-    """One run: show it with its problems, cancel, retry or approve it."""
+    """One run: show it with its problems, watch it, cancel, retry or approve it."""
+
+
+runs.add_command(watch)
 
 
 @runs.command()

@@ -24,13 +24,23 @@ log = logging.getLogger(__name__)
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
+def _root_path(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    from reposync.config.http import root_path
+
+    try:
+        return root_path(value) if value is not None else None
+    except ValueError as error:
+        raise click.BadParameter(f"it {error}.") from error
+
+
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one.")
+@click.option("--root-path", callback=_root_path, metavar="PATH", help="Path under which a proxy shows it: /reposync.")
 @click.option("--no-workers", is_flag=True, help="Execute no runs here: schedule them, and answer over HTTP.")
 @click.option("--no-scheduler", is_flag=True, help="Queue nothing by the clock here.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO", show_default=True)
-def serve(host: str, port: int, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
+def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
     """Keep every registered repository in sync on its schedule, until SIGTERM or Ctrl-C.
 
     Then runs under way get some time to end (`daemon.shutdown_grace_seconds`), what is left is handed back for other
@@ -44,10 +54,12 @@ def serve(host: str, port: int, no_workers: bool, no_scheduler: bool, log_level:
     secrets, settings = Secrets(told.secrets()), told.settings
     configure_logging(settings.log_format, pod=settings.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
-    asyncio.run(_serve(told, Duties(not no_workers, not no_scheduler), host, port, secrets))
+    asyncio.run(_serve(told, Duties(not no_workers, not no_scheduler), host, port, root_path, secrets))
 
 
-async def _serve(told: Configuration, duties: Duties, host: str, port: int, secrets: Secrets) -> None:
+async def _serve(
+    told: Configuration, duties: Duties, host: str, port: int, root_path: str | None, secrets: Secrets
+) -> None:
     from reposync import __version__
     from reposync.api.access import Access
     from reposync.api.app import ApiParts, create_app
@@ -59,6 +71,10 @@ async def _serve(told: Configuration, duties: Duties, host: str, port: int, secr
     from reposync.telemetry.metrics import Metrics
 
     check_exposure(host, has_tokens=bool(told.settings.api_tokens))
+    http = told.registry.http
+    if root_path is not None:
+        http = http.model_copy(update={"root_path": root_path})
+    access = Access(told.settings.api_tokens, http)
     triggers = [each.value for each in RunTrigger]
     metrics = Metrics(version=__version__, run_statuses=[each.value for each in RunStatus], run_triggers=triggers)
     health = Health()
@@ -70,11 +86,13 @@ async def _serve(told: Configuration, duties: Duties, host: str, port: int, secr
         refresh=daemon.refresh_metrics,
         version=__version__,
         application=daemon.application,
-        access=Access([token.get_secret_value() for token in told.settings.api_tokens]),
+        access=access,
     )
     try:
         async with serve_http(create_app(parts), host, port) as address:
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
+            if not access.has_tokens:
+                log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine may do everything over HTTP")
             await daemon.run()
     except ExceptionGroup as errors:
         raise first_error(errors) from errors

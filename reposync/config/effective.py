@@ -35,7 +35,6 @@ def effective(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
         "qdrant": _masked(registry.qdrant.model_dump()),
         "daemon": registry.daemon.model_dump(),
         "http": _masked(registry.http.model_dump()),
-        "http": registry.http.model_dump(),
     }
 
 

@@ -1,4 +1,4 @@
-"""How `reposync serve` is reached over HTTP: behind which proxies, under which path and names."""
+"""How `reposync serve` is reached over HTTP, and what it lets people do there."""
 
 from __future__ import annotations
 
@@ -51,8 +51,13 @@ HostName = Annotated[str, _TEXT, AfterValidator(_host), _NAME]
 
 
 class HttpConfig(Section):
-    """A change takes effect when the daemon starts again."""
+    """`allow_local_sources` takes effect without a restart, everything else when the daemon starts again."""
 
+    allow_local_sources: fields.Flag = Field(
+        False,
+        description="Whether folders of this machine, and addresses that are not of the public internet, may be "
+        "registered over HTTP.",
+    )
     root_path: RootPath = Field(
         "", description="The path under which a proxy shows it, such as /reposync, taken off by the proxy or not."
     )
@@ -60,8 +65,7 @@ class HttpConfig(Section):
         (), description="Addresses and networks whose X-Forwarded-For, -Proto and -Host are believed."
     )
     allowed_hosts: Listing[HostName] = Field(
-        (),
-        description="Names under which it may be asked; where there are none, any with a token and loopback without.",
+        (), description="Names it may be asked under; where none are given: any with a token, loopback without."
     )
     secure_cookies: Maybe[fields.Flag] = Field(
         None, description="Whether the login's cookie is sent over https alone; null: where the login came over https."

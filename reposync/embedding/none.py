@@ -21,5 +21,8 @@ class NoEmbedder:
     async def embed_query(self, text: str) -> Matrix:
         return np.empty((0, 0), np.float32)
 
+    async def ping(self) -> None:
+        return None
+
     async def close(self) -> None:
         return None

@@ -12,6 +12,7 @@ from reposync.embedding.dialect import (
     Get,
     Nonsense,
     ServedModel,
+    beside,
     endpoint,
     float_rows,
     parse_json,
@@ -26,6 +27,7 @@ class OllamaDialect:
 
     def __init__(self, config: EmbedderConfig) -> None:
         self.endpoint = endpoint(required_url("ollama", config.url), "/api/embed")
+        self.about = beside(self.endpoint, "/api/embed", "/api/version")
         self._model = required_model("ollama", config.model)
 
     async def describe(self, get: Get) -> ServedModel:

@@ -15,6 +15,7 @@ from reposync.embedding.dialect import (
     Get,
     Nonsense,
     ServedModel,
+    beside,
     endpoint,
     float_rows,
     parse_json,
@@ -29,6 +30,7 @@ class OpenAIDialect:
 
     def __init__(self, config: EmbedderConfig) -> None:
         self.endpoint = endpoint(required_url("openai", config.url), "/embeddings", default_prefix="/v1")
+        self.about = beside(self.endpoint, "/embeddings", "/models")
         self._model = required_model("openai", config.model)
         # base64 is a quarter of the bytes of decimal figures and a tenth of the time to read them
         self._options: dict[str, Any] = {"encoding_format": "base64"}

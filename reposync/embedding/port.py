@@ -54,4 +54,9 @@ class Embedder(Protocol):
         """The query's matrix, one row."""
         ...
 
+    async def ping(self) -> None:
+        """Whether it could embed now, as far as that can be told without embedding anything: servers take money for
+        that. Never repeated. Raises EmbeddingUnavailable or EmbeddingError."""
+        ...
+
     async def close(self) -> None: ...

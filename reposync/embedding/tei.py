@@ -12,6 +12,7 @@ from reposync.embedding.dialect import (
     Get,
     Nonsense,
     ServedModel,
+    beside,
     endpoint,
     float_rows,
     parse_json,
@@ -26,11 +27,13 @@ class TeiDialect:
 
     def __init__(self, config: EmbedderConfig) -> None:
         self.endpoint = endpoint(required_url("tei", config.url), "/embed")
+        # Not /health, which has the model embed something.
+        self.about = beside(self.endpoint, "/embed", "/info")
         self._expected_model = config.model
 
     async def describe(self, get: Get) -> ServedModel:
         """The server knows its one model best: a configured name that differs is a mistake in the configuration."""
-        document = parse_json(await get(endpoint(self.endpoint.removesuffix("/embed"), "/info")))
+        document = parse_json(await get(self.about))
         model = document.get("model_id") if isinstance(document, dict) else None
         if not isinstance(document, dict) or not isinstance(model, str) or not model:
             raise Nonsense('no "model_id"')

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ import structlog
 
 from reposync.config.configuration import Configuration
 from reposync.config.daemon import DaemonConfig
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.errors import StoreUnavailable
 from reposync.scheduling.application import Application, import_parts, open_application
+from reposync.scheduling.checks import HealthChecks
 from reposync.scheduling.cron import CronScheduler
 from reposync.scheduling.groups import Discovery
 from reposync.scheduling.observer import Observer
@@ -26,15 +26,13 @@ from reposync.store.news import News
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
-from reposync.telemetry.health import Health, HealthStatus
+from reposync.telemetry.health import Health
 from reposync.telemetry.lag import watch_loop
 from reposync.telemetry.metrics import Metrics, QueueFigures
 from reposync.telemetry.redaction import Secrets
 
 log = structlog.get_logger(__name__)
 
-CHECK_SECONDS = 5.0
-CHECK_TIMEOUT_SECONDS = 4.0
 # How often each pod asks whether a group is due.
 DISCOVERY_SECONDS = 5.0
 _PURGE_SECONDS = 3600.0
@@ -170,7 +168,7 @@ class Daemon:
         async with self._background(self._stop) as start:
             start(news.listen(), "news")
             start(watcher.run(), "registry")
-            start(self._check_forever(app), "health")
+            start(HealthChecks(app, self._health, self._secrets).run(), "health")
             start(watch_loop(self._metrics), "lag")
             start(self._purge_forever(app), "retention")
             if self._duties.scheduler:
@@ -230,27 +228,6 @@ class Daemon:
         while True:
             await discovery.run_due(app.configuration.registry)
             await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
-
-    async def _check_forever(self, app: Application) -> None:
-        ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
-        while True:
-            await self._check("database", "down", app.database.ping)
-            if ping is not None:
-                await self._check("redis", "degraded", ping)
-            await asyncio.sleep(CHECK_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
-
-    async def _check(self, component: str, worst: HealthStatus, ping: Callable[[], Awaitable[object]]) -> None:
-        began = time.monotonic()
-        valid = 4 * (CHECK_SECONDS + CHECK_TIMEOUT_SECONDS)
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
-                await ping()
-        except TimeoutError:
-            self._health.report(component, worst, f"No answer within {CHECK_TIMEOUT_SECONDS:g} s.", valid_seconds=valid)
-        except RepoSyncError as error:
-            self._health.report(component, worst, str(error), valid_seconds=valid)
-        else:
-            self._health.report(component, "ok", latency_seconds=time.monotonic() - began, valid_seconds=valid)
 
     async def _purge_forever(self, app: Application) -> None:
         """At the start, and once an hour."""

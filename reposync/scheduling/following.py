@@ -2,7 +2,7 @@
 
 Nobody is told when a row changes (SQLite has no way to, and a NOTIFY a second and run would wake every pod for nobody),
 so that watchers look again and again. The first whose turn it is asks for all, the others take what it was answered.
-There is no task in the background: where nobody watches, nothing is asked.
+Where nobody watches, nothing is asked.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Following(Generic[T]):
         self._fetch = fetch
         self._max_watchers = max_watchers
         self._keys: Counter[str] = Counter()
-        self._one_at_a_time = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
         self._asked: frozenset[str] = frozenset()
         self._found: Mapping[str, T] = {}
         self._failure: StoreUnavailable | None = None
@@ -81,22 +81,37 @@ class Following(Generic[T]):
 
         Raises StoreUnavailable; whoever waited for the same answer gets the same failure, and does not ask once more.
         """
-        async with self._one_at_a_time:
-            # A hundredth of slack for clocks of event loops that wake a little early.
-            if key not in self._asked or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
-                await self._look_for_all()
-            if self._failure is not None:
-                raise StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
-            return self._found.get(key)
+        # A hundredth of slack for clocks of event loops that wake a little early.
+        if key not in self._asked or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
+            await self._round()
+            if key not in self._asked:
+                await self._round()  # the first one had begun before this key was watched
+        if self._failure is not None:
+            raise StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
+        return self._found.get(key)
 
-    async def _look_for_all(self) -> None:
-        keys = frozenset(self._keys)
+    async def settle(self) -> None:
+        """Until no query is under way. For who watched, before the database is closed."""
+        if self._asking is not None:
+            await asyncio.wait({self._asking})
+
+    async def _round(self) -> None:
+        # A task of its own: it is everybody's, and watchers leave in the middle of it. A query that is cancelled costs
+        # its connection, and SQLite's driver, cancelled twice as responses are, never gives it back.
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask(frozenset(self._keys)), name="rows that are watched")
+        asking = self._asking
+        done, _ = await asyncio.wait({asking}, timeout=_QUERY_SECONDS)
+        if not done:
+            raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.")
+        asking.result()
+
+    async def _ask(self, keys: frozenset[str]) -> None:
         try:
-            async with asyncio.timeout(_QUERY_SECONDS):
-                self._found = await self._fetch(keys)
+            self._found = await self._fetch(keys)
             self._failure = None
         except StoreUnavailable as error:
             self._failure = error
-        except TimeoutError:
-            self._failure = StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.")
-        self._asked, self._looked_at = keys, time.monotonic()
+        finally:
+            self._asked, self._looked_at = keys, time.monotonic()
+            self._asking = None

@@ -117,8 +117,8 @@ def _shrank(view: GroupView, listed: int, lost: Sequence[str]) -> str | None:
         return None
     return (
         f"GitLab lists {listed} projects of group {view.group.group}, and lacks {len(lost)} of the {active} that are "
-        f"registered ({_some(lost)}): nothing was paused. Check that the token still sees them all; if they are gone, "
-        "pause or remove them (`reposync repos pause NAME`, `reposync repos remove NAME`)."
+        f"registered ({_some(lost)}): nothing was paused. Check that the token still sees them all; pause those that "
+        "are gone (`reposync repos pause NAME`)."
     )
 
 

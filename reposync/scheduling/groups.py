@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import uuid
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
-
-import structlog
 
 from reposync.config.registry import Group, Registry
 from reposync.config.schedule import Schedule
@@ -23,7 +22,8 @@ from reposync.store.followed import FollowedRepositories, RegistrationsChanged
 from reposync.store.groups import Groups
 from reposync.vectors.port import Index
 
-log = structlog.get_logger(__name__)
+# Not structlog: unconfigured, as in a command, it writes to standard output.
+log = logging.getLogger(__name__)
 
 # A listing takes a second a thousand projects; with a rate limit on every page it takes minutes.
 LEASE_SECONDS = 300.0
@@ -75,15 +75,15 @@ class Discovery:
         done = 0
         try:
             while groups and (key := await self._groups.claim_due(self._worker, LEASE_SECONDS, among=groups)):
-                await self._claimed(registry, groups[key], key)
+                _tell(key, await self._claimed(registry, groups[key], key))
                 done += 1
         except StoreUnavailable as error:
-            log.warning("groups cannot be looked through", reason=str(error))
+            log.warning("groups cannot be looked through", extra={"reason": str(error)})
         return done
 
     async def discover(self, registry: Registry, group: Group, *, approved: bool = False) -> DiscoveryReport:
-        """Look through this group now, whether it is due or not and whoever else is at it: a person is waiting.
-        `approved`: she says that the listing is right, however much it lacks.
+        """Look through this group now, whether it is due or not and whoever else is at it: a person is waiting, and
+        the log is told nothing. `approved`: she says that the listing is right, however much it lacks.
 
         Raises what a source raises (then nothing has changed), StoreUnavailable, VectorIndexError (names that changed
         are in the registry then, and in the index after the next time), and LeaseLost where another person waits too.
@@ -107,7 +107,6 @@ class Discovery:
                 await asyncio.wait_for(self._groups.release(key, self._worker), FAREWELL_SECONDS)
             raise
         except LeaseLost as error:
-            log.info("another worker looks through the group", group=key)
             return error
         except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
             known = _known(error, key)
@@ -121,7 +120,6 @@ class Discovery:
             )
             return known
         self._on_result("failed" if report.problem else "ok")
-        _tell(report)
         await self._groups.record(
             key,
             self._worker,
@@ -170,32 +168,41 @@ def _due(schedule: Schedule, now: datetime, within_seconds: float | None) -> dat
 def _known(error: Exception, key: str) -> RepoSyncError:
     """As a person may read it; a defect under an id that the log has too."""
     if isinstance(error, RepoSyncError):
-        log.warning("group could not be looked through", group=key, code=error.code, reason=str(error))
         return error
     incident = uuid.uuid4().hex[:12]
-    log.error("a defect ended the look at a group", group=key, incident=incident, exc_info=error)
+    log.error("a defect ended the look at a group", extra={"group": key, "incident": incident}, exc_info=error)
     return RepoSyncError(f"{type(error).__name__}; the log has the details under {incident}.")
 
 
-def _tell(report: DiscoveryReport) -> None:
-    for name in report.added:
-        log.debug("repository registered", group=report.group, repository=name)
-    for former, name in report.renamed:
-        log.info("repository renamed", group=report.group, repository=name, former=former)
-    for name, reason in report.paused:
-        log.warning("repository paused", group=report.group, repository=name, reason=reason)
-    for name in report.resumed:
-        log.info("repository resumed", group=report.group, repository=name)
-    log.info(
-        "group looked through",
-        group=report.group,
-        listed=report.listed,
-        projects=report.projects,
-        added=len(report.added),
-        renamed=len(report.renamed),
-        paused=len(report.paused),
-        resumed=len(report.resumed),
-        skipped={reason: len(paths) for reason, paths in report.skipped.items()},
-    )
-    if report.problem:
-        log.warning("a group needs a person", group=report.group, code=report.problem_code, reason=report.problem)
+def _tell(key: str, ended: DiscoveryReport | RepoSyncError) -> None:
+    """The log, where nobody waits for the report."""
+
+    def say(level: int, event: str, **fields: object) -> None:
+        log.log(level, event, extra={"group": key, **fields})
+
+    if isinstance(ended, LeaseLost):
+        say(logging.INFO, "another worker looks through the group")
+        return
+    if isinstance(ended, RepoSyncError):
+        say(logging.WARNING, "group could not be looked through", code=ended.code, reason=str(ended))
+        return
+    for name in ended.added:
+        say(logging.DEBUG, "repository registered", repository=name)
+    for former, name in ended.renamed:
+        say(logging.INFO, "repository renamed", repository=name, former=former)
+    for name, reason in ended.paused:
+        say(logging.WARNING, "repository paused", repository=name, reason=reason)
+    for name in ended.resumed:
+        say(logging.INFO, "repository resumed", repository=name)
+    figures: dict[str, object] = {
+        "listed": ended.listed,
+        "projects": ended.projects,
+        "added": len(ended.added),
+        "renamed": len(ended.renamed),
+        "paused": len(ended.paused),
+        "resumed": len(ended.resumed),
+        "skipped": {reason: len(paths) for reason, paths in ended.skipped.items()},
+    }
+    say(logging.INFO, "group looked through", **figures)
+    if ended.problem:
+        say(logging.WARNING, "a group needs a person", code=ended.problem_code, reason=ended.problem)

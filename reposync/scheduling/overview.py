@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -56,8 +56,7 @@ async def overviews(
     runs: Runs,
     names: Collection[str] | None = None,
 ) -> list[Overview]:
-    """Every repository of the configuration and of the database (of these names alone, where there are any), by name.
-    """
+    """Every repository of the configuration and of the database, by name; of these alone, where names are given."""
     configured = {target.name: target for target in catalog.configured() if names is None or target.name in names}
     rows = {row.name: row for row in await repositories.list(names)}
     ids = None if names is None else [row.id for row in rows.values()]
@@ -79,8 +78,13 @@ def named(overviews: Sequence[Overview], name: str) -> Overview:
     for each in overviews:
         if each.name == name:
             return each
-    near = difflib.get_close_matches(name, [each.name for each in overviews], n=1)
-    raise RepositoryNotFound(
+    raise no_such_repository(name, [each.name for each in overviews])
+
+
+def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
+    """Names the nearest of those that there are."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return RepositoryNotFound(
         f"No repository {name!r} is registered.",
         remedy=f"Did you mean {near[0]!r}?" if near else "`reposync repos list` names those that are.",
     )

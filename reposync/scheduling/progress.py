@@ -13,6 +13,7 @@ from reposync.sync.progress import RunProgress
 
 # One small update a second and run. The heartbeat alone, every 5 s, looks like a run that hangs.
 TELL_SECONDS = 1.0
+_FAREWELL_SECONDS = 1.0
 
 Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -30,12 +31,25 @@ async def keep_telling(progress: RunProgress, tell: Tell, *, seconds: float = TE
         if now == told:
             continue
         try:
-            await tell(progress.as_json())
+            await _whole(tell(progress.as_json()))
         except StoreUnavailable:
             continue
         except LeaseLost:
             return
         told = now
+
+
+async def _whole(telling: Awaitable[None]) -> None:
+    """Not broken off in the middle, which every run's end would do: that costs the database's connection."""
+    task = asyncio.ensure_future(telling)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait({task}, timeout=_FAREWELL_SECONDS)
+        if not done:
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        raise
 
 
 def shown_progress(run: Run) -> Mapping[str, Any] | None:

@@ -30,9 +30,9 @@ from reposync.telemetry.visible import visible
 
 T = TypeVar("T")
 
-SOCKET_SECONDS = 1.0
-# A call may have to connect, to greet and to check an idle connection first, each of which has a second.
-CALL_SECONDS = 2.0
+CONNECT_SECONDS = 1.0
+# A call may have to connect and to greet first, or to check an idle connection.
+CALL_SECONDS = 1.5
 CLOSE_SECONDS = 1.0
 MAX_CONNECTIONS = 8
 # A connection that was idle for longer is asked whether it is alive: firewalls forget them without a word.
@@ -149,7 +149,11 @@ class NameCheck:
     """
 
     def __init__(
-        self, host: str, port: int, lookup: Callable[..., object] = socket.getaddrinfo, patience: float = SOCKET_SECONDS
+        self,
+        host: str,
+        port: int,
+        lookup: Callable[..., object] = socket.getaddrinfo,
+        patience: float = CONNECT_SECONDS,
     ) -> None:
         self._host, self._port = host, port
         self._lookup = lookup
@@ -199,9 +203,11 @@ def _options(url: str) -> dict[str, Any]:
         "health_check_interval": HEALTH_CHECK_SECONDS,
         "client_name": f"reposync:{os.getpid()}",
         **options,
-        "timeout": SOCKET_SECONDS,
-        "socket_timeout": SOCKET_SECONDS,
-        "socket_connect_timeout": SOCKET_SECONDS,
+        "timeout": CONNECT_SECONDS,
+        "socket_connect_timeout": CONNECT_SECONDS,
+        # Each call as a whole has its limit. With one here the client sends through asyncio.wait_for, which before
+        # Python 3.12 forgets a cancellation that comes as it ends: the watchdog of a sync that is over would go on.
+        "socket_timeout": None,
         "retry": Retry(NoBackoff(), 0),
         # Understood by every server since 1.2, and without the extra greetings of version 3.
         "protocol": 2,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reposync.config.loading import checked_repository
-from reposync.errors import RepositoryExists, RepositoryReadOnly, UsageError
+from reposync.errors import RepositoryExists, RepositoryInactive, RepositoryNotFound, RepositoryReadOnly, UsageError
 from reposync.scheduling.application import FOLLOW_SECONDS, Application
 from reposync.scheduling.catalog import COMMAND, Target
 from reposync.scheduling.execution import Terms
@@ -71,6 +71,19 @@ async def request_removal(app: Application, name: str, trigger: RunTrigger) -> R
     row = await app.repositories.get(name)
     _refuse_what_comes_back(app, row)
     return await ask_for_removal(app, row, trigger)
+
+
+async def syncable(app: Application, name: str) -> Repository:
+    """The repository of that name, if a run of it makes sense; one of the registry file that no daemon has seen yet
+    gets its row. Raises RepositoryNotFound, RepositoryInactive."""
+    try:
+        row = await app.repositories.get(name)
+    except RepositoryNotFound:
+        await _registered(app, name)
+        row = await app.repositories.get(name)
+    if not row.is_active and row.paused_reason is None:
+        raise RepositoryInactive(f"{name!r} has left the registry file.", remedy="Add it there again to sync it.")
+    return row
 
 
 async def pause_repository(app: Application, name: str, reason: str) -> Repository:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
+import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -45,8 +46,10 @@ _WRITES = "reposync_writes"
 class Database:
     """One per process and event loop; give it back with `close`. Every method raises StoreUnavailable."""
 
-    def __init__(self, engine: AsyncEngine, where: str) -> None:
+    def __init__(self, engine: AsyncEngine, where: str, lock_seconds: float = LOCK_SECONDS) -> None:
         self._engine = engine
+        self._lock_seconds = lock_seconds
+        self._turn = asyncio.Lock()
         self._writer = engine.execution_options(**{_WRITES: True})
         self._announced: dict[AsyncConnection, set[str]] = {}
         self._hearers: list[Callable[[str], None]] = []
@@ -93,7 +96,7 @@ class Database:
         write would fail at once, whatever the busy time-out, if another process wrote in between."""
         announced: set[str] = set()
         with translated(self.where):
-            async with self._writer.begin() as connection:
+            async with self._turn_to_write(), self._writer.begin() as connection:
                 self._announced[connection] = announced
                 try:
                     yield connection
@@ -101,6 +104,23 @@ class Database:
                     del self._announced[connection]
         for channel in announced:
             self.hear(channel)
+
+    @asynccontextmanager
+    async def _turn_to_write(self) -> AsyncGenerator[None, None]:
+        """SQLite's writers ask for its lock again and again, and who asks at the right moment has it: in a crowd some
+        ask in vain until they give up. Those of this process get it in the order in which they came."""
+        if self.is_postgresql:
+            yield
+            return
+        try:
+            async with asyncio.timeout(self._lock_seconds):
+                await self._turn.acquire()
+        except TimeoutError as error:
+            raise connection_failure(self.where, sqlite3.OperationalError("database is locked")) from error
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     async def ping(self) -> None:
         """Raises StoreUnavailable where the database does not answer."""
@@ -202,7 +222,9 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
     )
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
-    return await _checked(Database(engine, address.where), lambda engine: _turn_on_wal(engine, lock_seconds))
+    return await _checked(
+        Database(engine, address.where, lock_seconds), lambda engine: _turn_on_wal(engine, lock_seconds)
+    )
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

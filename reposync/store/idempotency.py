@@ -65,7 +65,9 @@ class IdempotentRuns:
         """
         async with self._database.write() as connection:
             if not await self._take(connection, key, fingerprint):
-                return await self._before(connection, key, fingerprint)
+                before = await self._before(connection, key, fingerprint)
+                if before is not None:
+                    return before
             run, _ = await self._runs.enqueue(
                 repository, trigger, full=full, approved=approved, max_attempts=max_attempts, within=connection
             )
@@ -73,6 +75,11 @@ class IdempotentRuns:
             mine = IDEMPOTENCY_KEYS.update().where(IDEMPOTENCY_KEYS.c.key == key)
             await connection.execute(mine.values(run_id=run.id, answer=told))
             return Answered(run.id, json.loads(told), False)
+
+    async def answered(self, key: str, fingerprint: str) -> Answered | None:
+        """What was answered to the request with this key; None if it is free. Raises IdempotencyKeyReused."""
+        async with self._database.read() as connection:
+            return await self._before(connection, key, fingerprint)
 
     async def _take(self, connection: AsyncConnection, key: str, fingerprint: str) -> bool:
         """Whether the key was free. PostgreSQL waits here for another transaction that takes the same one."""
@@ -96,9 +103,12 @@ class IdempotentRuns:
             await connection.execute(delete(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.key.in_(keys)))
         return True
 
-    async def _before(self, connection: AsyncConnection, key: str, fingerprint: str) -> Answered:
-        query = select(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.key == key)
-        row = (await connection.execute(query)).one()
+    async def _before(self, connection: AsyncConnection, key: str, fingerprint: str) -> Answered | None:
+        fresh = IDEMPOTENCY_KEYS.c.created_at >= self._database.moment(-KEPT_SECONDS)
+        query = select(IDEMPOTENCY_KEYS).where(IDEMPOTENCY_KEYS.c.key == key, fresh)
+        row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            return None
         if row.fingerprint != fingerprint:
             raise IdempotencyKeyReused(
                 "This Idempotency-Key was sent with another request before.",

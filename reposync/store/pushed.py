@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import and_, exists, func, or_, select
 
@@ -18,12 +19,13 @@ from reposync.store.tables import REPOSITORIES, RUNS, is_active
 
 @dataclass(frozen=True, slots=True)
 class PushedRepository:
-    """A registered repository that may be the project of a push. `location` is the address of its project, or of git."""
+    """A registered repository that may be the project of a push. `location`: the address of its project or of git."""
 
     id: str
     name: str
     location: str
     branch: str | None
+    definition: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ async def repositories_of_project(
     columns = REPOSITORIES.c
     by_number = and_(columns.source == "gitlab", columns.project_id == project_id)
     by_place = and_(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
-    query = select(columns.id, columns.name, columns.location, columns.branch)
+    query = select(columns.id, columns.name, columns.location, columns.branch, columns.definition)
     query = query.where(columns.cron_expression.is_not(None), or_(by_number, by_place)).order_by(columns.name)
     async with database.read() as connection:
         return [PushedRepository(*row) for row in await connection.execute(query)]
@@ -51,7 +53,7 @@ async def repositories_of_project(
 async def enqueue_pushed(
     database: Database, runs: Runs, repository: PushedRepository, commit: str, *, max_attempts: int
 ) -> tuple[Run, bool] | Standing:
-    """A run of `repository`, whose branch is at `commit` since a push, and whether it is a new one; or why there is none.
+    """A run of `repository`, whose branch is at `commit` since a push, and whether it is new; or why there is none.
 
     In one transaction, so that a pause comes before it or after it. A commit that the index holds is no reason only as
     long as nothing is under way: a run that began before the push may be on its way to another one. Raises

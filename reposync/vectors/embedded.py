@@ -71,6 +71,24 @@ class EmbeddedEngine:
             await asyncio.sleep(_POLL_SECONDS)
         return found
 
+    async def ping(self) -> None:
+        """Raises IndexUnavailable where an engine runs and does not take a connection. Where none runs all is well: it
+        ends when nobody needs it, and whoever needs it starts it. It is asked nothing: that would count as use."""
+        record = await asyncio.to_thread(self._record)
+        if record is None:
+            return
+        writer = None
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                _, writer = await asyncio.open_unix_connection(record["address"])
+        except (FileNotFoundError, ConnectionRefusedError):
+            return
+        except OSError as error:
+            raise self._unavailable("takes no connection") from error
+        finally:
+            if writer is not None:
+                writer.close()
+
     def stop(self, *, timeout_seconds: float = 30.0) -> None:
         """Ask a running engine to end, and wait until its folder is free. Others that use it start it again."""
         deadline = time.monotonic() + timeout_seconds

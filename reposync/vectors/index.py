@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import filters
 from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection, recorded_spec
+from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.encoding import WriteRequest, write_requests
 from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
 from reposync.vectors.filters import Filter
@@ -203,6 +205,14 @@ class QdrantIndex:
 
     async def search(self, query: SearchQuery) -> list[SearchHit]:
         return await Search(self._request, query).hits()
+
+    async def ping(self) -> None:
+        if self._settings.url is None:
+            await EmbeddedEngine(self._settings.state_dir).ping()
+        else:
+            # Not Qdrant's own health routes: these answer whoever has no API key, too.
+            once = replace(self._patience, attempts=1)
+            await once.call("ask whether it is there", lambda: self._send("GET", "/exists", None, wait=False))
 
     async def close(self) -> None:
         await self._client.close()

@@ -129,4 +129,9 @@ class Index(Protocol):
         """Hybrid search (reciprocal rank fusion of dense and sparse), best first."""
         ...
 
+    async def ping(self) -> None:
+        """Whether Qdrant answers, asked once; the embedded engine is not started for that. Raises IndexUnavailable,
+        VectorIndexError."""
+        ...
+
     async def close(self) -> None: ...

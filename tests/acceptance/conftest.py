@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.fixtures.browser import browser, page  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.redis_server import redis_server  # noqa: F401

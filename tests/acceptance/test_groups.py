@@ -40,7 +40,8 @@ def configured(person: Person, gitlab: GitLabServer) -> Person:
         f'gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]\n'
         "embedding: {provider: none}\n"
         "groups:\n"
-        "  - {gitlab: main, group: platform, exclude: ['platform/secret'], schedule: yearly,\n     discover: every 2 seconds}\n"
+        "  - {gitlab: main, group: platform, exclude: ['platform/secret'], schedule: yearly,\n"
+        "     discover: every 2 seconds}\n"
     )
     return person
 

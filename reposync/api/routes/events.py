@@ -1,22 +1,21 @@
 """`GET /api/v1/runs/{id}/events`: one run as it goes on, as server-sent events, wherever it is executed."""
 
-from __future__ import annotations
-
+# Annotations are evaluated here: one names a function inside a function, which FastAPI could not find later.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from fastapi import APIRouter, Depends, Header, Path, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from pydantic_core import to_json
 
 from reposync.api.access import Role
-from reposync.api.envelope import ErrorAnswer
+from reposync.api.answers import errors
 from reposync.api.leaving import leaving_of
 from reposync.api.parts import ApiParts
-from reposync.errors import StoreUnavailable
-from reposync.scheduling.following import Following
+from reposync.errors import RunNotFound, StoreUnavailable
+from reposync.scheduling.following import Following, TooManyWatchers
 from reposync.scheduling.progress import shown_progress
 from reposync.store.following import runs_by_id
 from reposync.store.run import Run
@@ -67,29 +66,25 @@ def event_routes(parts: ApiParts) -> APIRouter:
         # A dependency and not part of the stream: what it raises still becomes an answer, and it is ended with the
         # request, however that ends.
         run = await parts.application().runs.get(run_id)
-        with following.watching(run.id):
-            yield run
+        try:
+            with following.watching(run.id):
+                yield run
+        finally:
+            await following.settle()
 
     @routes.get(
         "/runs/{run_id}/events",
         summary="Follow a run",
         description=_DESCRIPTION,
-        response_class=EventSourceResponse,
+        response_class=Response,
         dependencies=[parts.access.requires(Role.READ)],
         responses={
+            **errors(RunNotFound, TooManyWatchers),
             200: {
                 "description": "The events",
                 "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
             },
             204: {"description": "`Last-Event-ID` names the end of this run: there is nothing more to come"},
-            401: {"model": ErrorAnswer, "description": "A token is needed"},
-            403: {"model": ErrorAnswer, "description": "This token may not"},
-            404: {"model": ErrorAnswer, "description": "`RUN_NOT_FOUND`"},
-            422: {"model": ErrorAnswer, "description": "The request does not fit"},
-            503: {
-                "model": ErrorAnswer,
-                "description": "`TOO_MANY_WATCHERS`: this pod serves no more streams; or `STORE_UNAVAILABLE`",
-            },
         },
     )
     async def run_events(
@@ -131,7 +126,7 @@ class RunEvents:
         self._spoke_at = 0.0
         self._is_over = False
 
-    def __aiter__(self) -> RunEvents:
+    def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> bytes:

@@ -18,7 +18,7 @@ from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
 
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NAMES = [f"repository-{number}" for number in range(6)]
-TURNS = 25
+TURNS = 16
 
 
 class Pod:

@@ -186,6 +186,43 @@ async def test_another_process_that_writes_for_too_long_is_a_reason_to_try_again
         other.close()
 
 
+async def test_many_writers_of_one_process_take_turns(tmp_path: Path) -> None:
+    order: list[int] = []
+    async with await Database.open(sqlite_url(tmp_path / "x.db"), lock_seconds=0.0) as database:
+
+        async def write(number: int) -> None:
+            async with database.write() as connection:
+                await connection.execute(text("CREATE TABLE IF NOT EXISTS mine (x)"))
+                order.append(number)
+
+        with pytest.raises(StoreUnavailable, match="write lock"):
+            async with database.write():
+                await write(-1)
+
+    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database:
+        await asyncio.gather(*(write(number) for number in range(30)))
+
+    assert order == list(range(30))
+
+
+async def test_a_writer_that_is_cancelled_while_it_waits_for_its_turn_leaves_it_to_the_next(tmp_path: Path) -> None:
+    async with await Database.open(sqlite_url(tmp_path / "x.db")) as database:
+
+        async def write() -> bool:
+            async with database.write() as connection:
+                await connection.execute(text("SELECT 1"))
+            return True
+
+        async with database.write():
+            impatient, patient = asyncio.create_task(write()), asyncio.create_task(write())
+            await asyncio.sleep(0)
+            impatient.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await impatient
+
+        assert await patient
+
+
 async def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Not a database, and dear to somebody.\n" * 100)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -241,3 +242,63 @@ async def test_history_of_several_states_is_one_list_in_pages(store: Store) -> N
     assert await store.runs.history("r1", wanted) == [
         run for run in reversed(runs) if run.repository == "r1" and run.status in wanted
     ]
+
+
+async def test_the_latest_run_of_each_repository_is_known_at_once(store: Store) -> None:
+    await finished(store, "a")
+    b = await finished(store, "b", RunStatus.FAILED)
+    a = await finished(store, "a", RunStatus.BLOCKED)
+    await store.repository("new")
+    await finished(store, "gone")
+    await store.repositories.remove("gone")
+
+    assert await store.runs.latest() == {a.repository_id: a, b.repository_id: b}
+    assert await store.runs.latest([b.repository_id, "nobody"]) == {b.repository_id: b}
+
+
+async def test_a_repository_is_not_told_the_latest_run_of_one_that_had_its_name(store: Store) -> None:
+    old = await finished(store, "old")
+    silent = await store.repository("silent")
+    await finished(store, "name")
+    await store.repositories.remove("name")
+    await store.repositories.rename(old.repository_id, "name")
+
+    assert [(key, run.id) for key, run in (await store.runs.latest()).items()] == [(old.repository_id, old.id)]
+
+    await store.repositories.remove("name")
+    await store.repositories.rename(silent.id, "name")
+    assert await store.runs.latest() == {}
+
+
+async def test_history_is_narrowed_by_trigger_and_time_and_states_together(store: Store) -> None:
+    runs = []
+    for name in ("a", "b"):
+        await store.repository(name)
+        for trigger in (RunTrigger.HTTP, RunTrigger.SCHEDULE, RunTrigger.WEBHOOK):
+            for status in (RunStatus.COMPLETED, RunStatus.FAILED, None):
+                run, _ = await store.runs.enqueue(name, trigger)
+                if status is not None:
+                    claimed = await store.runs.claim("worker-1", 60.0, run_id=run.id)
+                    run = await store.runs.finish(claimed, status, RunFigures())
+                else:
+                    run = await store.runs.request_cancel(run.id)
+                runs.insert(0, run)
+    since, until = runs[-3].queued_at, runs[2].queued_at
+
+    for repository, trigger, status in itertools.product(
+        (None, "a"),
+        (None, RunTrigger.HTTP, RunTrigger.SCHEDULE),
+        (None, RunStatus.COMPLETED, RunStatus.FAILED, FINAL, {RunStatus.COMPLETED, RunStatus.QUEUED}),
+    ):
+        statuses = {status} if isinstance(status, RunStatus) else status
+        expected = [
+            run
+            for run in runs
+            if (repository is None or run.repository == repository)
+            and (trigger is None or run.trigger is trigger)
+            and (statuses is None or run.status in statuses)
+        ]
+        assert await store.runs.history(repository, status, trigger=trigger) == expected
+        assert await store.runs.history(repository, status, trigger=trigger, since=since, until=until) == [
+            run for run in expected if since <= run.queued_at < until
+        ]

@@ -242,7 +242,7 @@ def test_the_queue_keeps_its_promises_in_any_order_of_events(
     run_state_machine_as_test(
         Kept,
         settings=settings(
-            max_examples=10,
+            max_examples=8,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

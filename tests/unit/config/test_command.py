@@ -123,7 +123,7 @@ def test_show_fills_in_the_defaults_tells_schedules_in_words_and_masks_secrets(
     environ = SECRETS | {
         "DATABASE_URL": "postgres://u:hush@db/reposync",
         "REDIS_URL": "redis://:hush@redis",
-        "REPOSYNC_API_TOKEN": "hush,hush2",
+        "REPOSYNC_API_TOKEN": "hush-hush-hush-hush,read:hush-hush-hush-hush-2",
         "REPOSYNC_CONFIG": "r.yaml",
     }
 
@@ -135,7 +135,7 @@ def test_show_fills_in_the_defaults_tells_schedules_in_words_and_masks_secrets(
     assert "hush" not in done.stdout + json.dumps(document)
     assert document["settings"]["database_url"] == "postgresql+asyncpg://u:***@db/reposync"
     assert document["settings"]["redis_url"] == "redis://:***@redis"
-    assert document["settings"]["api_tokens"] == ["***", "***"]
+    assert document["settings"]["api_tokens"] == ["operate:***", "read:***"]
     assert document["gitlab"][0]["token"] == "***"
     assert document["qdrant"]["api_key"] == "***"
     assert [each["location"] for each in document["repositories"]] == [

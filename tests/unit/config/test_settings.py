@@ -52,7 +52,7 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
             "REDIS_URL": "redis://:p@redis:6379/1",
             "QDRANT_URL": "https://qdrant:6333/",
             "QDRANT_API_KEY": "key",
-            "REPOSYNC_API_TOKEN": "one, two,",
+            "REPOSYNC_API_TOKEN": "read:a-secret-for-one-1, operate:a-secret-for-two-2,a-secret-for-three,",
             "POD_NAME": "pod-1",
             "REPOSYNC_LOG_FORMAT": "json",
         }
@@ -65,8 +65,19 @@ def test_every_variable_is_read(tmp_path: Path) -> None:
     assert settings.qdrant_url == "https://qdrant:6333"
     assert settings.qdrant_api_key is not None
     assert settings.qdrant_api_key.get_secret_value() == "key"
-    assert [token.get_secret_value() for token in settings.api_tokens] == ["one", "two"]
+    assert [(token.role, token.secret.get_secret_value()) for token in settings.api_tokens] == [
+        ("read", "a-secret-for-one-1"),
+        ("operate", "a-secret-for-two-2"),
+        ("operate", "a-secret-for-three"),
+    ]
     assert (settings.pod_name, settings.log_format) == ("pod-1", "json")
+
+
+def test_the_same_token_twice_is_one_and_a_secret_may_have_a_colon_behind_its_role() -> None:
+    said = "operate:hush:hush:hush:hush,operate:hush:hush:hush:hush,"
+    (token,) = Settings.from_environment({"REPOSYNC_API_TOKEN": said}).api_tokens
+
+    assert (token.role, token.secret.get_secret_value()) == ("operate", "hush:hush:hush:hush")
 
 
 def test_a_variable_that_is_set_to_nothing_is_not_set() -> None:
@@ -150,7 +161,13 @@ def test_a_state_folder_with_special_characters_is_found_again(tmp_path: Path) -
         ("QDRANT_URL", "qdrant:6333", "must start with https:// (or http://)"),
         ("QDRANT_URL", "https://u:hush@h", "must not hold credentials"),
         ("QDRANT_API_KEY", "hu sh", "must be printable ASCII without spaces"),
-        ("REPOSYNC_API_TOKEN", "a,hush b", "must be tokens of printable ASCII"),
+        ("REPOSYNC_API_TOKEN", "a-token-that-is-long-enough,hush b", "must be tokens of printable ASCII"),
+        ("REPOSYNC_API_TOKEN", "a-token-that-is-long-enough,hush", "a token (number 2) of 4 characters: 16 at least"),
+        ("REPOSYNC_API_TOKEN", "read:hush", "a token (number 1) of 4 characters: 16 at least"),
+        ("REPOSYNC_API_TOKEN", f"hush{'x' * 2_000}", "of 2004 characters: 16 at least, 1024 at most"),
+        ("REPOSYNC_API_TOKEN", "reed:hush-hush-hush-hush", "names no role that there is in its token 1: write read:"),
+        ("REPOSYNC_API_TOKEN", "read:hush-hush-hush-hush,operate:hush-hush-hush-hush", "gives one token two roles"),
+        ("REPOSYNC_API_TOKEN", "read:hush-hush-hush-hush,hush-hush-hush-hush", "gives one token two roles"),
         ("POD_NAME", "a\nb", "must be one line"),
         ("REPOSYNC_LOG_FORMAT", "xml", "must be console or json"),
     ],
@@ -179,7 +196,7 @@ def test_no_secret_is_in_the_repr() -> None:
             "DATABASE_URL": "postgres://u:hush@h/d",
             "REDIS_URL": "redis://:hush@h",
             "QDRANT_API_KEY": "hush",
-            "REPOSYNC_API_TOKEN": "hush",
+            "REPOSYNC_API_TOKEN": "hush-hush-hush-hush",
         }
     )
 

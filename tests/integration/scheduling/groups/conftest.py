@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import AsyncGenerator, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,10 +14,17 @@ import pytest
 
 from reposync.scheduling.group_follow import DiscoveryReport
 from reposync.scheduling.groups import Discovery
+from reposync.sources import gitlab_groups
 from reposync.sources.spec import Patience
+from reposync.store.addresses import sqlite_url
 from reposync.store.groups import Groups, GroupState
 from reposync.store.repositories import Repository
-from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.databases import (  # noqa: F401
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
 from tests.fixtures.qdrant_server import QdrantServer
@@ -103,7 +111,10 @@ def qdrant() -> Generator[QdrantServer, None, None]:
 
 @pytest.fixture
 def closed_world(
-    tmp_path: Path, qdrant: QdrantServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    qdrant: QdrantServer,
+    upgraded_sqlite_file: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Generator[GroupWorld, None, None]:
     """Its registry can still be written."""
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
@@ -114,6 +125,8 @@ def closed_world(
         server.add_token(TOKEN, scopes={"read_api", "read_repository"})
         collection = f"groups{os.getpid()}-{next(_numbers)}"
         world = GroupWorld(tmp_path, repository, None, qdrant.url, collection, server=server)  # type: ignore[arg-type]
+        shutil.copyfile(upgraded_sqlite_file, tmp_path / "reposync.db")
+        world.database_url = sqlite_url(tmp_path / "reposync.db")
         world.register(PLATFORM)
         yield world
         assert server.contract_errors == []
@@ -128,3 +141,10 @@ async def world(closed_world: GroupWorld) -> AsyncGenerator[GroupWorld, None]:
 def other_worker(world: GroupWorld, name: str) -> Discovery:
     """As another pod has it."""
     return replace(world, worker=name).discovery
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> int:
+    """GitLab gives as many rows a page as it is asked for, up to 100."""
+    monkeypatch.setattr(gitlab_groups, "PAGE_ROWS", 5)
+    return 5

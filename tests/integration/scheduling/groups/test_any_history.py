@@ -183,12 +183,12 @@ def test_whatever_happens_to_projects_each_keeps_its_repository_and_its_index(
         async with story(folder, upgraded_sqlite_file, qdrant) as (told, registry):
             for event in [*BEGINNING, *events]:
                 await told.do(event, registry)
-            # The second time for projects that an earlier group gave away.
-            for number in (0, 1, 2, 0, 1, 2):
+            # The second time for projects that an earlier group gave away; the outer group has the last word.
+            for number in (0, 1, 2, 2, 1, 0):
                 await told.look(registry, number)
             await told.check()
 
-    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
     @given(events=st.lists(EVENT, min_size=2, max_size=16))
     def any_history(events: list[tuple[Any, ...]]) -> None:
         asyncio.run(tell(events))

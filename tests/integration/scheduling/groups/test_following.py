@@ -231,6 +231,29 @@ async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(cl
         assert (row.id, row.name, row.is_active) == (before.id, "infra/a", True)
 
 
+async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_a_new_project(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: platform/core}")
+    old = world.project("platform/core/a", {"old.py": b"x = 1\n"})
+    async with world.opened():
+        await world.discover()
+        await world.completed("platform/core/a")
+        world.register(PLATFORM)
+        world.reload()
+        await world.declare()
+        old.deleted = True
+        new = world.project("platform/core/a", {"new.py": b"y = 1\n"})
+
+        assert await world.run_due() == 1
+
+        assert (await world.row_of(new)).name == "platform/core/a"
+        former = await world.row_of(old)
+        assert (former.name, former.is_active) == (f"platform/core/a-{old.id}", False)
+        assert {(each["repository"], each["path"]) for each in await world.metadata()} == {(former.name, "old.py")}
+
+
 async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name(world: GroupWorld) -> None:
     project = world.project("platform/a", {"a.py": b"a = 1\n"})
     await world.discover()

@@ -199,8 +199,10 @@ async def test_a_group_without_projects_is_nothing_special(world: GroupWorld) ->
     assert (report.listed, report.problem) == (0, None)
 
 
-async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused(world: GroupWorld) -> None:
-    projects = [world.project(f"platform/service-{number}") for number in range(150)]
+async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused(
+    world: GroupWorld, small_pages: int
+) -> None:
+    projects = [world.project(f"platform/service-{number}") for number in range(small_pages + 3)]
     await world.discover()
     world.server.faults.answer(405, "{}", path="keyset", times=None)
     world.server.faults.call(lambda: delete(projects[0]), path="page=2")
@@ -209,5 +211,5 @@ async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused
 
     # The first of the second page slipped onto the first one, which had been read.
     assert len(world.server.log.matching(r"^/api/v4/projects/")) == 1
-    assert (report.listed, report.paused) == (150, ())
+    assert (report.listed, report.paused) == (small_pages + 3, ())
     assert len((await world.discover()).paused) == 1

@@ -34,9 +34,9 @@ LIST = "/api/v4/groups/"
 )
 @pytest.mark.parametrize("page", ["", "id_after="], ids=["the first page", "a later page"])
 async def test_a_listing_that_fails_changes_nothing(
-    world: GroupWorld, status: int, body: dict[str, Any], code: str, words: str, page: str
+    world: GroupWorld, small_pages: int, status: int, body: dict[str, Any], code: str, words: str, page: str
 ) -> None:
-    for number in range(101):
+    for number in range(small_pages + 1):
         world.project(f"platform/service-{number}")
     await world.discover()
     before = await world.rows()
@@ -53,7 +53,7 @@ async def test_a_listing_that_fails_changes_nothing(
     assert TOKEN not in str(raised.value)
     assert await world.rows() == before
     state = await world.group()
-    assert (state.error_code, state.checked_at, state.projects) == (code, checked, 101)
+    assert (state.error_code, state.checked_at, state.projects) == (code, checked, small_pages + 1)
     assert words in str(state.error_message)
     assert world.results[-1] == "failed"
 

@@ -333,6 +333,26 @@ async def test_cancelled_while_it_waits_for_the_lock_it_leaves_none_behind(
         assert not server.exists(key(run))
 
 
+async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(open_locks: OpenLocks, redis_url: str) -> None:
+    """A watchdog that went on after that would be waited for without an end."""
+    locks = open_locks(redis_url)
+    cancelled = 0
+    for connected in (True, False):
+        for moment in range(60):
+            if connected:
+                await locks.ping()
+            else:
+                await locks.close()
+            call = asyncio.create_task(locks.ping())
+            for _ in range(moment):
+                await asyncio.sleep(0)
+            if call.cancel():
+                cancelled += 1
+                await asyncio.wait({call})
+                assert call.cancelled(), f"cancelled after {moment} turns, and it went on"
+    assert cancelled > 20
+
+
 async def test_two_thousand_locks_are_listed_among_other_keys(
     open_locks: OpenLocks,
     redis_server: RedisServer,

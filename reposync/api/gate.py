@@ -1,0 +1,69 @@
+"""What every request passes before any route sees it, and every answer on its way out."""
+
+from __future__ import annotations
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from reposync.api.csrf import SAFE_METHODS, is_from_elsewhere
+from reposync.api.envelope import error_answer
+from reposync.api.headers import protect
+from reposync.api.hosts import AllowedHosts, Proxies
+from reposync.config.http import HttpConfig
+
+# Whoever watches the process asks by its address. With tokens nothing is answered there that depends on who asks.
+_PROBES = ("/healthz", "/readyz", "/metrics")
+
+
+class Gate:
+    """Around the whole application, errors included: nothing leaves without its headers."""
+
+    def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool) -> None:
+        self._app = app
+        self._root = config.root_path
+        self._has_tokens = has_tokens
+        self._proxies = Proxies(config)
+        self._hosts = AllowedHosts(config.allowed_hosts, has_tokens=has_tokens)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._proxies.correct(scope)
+        https = scope["scheme"] == "https"
+
+        async def protected(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                protect(message, https=https, alone=not self._root)
+            await send(message)
+
+        if refusal := self._refusal(scope):
+            await refusal(scope, receive, protected)
+        else:
+            await self._app(scope, receive, protected)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._hosts.allows(host) and not (self._has_tokens and self._path(scope) in _PROBES):
+            return error_answer(
+                421,
+                "HOST_NOT_ALLOWED",
+                f"This server is not called {host[:100]!r}. Without tokens it answers to names of loopback alone; "
+                "`http.allowed_hosts` of the registry file allows others.",
+                headers={"Connection": "close"},
+            )
+        by_token = self._has_tokens and headers.get("authorization", "")[:7].lower() == "bearer "
+        if scope["method"] not in SAFE_METHODS and not by_token and is_from_elsewhere(headers):
+            return error_answer(
+                403,
+                "CROSS_SITE_REFUSED",
+                "A page of another site made the browser send this, which is not allowed.",
+                headers={"Connection": "close"},
+            )
+        return None
+
+    def _path(self, scope: Scope) -> str:
+        path: str = scope["path"]
+        return path.removeprefix(self._root)

@@ -1,0 +1,122 @@
+"""Under which names and by which ways the server is reached."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Sequence
+
+from starlette.datastructures import Headers
+from starlette.types import Scope
+
+from reposync.config.http import HttpConfig
+
+_HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
+_MOST_FORWARDED = 50
+
+
+def split_host(value: str) -> tuple[str, int | None] | None:
+    """Name (in lower case, IPv6 without brackets) and port of a Host header; None for what is none."""
+    found = _HOST.fullmatch(value.strip())
+    if found is None:
+        return None
+    name = found["name"].lower().removeprefix("[").removesuffix("]").removesuffix(".")
+    return name, int(found["port"]) if found["port"] else None
+
+
+class AllowedHosts:
+    """Which names are ours. A page whose name was made to point at this machine (DNS rebinding) sends its own.
+
+    Without tokens the server trusts whoever reaches it on loopback, so that only names of loopback will do.
+    """
+
+    def __init__(self, names: Sequence[str], *, has_tokens: bool) -> None:
+        self._names = frozenset(name.strip("[]") for name in names if not name.startswith("*."))
+        self._endings = tuple(name[1:] for name in names if name.startswith("*."))
+        self._any = has_tokens and not names
+
+    def allows(self, host: str) -> bool:
+        if self._any:
+            return True
+        split = split_host(host)
+        if split is None:
+            return False
+        name = split[0]
+        return name in self._names or name.endswith(self._endings or ("\0",)) or _is_loopback(name)
+
+
+class Proxies:
+    """What stands between browsers and this server, as far as it is known."""
+
+    def __init__(self, config: HttpConfig) -> None:
+        self._trusted = [ipaddress.ip_network(each) for each in config.trusted_proxies]
+        self._root = config.root_path
+
+    def correct(self, scope: Scope) -> None:
+        """Make the scope say what the browser asked: its address, scheme and host where a trusted proxy tells them, and
+        the whole path, whether the proxy takes the root path off or not."""
+        headers = Headers(scope=scope)
+        peer = scope.get("client")
+        if peer is not None and self._trusts(peer[0]):
+            self._believe(scope, headers, peer)
+        if self._root:
+            self._complete_path(scope)
+
+    def _believe(self, scope: Scope, headers: Headers, peer: tuple[str, int]) -> None:
+        scope["client"] = (self._client(headers, peer[0]), peer[1])
+        proto = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+        if proto in ("http", "https"):
+            scope["scheme"] = proto
+        host = headers.get("x-forwarded-host", "").partition(",")[0].strip()
+        if host and split_host(host) is not None:
+            others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+            scope["headers"] = [(b"host", host.encode("latin-1")), *others]
+
+    def _client(self, headers: Headers, peer: str) -> str:
+        """Each proxy appends whom it heard from: from the end, the first that is no proxy of ours."""
+        named = ",".join(headers.getlist("x-forwarded-for")).split(",")[-_MOST_FORWARDED:]
+        client = peer
+        for each in reversed(named):
+            address = _address(each.strip())
+            if address is None:
+                break
+            client = address
+            if not self._trusts(address):
+                break
+        return client
+
+    def _trusts(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        if parsed.version == 6 and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return any(parsed.version == network.version and parsed in network for network in self._trusted)
+
+    def _complete_path(self, scope: Scope) -> None:
+        root, path = self._root, scope["path"]
+        scope["root_path"] = root
+        if path != root and not path.startswith(f"{root}/"):
+            scope["path"] = root + path
+            if scope.get("raw_path") is not None:
+                scope["raw_path"] = root.encode() + scope["raw_path"]
+
+
+def _address(text: str) -> str | None:
+    """Some proxies append the port."""
+    for each in (text, text.rpartition(":")[0].strip("[]"), text.strip("[]")):
+        try:
+            return str(ipaddress.ip_address(each))
+        except ValueError:
+            continue
+    return None
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

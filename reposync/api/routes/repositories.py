@@ -1,0 +1,294 @@
+"""`/api/v1/repositories`: what is kept in sync; registering, changing and removing it, and asking for a sync."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from reposync.api.access import Role
+from reposync.api.answers import WITH_BODY, errors
+from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional
+from reposync.api.cursors import cursor_after, key_before
+from reposync.api.definitions import CHANGEABLE, IDENTITY, NOT_OVER_HTTP, change_body, new_repository_body
+from reposync.api.models import (
+    NoFilters,
+    Pause,
+    RepositoryDetail,
+    RepositoryFilters,
+    RepositoryPage,
+    RunShown,
+    SyncRequest,
+    Waiting,
+)
+from reposync.api.naming import NamedRoute, RepositoryName, path_of
+from reposync.api.parts import ApiParts
+from reposync.api.routes.runs import LOCATION, PREFIX, run_path
+from reposync.api.source_policy import check_source
+from reposync.api.waiting import end_of
+from reposync.config.loading import checked_repository
+from reposync.config.spelling import hint
+from reposync.errors import (
+    ConfigError,
+    RepositoryExists,
+    RepositoryInactive,
+    RepositoryNotFound,
+    RepositoryReadOnly,
+    SourceNotAllowed,
+    UsageError,
+)
+from reposync.scheduling.application import Application
+from reposync.scheduling.following import Following
+from reposync.scheduling.overview import no_such_repository, overviews
+from reposync.scheduling.registering import (
+    add_repository,
+    change_repository,
+    pause_repository,
+    request_removal,
+    resume_repository,
+    syncable,
+)
+from reposync.store.following import runs_by_id
+from reposync.store.idempotency import IdempotencyKeyReused, IdempotentRuns
+from reposync.store.repositories import RepositoryState
+from reposync.store.run import Run
+from reposync.store.status import RunTrigger
+
+HTTP = "http"
+"""The origin of what is registered here."""
+MAX_KEY_CHARS = 200
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=MAX_KEY_CHARS,
+        pattern=r"^[\x21-\x7e]+$",
+        description="The same key with the same request gets the same answer for 24 hours, on every pod, and asks for "
+        "one run alone. `wait` may differ.",
+        examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
+    ),
+]
+
+REPEATED = {"Idempotency-Replayed": {"schema": {"type": "string"}, "description": "`true` for a repeated answer."}}
+
+
+def repository_routes(parts: ApiParts) -> APIRouter:
+    routes = APIRouter(prefix=PREFIX, tags=["repositories"], route_class=NamedRoute)
+    reads = [parts.access.requires(Role.READ)]
+    operates = [parts.access.requires(Role.OPERATE)]
+
+    async def fetch(ids: Collection[str]) -> dict[str, Run]:
+        return await runs_by_id(parts.application().database, ids)
+
+    following = Following(fetch)
+
+    async def asked(request: Request, response: Response, run: RunShown, wait_seconds: float) -> RunShown:
+        """The answer to whoever asked for that run."""
+        response.headers["Location"] = run_path(request, run.id)
+        if not wait_seconds:
+            return run
+        ended = await end_of(following, request, run.id, wait_seconds)
+        if ended is None:
+            return run
+        response.status_code = 200
+        return RunShown.of(ended)
+
+    @routes.get(
+        "/repositories",
+        summary="The registered repositories, by name",
+        dependencies=reads,
+        response_model=RepositoryPage,
+        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(UsageError)},
+    )
+    async def list_repositories(request: Request, filters: Annotated[RepositoryFilters, Query()]) -> Response:
+        after = None if filters.cursor is None else key_before(filters.cursor)
+        app = parts.application()
+        fitting = [
+            name
+            for name, state in sorted((await _states(app)).items())
+            if (after is None or name > after)
+            and (filters.state is None or state == filters.state)
+            and (filters.name is None or filters.name.casefold() in name.casefold())
+        ]
+        names = fitting[: filters.limit]
+        items = await overviews(app.catalog, app.repositories, app.manifests, app.runs, names) if names else []
+        next_cursor = cursor_after(names[-1]) if len(fitting) > len(names) else None
+        return conditional(request, RepositoryPage(items=items, next_cursor=next_cursor))
+
+    @routes.post(
+        "/repositories",
+        summary="Register a repository",
+        description="With the keys of an entry under `repositories` of the registry file, and checked alike; but "
+        "`${VARIABLE}` is plain text here, and passwords are not taken. Folders of the server, and addresses that are "
+        "not in the public internet, are refused unless the operator allows them. It is synced within seconds.",
+        dependencies=operates,
+        status_code=201,
+        responses={
+            201: {"headers": {"Location": {"schema": {"type": "string"}, "description": "Where it is now."}}},
+            **errors(ConfigError, UsageError, SourceNotAllowed, RepositoryExists, RepositoryReadOnly, *WITH_BODY),
+        },
+        openapi_extra=new_repository_body(),
+    )
+    async def register_repository(
+        request: Request,
+        response: Response,
+        definition: Annotated[dict[str, Any], Body()],
+        _: Annotated[NoFilters, Query()],
+    ) -> RepositoryDetail:
+        app = parts.application()
+        registry = app.configuration.registry
+        resolved = checked_repository(registry, definition)
+        await check_source(resolved, allow_local=registry.http.allow_local_sources)
+        row = await add_repository(app, definition, origin=HTTP)
+        root = request.scope.get("root_path", "")
+        response.headers["Location"] = f"{root}{PREFIX}/repositories/{path_of(row.name)}"
+        return await _detail(app, row.name)
+
+    @routes.post(
+        "/repositories/{name:path}/sync",
+        summary="Ask for a sync",
+        description="Answers at once with the run that does it. One that is queued already is returned, and not "
+        "doubled; one that is under way is followed by another one. `wait` waits for the end.",
+        dependencies=operates,
+        status_code=202,
+        responses={
+            200: {"model": RunShown, "description": "The run, which ended within `wait`", "headers": LOCATION},
+            202: {"headers": {**LOCATION, **REPEATED}},
+            **errors(RepositoryNotFound, RepositoryInactive, IdempotencyKeyReused, *WITH_BODY),
+        },
+    )
+    async def sync_repository(
+        request: Request,
+        response: Response,
+        name: RepositoryName,
+        waiting: Annotated[Waiting, Query()],
+        wanted: Annotated[SyncRequest | None, Body()] = None,
+        key: IdempotencyKey = None,
+    ) -> RunShown:
+        app = parts.application()
+        wanted = wanted or SyncRequest()
+        how: dict[str, Any] = {
+            "full": wanted.full,
+            "approved": wanted.allow_mass_delete,
+            "max_attempts": app.configuration.registry.daemon.max_attempts,
+        }
+        if key is None:
+            row = await syncable(app, name)
+            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
+            return await asked(request, response, RunShown.of(run), waiting.wait)
+        fingerprint = _fingerprint("sync", name, wanted.full, wanted.allow_mass_delete)
+        kept = IdempotentRuns(app.database)
+        answered = await kept.answered(key, fingerprint)
+        if answered is None:
+            row = await syncable(app, name)
+            answered = await kept.enqueue(key, fingerprint, row.name, RunTrigger.HTTP, answer=_told, **how)
+        if answered.is_repeat:
+            response.headers["Idempotency-Replayed"] = "true"
+        return await asked(request, response, RunShown(**answered.answer), waiting.wait)
+
+    @routes.get(
+        "/repositories/{name:path}",
+        summary="One repository",
+        dependencies=reads,
+        response_model=RepositoryDetail,
+        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RepositoryNotFound)},
+    )
+    async def get_repository(request: Request, name: RepositoryName, _: Annotated[NoFilters, Query()]) -> Response:
+        return conditional(request, await _detail(parts.application(), name))
+
+    @routes.patch(
+        "/repositories/{name:path}",
+        summary="Pause or resume a repository, or change how it is registered",
+        description="Keys that are left out stay as they are; null is the default again. What stands in the registry "
+        "file, or comes from a group, can be paused and resumed here, and is changed there.",
+        dependencies=operates,
+        responses=errors(
+            ConfigError, UsageError, RepositoryNotFound, RepositoryReadOnly, RepositoryInactive, *WITH_BODY
+        ),
+        openapi_extra=change_body(),
+    )
+    async def patch_repository(
+        name: RepositoryName, changes: Annotated[dict[str, Any], Body()], _: Annotated[NoFilters, Query()]
+    ) -> RepositoryDetail:
+        app = parts.application()
+        pause, definition = _split(changes)
+        if definition:
+            await change_repository(app, name, definition)
+        if pause.is_active is not None:
+            # What left the registry must not come back to life under a name that nothing describes any more.
+            await syncable(app, name)
+        if pause.is_active is False:
+            await pause_repository(app, name, pause.paused_reason or "Paused over HTTP.")
+        elif pause.is_active:
+            await resume_repository(app, name)
+        return await _detail(app, name)
+
+    @routes.delete(
+        "/repositories/{name:path}",
+        summary="Remove a repository with its index",
+        description="A run does it, after what is under way has ended. Its history stays.",
+        dependencies=operates,
+        status_code=202,
+        responses={
+            200: {"model": RunShown, "description": "The run, which ended within `wait`", "headers": LOCATION},
+            202: {"headers": LOCATION},
+            **errors(RepositoryNotFound, RepositoryReadOnly),
+        },
+    )
+    async def remove_repository(
+        request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]
+    ) -> RunShown:
+        run = await request_removal(parts.application(), name, RunTrigger.HTTP)
+        return await asked(request, response, RunShown.of(run), waiting.wait)
+
+    return routes
+
+
+async def _states(app: Application) -> dict[str, str]:
+    """The word for the state of every repository, by name. What no daemon has seen yet is going to be active."""
+    states = dict.fromkeys((target.name for target in app.catalog.configured()), "active")
+    rows: Collection[RepositoryState] = await app.repositories.states()
+    return states | {row.name: row.word for row in rows}
+
+
+async def _detail(app: Application, name: str) -> RepositoryDetail:
+    """Raises RepositoryNotFound, naming the nearest."""
+    found = await overviews(app.catalog, app.repositories, app.manifests, app.runs, [name])
+    if not found:
+        raise no_such_repository(name, await _states(app))
+    rows = await app.repositories.list([name])
+    return RepositoryDetail(**asdict(found[0]), definition=rows[0].definition if rows else None)
+
+
+def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
+    """What pauses or resumes, and what is about the definition. Raises ConfigError for a key that cannot be changed,
+    RequestValidationError for a value that does not fit."""
+    known = CHANGEABLE | Pause.model_fields.keys()
+    for key in changes:
+        if key in IDENTITY | NOT_OVER_HTTP:
+            raise ConfigError(f"`{key}` cannot be changed.", remedy="Register another repository.")
+        if key not in known:
+            raise ConfigError(f"unknown key{hint(key, known)}.")
+    try:
+        pause = Pause.model_validate({key: value for key, value in changes.items() if key in Pause.model_fields})
+    except ValidationError as error:
+        raise RequestValidationError([{**each, "loc": ("body", *each["loc"])} for each in error.errors()]) from None
+    if pause.paused_reason is not None and pause.is_active is not False:
+        raise ConfigError("`paused_reason` goes with `is_active: false`.")
+    return pause, {key: value for key, value in changes.items() if key in CHANGEABLE}
+
+
+def _told(run: Run) -> dict[str, Any]:
+    return RunShown.of(run).model_dump(mode="json")
+
+
+def _fingerprint(*parts: object) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -1,0 +1,301 @@
+"""Where GitLab tells of pushes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Header, Request, Response
+from pydantic import BaseModel
+from starlette.requests import ClientDisconnect
+
+from reposync.api.access import TooManyAttempts
+from reposync.api.attempts import Attempts
+from reposync.api.deliveries import Bodies, Reading
+from reposync.api.envelope import ErrorAnswer
+from reposync.api.parts import ApiParts
+from reposync.config.registry import GitLabInstance
+from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.scheduling.application import Application
+from reposync.scheduling.webhooks import (
+    Credentials,
+    Outcome,
+    Passed,
+    PushPayload,
+    Reason,
+    WebhookRefused,
+    WebhooksOff,
+    listening,
+    needs_body,
+    passed,
+    read_event,
+    receive_push,
+    senders_by_signature,
+    senders_by_token,
+)
+from reposync.store.status import RunStatus
+
+log = logging.getLogger(__name__)
+
+PATH = "/api/v1/webhooks/gitlab"
+
+MAX_BODY_BYTES = 25 * 1024 * 1024
+"""GitLab sends no larger ones."""
+
+MAX_BODIES_BYTES = 3 * MAX_BODY_BYTES
+BODY_SECONDS = 10.0
+"""GitLab gives up after as long."""
+
+ANSWER_SECONDS = 5.0
+"""For the database. GitLab waits for ten, and counts no answer as a failure of the hook."""
+
+MAX_LATE = 100
+"""Deliveries that wait for the database at once."""
+
+HINT_EVERY_SECONDS = 60.0
+
+
+class TriggeredRun(BaseModel):
+    """`is_new` is false where the run waited already when the push came."""
+
+    repository: str
+    run_id: str
+    status: RunStatus
+    is_new: bool
+
+
+class Ignored(BaseModel):
+    """`repository` is null where it is about the delivery as a whole."""
+
+    repository: str | None
+    reason: Reason
+    message: str
+
+
+class DeliveryAnswer(BaseModel):
+    """`queued`: a run at least waits or runs for this push."""
+
+    status: Literal["queued", "ignored"]
+    runs: list[TriggeredRun]
+    ignored: list[Ignored]
+
+
+_QUEUED_EXAMPLE = {
+    "status": "queued",
+    "runs": [
+        {
+            "repository": "payments-api",
+            "run_id": "0b6f9c9e-5c0b-4f0e-9d0e-1f3f4c1d2a3b",
+            "status": "queued",
+            "is_new": True,
+        }
+    ],
+    "ignored": [],
+}
+_IGNORED_EXAMPLE = {
+    "status": "ignored",
+    "runs": [],
+    "ignored": [{"repository": "payments-api", "reason": "other_branch", "message": "Not about branch main."}],
+}
+_PUSH_EXAMPLE = {
+    "object_kind": "push",
+    "ref": "refs/heads/main",
+    "before": "95790bf891e76fee5e1747ab589903a6a1f80f22",
+    "after": "da1560886d4f094c3e6c9ef40349f7d38b5d27d7",
+    "project_id": 42,
+    "project": {"path_with_namespace": "platform/payments-api", "default_branch": "main"},
+}
+
+
+def _error(description: str) -> dict[str, Any]:
+    return {"model": ErrorAnswer, "description": description}
+
+
+_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {
+        "model": DeliveryAnswer,
+        "description": "Understood, and no reason for a run",
+        "content": {"application/json": {"example": _IGNORED_EXAMPLE}},
+    },
+    202: {
+        "model": DeliveryAnswer,
+        "description": "A run was queued for each repository whose branch moved, or waited already",
+        "content": {"application/json": {"example": _QUEUED_EXAMPLE}},
+    },
+    400: _error("The connection ended within the body"),
+    401: _error("Neither the secret token nor the signature is right"),
+    403: _error("No server of the registry has a secret for webhooks"),
+    408: _error("The body did not come in time"),
+    413: _error("The body is larger than what GitLab sends"),
+    422: _error("The secret is right, but this is not what GitLab sends"),
+    429: _error("Too many wrong secrets from this address"),
+    503: _error("The database does not answer, or too much comes in at once"),
+}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"type": "object"}, "example": _PUSH_EXAMPLE}},
+        "description": f"An event of GitLab. Of a push these are read: {', '.join(PushPayload.model_fields)}.",
+    }
+}
+
+
+def webhook_routes(parts: ApiParts) -> APIRouter:
+    routes = APIRouter(tags=["webhooks"])
+    desk = _Desk(parts)
+
+    @routes.post(
+        PATH,
+        summary="GitLab tells of a push",
+        description="For GitLab's project, group and system hooks. Authenticated by the secret token or the signature "
+        "of the hook, not by a Bearer token. What is no reason for a run is answered with 200 and the reason.",
+        status_code=202,
+        response_model=DeliveryAnswer,
+        responses=_ANSWERS,
+        openapi_extra=_BODY,
+    )
+    async def gitlab_webhook(
+        request: Request,
+        response: Response,
+        x_gitlab_event: Annotated[str, Header()] = "",
+        x_gitlab_token: Annotated[str, Header()] = "",
+        webhook_id: Annotated[str, Header()] = "",
+        webhook_timestamp: Annotated[str, Header()] = "",
+        webhook_signature: Annotated[str, Header()] = "",
+    ) -> DeliveryAnswer:
+        response.headers["Cache-Control"] = "no-store"
+        given = Credentials(x_gitlab_token, webhook_id, webhook_timestamp, webhook_signature)
+        outcomes = await desk.receive(request, given, x_gitlab_event)
+        answer = _answer(outcomes)
+        response.status_code = 202 if answer.runs else 200
+        return answer
+
+    return routes
+
+
+class _Desk:
+    """Takes deliveries in: only from those who know a secret, and only within bounds."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._parts = parts
+        self._bodies = Bodies(max_bytes=MAX_BODY_BYTES, total_bytes=MAX_BODIES_BYTES, seconds=BODY_SECONDS)
+        self._attempts = Attempts()
+        self._hinted_at = float("-inf")
+        self._late: set[asyncio.Task[list[Outcome]]] = set()
+
+    async def receive(self, request: Request, given: Credentials, kind: str) -> list[Outcome]:
+        app = self._parts.application()
+        with self._bodies.reading() as reading:
+            try:
+                senders, body = await self._authenticated(app, request, given, reading)
+                event = read_event(kind, body)
+            except ClientDisconnect:
+                raise _Disconnected("The connection ended within the body.") from None
+        # The body is let go here: what was asked of it is in the event.
+        if isinstance(event, Reason):
+            return [passed(event)]
+        return await self._queued(receive_push(app, event, senders))
+
+    async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
+        """What `work` returns, if it does in time. What takes longer goes on: a statement that waits for a lock of
+        SQLite cannot be taken back before it has it, and then the run may as well be queued."""
+        if len(self._late) >= MAX_LATE:
+            work.close()
+            raise self._too_slow()
+        task = asyncio.ensure_future(work)
+        self._late.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.wait({task}, timeout=ANSWER_SECONDS)
+        if not task.done():
+            raise self._too_slow()
+        return task.result()
+
+    def _ended(self, task: asyncio.Task[list[Outcome]]) -> None:
+        self._late.discard(task)
+        if not task.cancelled():
+            task.exception()  # heard of, also where nobody waits for it any more
+
+    def _too_slow(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The database did not answer within {ANSWER_SECONDS:g} s.", remedy="The schedule comes by in any case."
+        )
+
+    async def _authenticated(
+        self, app: Application, request: Request, given: Credentials, reading: Reading
+    ) -> tuple[list[GitLabInstance], bytearray]:
+        address = request.client.host if request.client else ""
+        servers = self._listening(app)
+        if self._attempts.wait_seconds(address):
+            # GitLab, behind the same proxy as somebody who guesses: what it has used before it may go on using.
+            servers = [server for server in servers if self._attempts.is_proven(address, _key_id(server))]
+        senders = senders_by_token(servers, given)
+        # A stranger's body is read only where there is a signature over it.
+        if not senders and not needs_body(servers, given):
+            raise self._refused(address, given)
+        body = await reading.body(request)
+        if not senders:
+            senders = self._by_signature(servers, given, body, address)
+        for server in senders:
+            self._attempts.succeeded(address, _key_id(server))
+        return senders, body
+
+    def _by_signature(
+        self, servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str
+    ) -> list[GitLabInstance]:
+        try:
+            senders = senders_by_signature(servers, given, body, time.time())
+        except WebhookRefused as error:
+            log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
+            raise
+        if not senders:
+            raise self._refused(address, given)
+        return senders
+
+    def _listening(self, app: Application) -> list[GitLabInstance]:
+        try:
+            return listening(app.configuration.registry.gitlab)
+        except WebhooksOff as error:
+            if time.monotonic() - self._hinted_at > HINT_EVERY_SECONDS:
+                self._hinted_at = time.monotonic()
+                log.warning("a webhook came, and none is expected", extra={"code": error.code, "error": str(error)})
+            # Who sent it is not known: the registry's keys are for the log.
+            raise WebhooksOff(error.message, remedy="The log says what to set.") from error
+
+    def _refused(self, address: str, given: Credentials) -> RepoSyncError:
+        if wait_seconds := self._attempts.wait_seconds(address):
+            return TooManyAttempts(wait_seconds)
+        self._attempts.failed(address)
+        shown = "signature" if given.signature else "secret token" if given.token else "nothing"
+        log.warning(
+            "a webhook was refused",
+            extra={"address": address, "shown": shown, "remedy": "`reposync webhooks install` sets the secret."},
+        )
+        return WebhookRefused("Neither the secret token nor the signature is right.")
+
+
+def _key_id(server: GitLabInstance) -> str:
+    return f"webhooks of {server.url}"
+
+
+class _Disconnected(RepoSyncError):
+    """Nobody hears it."""
+
+    code = "BAD_REQUEST"
+    status = 400
+
+
+def _answer(outcomes: list[Outcome]) -> DeliveryAnswer:
+    runs = [
+        TriggeredRun(repository=each.repository, run_id=each.run.id, status=each.run.status, is_new=each.is_new)
+        for each in outcomes
+        if not isinstance(each, Passed)
+    ]
+    ignored = [
+        Ignored(repository=each.repository, reason=each.reason, message=each.message)
+        for each in outcomes
+        if isinstance(each, Passed)
+    ]
+    return DeliveryAnswer(status="queued" if runs else "ignored", runs=runs, ignored=ignored)

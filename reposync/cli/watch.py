@@ -1,0 +1,97 @@
+"""`reposync runs watch`: one run as it goes on, wherever it is executed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from reposync.cli.output import json_option, print_json, run_json, visible
+from reposync.cli.startup import run_async
+
+if TYPE_CHECKING:
+    from reposync.scheduling.following import Following
+    from reposync.store.runs import Run
+    from reposync.sync.progress import Watch
+
+UNCLAIMED_SECONDS = 5.0
+"""A run that nobody has taken after so long may wait for a daemon that is not there."""
+PATIENCE_SECONDS = 60.0
+"""How long the database may be away."""
+
+
+@click.command()
+@click.argument("run_id", metavar="ID")
+@json_option
+def watch(run_id: str, as_json: bool) -> None:
+    """Follow the run ID (a unique beginning will do) to its end, whoever executes it.
+
+    The exit code is 0 where it is completed, and 1 otherwise. Ctrl-C ends the watching alone; `reposync runs cancel`
+    ends the run.
+    """
+    run = run_async(_watch(run_id))
+    if as_json:
+        print_json(run_json(run))
+    else:
+        from reposync.cli.sync import summary
+
+        click.echo(summary(run))
+    if run.status != "completed":
+        sys.exit(1)
+
+
+async def _watch(run_id: str) -> Run:
+    from functools import partial
+
+    from reposync.cli.progress import open_display
+    from reposync.cli.state import open_state
+    from reposync.scheduling.following import Following
+    from reposync.store.following import runs_by_id
+    from reposync.store.runs import Runs
+
+    async with open_state() as database:
+        run = await Runs(database).get(run_id)
+        if run.is_final:
+            return run
+        following = Following(partial(runs_by_id, database))
+        try:
+            with following.watching(run.id), open_display(run.repository) as show:
+                return await _follow(following, run, show)
+        except asyncio.CancelledError:
+            click.echo(f"The run goes on. `reposync runs cancel {run.id}` ends it.", err=True)
+            raise
+        finally:
+            await following.settle()
+
+
+async def _follow(following: Following[Run], run: Run, show: Watch) -> Run:
+    from reposync.errors import RunNotFound, StoreUnavailable
+    from reposync.scheduling.progress import told_progress
+    from reposync.store.status import WAITING
+
+    waiting_since = heard_at = time.monotonic()
+    hinted = False
+    while not run.is_final:
+        show(told_progress(run))
+        if run.status not in WAITING:
+            waiting_since = time.monotonic()
+        elif not hinted and time.monotonic() - waiting_since > UNCLAIMED_SECONDS:
+            hinted = True
+            click.echo(
+                f"{visible(run.repository)}: {run.status}; a running `reposync serve` executes it when it is its turn.",
+                err=True,
+            )
+        await asyncio.sleep(following.pause_seconds)
+        try:
+            seen = await following.look(run.id)
+        except StoreUnavailable:
+            if time.monotonic() - heard_at > PATIENCE_SECONDS:
+                raise
+            continue
+        if seen is None:
+            raise RunNotFound(f"Run {run.id} is no longer in the history.")
+        run, heard_at = seen, time.monotonic()
+    return run

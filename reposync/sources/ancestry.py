@@ -1,0 +1,208 @@
+"""Whether a commit is part of the history of another one, asked as cheaply as each kind of source allows.
+
+| source | asked |
+|---|---|
+| a repository on this machine | its commits, from both ends until they meet |
+| GitLab | 1 REST call: the merge base of the two |
+| git behind a URL | nobody: only that a commit is the tip itself can be told |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from enum import StrEnum
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, assert_never, cast
+
+from reposync.errors import SourceCorrupt, SourceError, UsageError
+from reposync.sources.spec import GitLabProject, LocalGit, Patience, RemoteGit, SourceObserver, SourceSpec
+
+if TYPE_CHECKING:
+    import gitlab
+    from dulwich.objects import ObjectID
+    from dulwich.repo import BaseRepo, Repo
+
+MAX_COMMITS = 500_000
+"""Read for one answer. Both ends meet soon, unless the histories have nothing in common."""
+_PATIENCE = Patience(attempts=2, max_wait_seconds=5.0)
+
+
+class Ancestry(StrEnum):
+    CONTAINED = "contained"
+    """The commit is the tip, or one of its ancestors."""
+    NOT_CONTAINED = "not_contained"
+    UNKNOWN_COMMIT = "unknown_commit"
+    """The repository has no such commit."""
+    UNKNOWABLE = "unknowable"
+    """This source cannot tell."""
+
+
+class CommitAmbiguous(UsageError):
+    """Several commits begin like this."""
+
+    code = "COMMIT_AMBIGUOUS"
+    status = 409
+
+
+def can_tell_ancestry(spec: SourceSpec) -> bool:
+    """Whether `ancestry` has an answer for two different commits."""
+    return not isinstance(spec, RemoteGit)
+
+
+async def ancestry(
+    spec: SourceSpec, commit: str, tip: str | None, *, observer: SourceObserver | None = None
+) -> Ancestry:
+    """How `commit` (7 to 64 lower-case hex digits, a unique beginning will do) stands to `tip` (a full name). Without
+    a tip the answer is NOT_CONTAINED where the commit is there.
+
+    Raises CommitAmbiguous, ConfigError, SourceError and its kind.
+    """
+    match spec:
+        case LocalGit():
+            return await _local(spec, commit, tip)
+        case GitLabProject():
+            return await _gitlab(spec, commit, tip, observer)
+        case RemoteGit():
+            return Ancestry.CONTAINED if tip is not None and tip.startswith(commit) else Ancestry.UNKNOWABLE
+        case _:
+            assert_never(spec)
+
+
+# A repository on this machine ----------------------------------------------------------------------------------------
+
+
+class _Stopped(Exception):
+    pass
+
+
+async def _local(spec: LocalGit, commit: str, tip: str | None) -> Ancestry:
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(_read_history, spec, commit, tip, stop)
+    finally:
+        # Whoever asked may be gone: the thread then ends at its next commit.
+        stop.set()
+
+
+def _read_history(spec: LocalGit, commit: str, tip: str | None, stop: threading.Event) -> Ancestry:
+    from dulwich.errors import NotGitRepository
+    from dulwich.graph import find_merge_base
+    from dulwich.objects import ObjectID
+    from dulwich.repo import Repo
+
+    try:
+        with Repo(spec.path) as repo:
+            full = _full_name(repo, commit, str(spec.path))
+            if full is None:
+                return Ancestry.UNKNOWN_COMMIT
+            if tip is None:
+                return Ancestry.NOT_CONTAINED
+            if full == tip.encode():
+                return Ancestry.CONTAINED
+            # Not `can_fast_forward`: that one goes by the commits' dates, and people's clocks are wrong.
+            bases = find_merge_base(cast("BaseRepo", _History(repo, stop)), [full, ObjectID(tip.encode())])
+            return Ancestry.CONTAINED if bases == [full] else Ancestry.NOT_CONTAINED
+    except KeyError as error:
+        # A shallow clone ends somewhere, and what a force-push left behind is removed some day.
+        raise SourceCorrupt(
+            f"The history of {spec.path} is not complete: object {error.args[0]!r} is missing.",
+            remedy="`git fetch --unshallow` brings the rest of a shallow clone.",
+        ) from error
+    except (NotGitRepository, OSError, ValueError, AssertionError) as error:
+        raise SourceError(
+            f"The history of {spec.path} cannot be read: {error}.", remedy="Run `git fsck` there."
+        ) from error
+    except _Stopped:
+        return Ancestry.UNKNOWABLE
+
+
+def _full_name(repo: Repo, commit: str, where: str) -> ObjectID | None:
+    """Raises CommitAmbiguous."""
+    from dulwich.objects import Commit, ObjectID
+
+    wanted = commit.encode()
+    if len(wanted) == repo.object_format.hex_length:
+        candidates = [ObjectID(wanted)] if ObjectID(wanted) in repo.object_store else []
+    else:
+        # Trees and blobs may begin like it as well; of millions of objects two or three do.
+        candidates = list(islice(repo.object_store.iter_prefix(wanted), 100))
+    found = [each for each in candidates if isinstance(repo.object_store[each], Commit)]
+    if len(found) > 1:
+        raise CommitAmbiguous(f"{len(found)} commits of {where} begin with {commit}.", remedy="Give more of the name.")
+    return found[0] if found else None
+
+
+class _History:
+    """What `find_merge_base` asks of a repository, so that it can be stopped and has an end."""
+
+    def __init__(self, repo: Repo, stop: threading.Event) -> None:
+        self._store = repo.object_store
+        self._parents = repo.parents_provider()
+        self._stop = stop
+        self._left = MAX_COMMITS
+
+    @property
+    def object_store(self) -> _History:
+        return self
+
+    @property
+    def shallows(self) -> set[ObjectID]:
+        return self._parents.shallows
+
+    def parents_provider(self) -> _History:
+        return self
+
+    def get_parents(self, commit_id: ObjectID, commit: Any = None) -> list[ObjectID]:
+        return self._parents.get_parents(commit_id, commit)
+
+    def __getitem__(self, name: ObjectID) -> Any:
+        self._left -= 1
+        if self._stop.is_set() or self._left < 0:
+            raise _Stopped
+        return self._store[name]
+
+
+# GitLab --------------------------------------------------------------------------------------------------------------
+
+
+async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: SourceObserver | None) -> Ancestry:
+    from reposync.sources.addresses import check_ca_file, header_secret, parse_address
+    from reposync.sources.gitlab_words import Refusal, explain
+    from reposync.sources.rest import Rest, RestRefused
+
+    address = parse_address(spec.url, what="GitLab's address")
+    check_ca_file(spec.ca_file)
+    secret = header_secret(spec.token or address.password, what=f"The token for {address.url}")
+    rest = Rest(
+        address.url, secret, ca_file=spec.ca_file, timeouts=spec.timeouts, patience=_PATIENCE, observer=observer
+    )
+    project = spec.project_id if spec.project_id is not None else spec.project
+    doing = f"Reading the history of {spec.project} on {address.url}"
+    try:
+        if tip is None:
+            await rest.call("api_commit", partial(_commit, project, commit), doing=doing)
+            return Ancestry.NOT_CONTAINED
+        base = await rest.call("api_merge_base", partial(_merge_base, project, [commit, tip]), doing=doing)
+    except RestRefused as refused:
+        refusal = Refusal.of(refused)
+        if (refused.status == 400 and commit in refusal.text) or refusal.is_about("Commit"):
+            return Ancestry.UNKNOWN_COMMIT
+        if refusal.is_about("Merge Base") or (refused.status == 400 and tip is not None and tip in refusal.text):
+            # Nothing in common; or the tip went with a branch that was rewritten, and its index is about to follow.
+            return Ancestry.NOT_CONTAINED
+        raise explain(refused, project=spec.project, instance=address.url, has_token=secret is not None) from refused
+    finally:
+        await rest.close()
+    # By its beginning: a branch of that name would be taken before the commit.
+    return Ancestry.CONTAINED if base.startswith(commit) else Ancestry.NOT_CONTAINED
+
+
+def _commit(project: int | str, commit: str, client: gitlab.Gitlab) -> None:
+    client.projects.get(project, lazy=True).commits.get(commit, stats="false")
+
+
+def _merge_base(project: int | str, refs: list[str], client: gitlab.Gitlab) -> str:
+    found = client.projects.get(project, lazy=True).repository_merge_base(refs)
+    return str(cast("dict[str, Any]", found).get("id") or "")

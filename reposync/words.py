@@ -1,0 +1,43 @@
+"""Times as people say them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+
+def ago(when: datetime | None, now: datetime | None = None) -> str:
+    """How long ago, in the largest fitting unit: `12 s ago`, `3 h ago`, `never`."""
+    if when is None:
+        return "never"
+    seconds = int(((now or datetime.now(UTC)) - when).total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
+        if seconds >= size:
+            return f"{seconds // size} {unit} ago"
+    return f"{max(seconds, 0)} s ago"
+
+
+def until(when: datetime | None, now: datetime | None = None) -> str:
+    """How long until then: `in 12 s`, `in 3 h`, `now`; a dash for never."""
+    if when is None:
+        return "-"
+    seconds = int((when - (now or datetime.now(UTC))).total_seconds())
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        if seconds >= size:
+            return f"in {seconds // size} {unit}"
+    return "now"
+
+
+def duration(seconds: float | None) -> str:
+    """`0.24 s`, `41 s`, `3 min 12 s`, `2 h 5 min`; a dash where there is none yet."""
+    if seconds is None:
+        return "-"
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"

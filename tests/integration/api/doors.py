@@ -1,0 +1,67 @@
+"""A server with tokens and four routes: what may be read and what may be done, by programs and by pages."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx
+from fastapi import Request
+
+from reposync.api.access import Access, Role, Visitor
+from reposync.api.app import create_app
+from reposync.api.server import serve_http
+from tests.integration.api.conftest import Daemon
+
+READER, OPERATOR = "read-secret-of-tests-1", "operate-secret-of-tests-2"
+TOKENS = (f"read:{READER}", OPERATOR)
+
+
+@contextlib.asynccontextmanager
+async def server(access: Access, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+    reads, shows = access.requires(Role.READ), access.page()
+    app = create_app(replace(Daemon().parts, access=access))
+
+    @app.get("/test/read", dependencies=[access.requires(Role.READ)])
+    async def read() -> str:
+        return "read"
+
+    @app.post("/test/operate", dependencies=[access.requires(Role.OPERATE)])
+    async def operate(request: Request) -> dict[str, list[str]]:
+        # The check of the form leaves it readable.
+        return {"fields": sorted((await request.form()).keys())}
+
+    @app.post("/test/echo")
+    async def echo(document: dict[str, Any], role: Role = reads) -> dict[str, Any]:
+        return {"document": document, "role": role.name}
+
+    @app.get("/test/page")
+    async def page(request: Request, visitor: Visitor = shows) -> dict[str, Any]:
+        address = str(request.url_for("page"))
+        who = [visitor.role.name, visitor.by, request.client.host if request.client else None]
+        return {"csrf": visitor.csrf, "address": address, "who": who}
+
+    async with (
+        serve_http(app, "127.0.0.1", 0) as address,
+        httpx.AsyncClient(base_url=address.url, timeout=20, **options) as client,
+    ):
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def code_of(answer: httpx.Response) -> str:
+    code: str = answer.json()["error"]["code"]
+    return code
+
+
+async def log_in(client: httpx.AsyncClient, token: str, *, root: str = "", **fields: str) -> httpx.Response:
+    """As a browser does, with the form that the page shows."""
+    shown = await client.get(f"{root}/login")
+    assert shown.status_code == 200
+    csrf = shown.text.partition('name="csrf" value="')[2].partition('"')[0]
+    return await client.post(f"{root}/login", data={"token": token, "csrf": csrf, **fields})

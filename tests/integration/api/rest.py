@@ -1,0 +1,123 @@
+"""The API over a real database and a real server, and what another pod does meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from reposync.api.access import Access
+from reposync.api.app import ApiParts, create_app
+from reposync.api.server import serve_http
+from reposync.config.configuration import Configuration
+from reposync.config.settings import Settings
+from reposync.scheduling.application import Application, open_application
+from reposync.store.database import Database
+from reposync.store.run import Run, RunFigures, RunProblem
+from reposync.store.runs import Runs
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+
+API = "/api/v1"
+REGISTRY = """\
+gitlab: [{name: main, url: https://gitlab.example.com}]
+repositories:
+  - {name: payments, git: https://git.example.com/payments.git}
+  - {name: platform/api, git: https://git.example.com/api.git, schedule: daily at 03:00}
+  - {name: platform/wait, git: https://git.example.com/wait.git}
+"""
+
+
+async def _nothing() -> None:
+    return None
+
+
+@dataclass
+class Rest:
+    """`client` asks the server of one pod. `other` is the execution log as another pod has it."""
+
+    app: Application
+    client: httpx.AsyncClient
+    other: Runs
+    folder: Path
+    worker: str = "pod-b:1:0"
+    seen: list[str] = field(default_factory=list)
+
+    async def answers(self, method: str, path: str, status: int, **options: Any) -> Any:
+        """The document of the answer, which has to have that status."""
+        if isinstance(options.get("content"), str):
+            options["headers"] = {"Content-Type": "application/json", **options.get("headers", {})}
+        answer = await self.client.request(method, API + path, **options)
+        assert answer.status_code == status, answer.text
+        return answer.json() if answer.content else None
+
+    async def get(self, path: str, **query: Any) -> Any:
+        return await self.answers("GET", path, 200, params=query)
+
+    async def refusal(self, method: str, path: str, status: int, **options: Any) -> str:
+        """The code of the error."""
+        error = (await self.answers(method, path, status, **options))["error"]
+        assert set(error) == {"code", "message", "details"}
+        return str(error["code"])
+
+    async def claimed(self, run_id: str) -> Run:
+        """The run as the other pod has begun it."""
+        run = await self.other.claim(self.worker, 60.0, run_id=run_id)
+        assert run is not None
+        return run
+
+    async def ended(
+        self, run_id: str, status: RunStatus = RunStatus.COMPLETED, problems: list[RunProblem] | None = None
+    ) -> Run:
+        """The other pod executes the run."""
+        return await self.ended_claimed(await self.claimed(run_id), status, problems)
+
+    async def ended_claimed(
+        self, run: Run, status: RunStatus = RunStatus.COMPLETED, problems: list[RunProblem] | None = None
+    ) -> Run:
+        await self.other.add_problems(run, problems or [])
+        code = None if status is RunStatus.COMPLETED else "SOURCE_ERROR"
+        return await self.other.finish(run, status, RunFigures(files_processed=3), code, code and "It did not answer.")
+
+    async def run(self, name: str, trigger: RunTrigger = RunTrigger.COMMAND, status: RunStatus | None = None) -> Run:
+        """One of the history."""
+        await self.register(name)
+        run, _ = await self.app.runs.enqueue(name, trigger)
+        return run if status is None else await self.ended(run.id, status)
+
+    async def register(self, name: str) -> None:
+        """As the daemon does with what stands in the registry file."""
+        target = next(each for each in self.app.catalog.configured() if each.name == name)
+        await self.app.repositories.register(target.registration())
+
+
+@contextlib.asynccontextmanager
+async def opened(folder: Path, database_url: str, registry: str = REGISTRY) -> AsyncIterator[Application]:
+    path = folder / "repositories.yaml"
+    path.write_text(registry)
+    settings = Settings.from_environment(
+        {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(path), "DATABASE_URL": database_url}
+    )
+    async with open_application(Configuration.load(settings)) as app:
+        yield app
+
+
+def parts_of(app: Application) -> ApiParts:
+    return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", lambda: app, Access([]))
+
+
+@pytest.fixture
+async def rest(tmp_path: Path, database_url: str) -> AsyncIterator[Rest]:
+    async with (
+        opened(tmp_path, database_url) as app,
+        await Database.open(database_url) as database,
+        serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
+        httpx.AsyncClient(base_url=address.url, timeout=30) as client,
+    ):
+        yield Rest(app, client, Runs(database), tmp_path)

@@ -1,0 +1,81 @@
+"""The HTTP side over a whole world: a database, an index, a repository. And server-sent events as clients read them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+
+from reposync.api.access import Access
+from reposync.api.app import create_app
+from reposync.api.connections import HttpLimits
+from reposync.api.server import serve_http
+from reposync.scheduling.application import Application
+from tests.integration.api.conftest import Daemon
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    application: Application, *tokens: str, limits: HttpLimits | None = None
+) -> AsyncIterator[httpx.AsyncClient]:
+    parts = replace(Daemon().parts, application=lambda: application, access=Access(list(tokens)))
+    async with (
+        serve_http(create_app(parts), "127.0.0.1", 0, limits=limits or HttpLimits()) as address,
+        httpx.AsyncClient(base_url=address.url, timeout=60, limits=httpx.Limits(max_connections=None)) as client,
+    ):
+        yield client
+
+
+@dataclass
+class Event:
+    """What stands between two empty lines."""
+
+    comments: list[str] = field(default_factory=list)
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str | None:
+        return self.fields.get("event")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.fields["data"])
+        return found
+
+
+@contextlib.asynccontextmanager
+async def following(client: httpx.AsyncClient, run_id: str, **headers: str) -> AsyncIterator[AsyncIterator[Event]]:
+    async with client.stream("GET", f"/api/v1/runs/{run_id}/events", headers=headers) as answer:
+        assert answer.status_code == 200, await answer.aread()
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        yield _events(answer)
+
+
+async def _events(answer: httpx.Response) -> AsyncIterator[Event]:
+    event = Event()
+    async for line in answer.aiter_lines():
+        if not line:
+            yield event
+            event = Event()
+        elif line.startswith(":"):
+            event.comments.append(line[1:].strip())
+        else:
+            name, _, value = line.partition(": ")
+            event.fields[name] = value
+
+
+async def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any:
+    """What `condition` (awaited, where it is to be) gives as soon as that is something."""
+    async with asyncio.timeout(seconds):
+        while True:
+            found = condition()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(0.02)

@@ -1,0 +1,282 @@
+"""Who gets in with a token, who does not, and what every answer says to browsers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reposync.api.access import Access
+from reposync.api.attempts import Attempts
+from reposync.config.http import HttpConfig
+from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server
+
+WRONG = "this-token-nobody-has"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+async def door() -> AsyncIterator[httpx.AsyncClient]:
+    async with server(Access(TOKENS)) as client:
+        yield client
+
+
+async def test_a_token_may_do_what_its_role_may(door: httpx.AsyncClient) -> None:
+    statuses = {
+        token: [
+            (await door.get("/test/read", headers=bearer(token))).status_code,
+            (await door.post("/test/operate", headers=bearer(token))).status_code,
+        ]
+        for token in (READER, OPERATOR, WRONG)
+    }
+
+    assert statuses == {READER: [200, 403], OPERATOR: [200, 200], WRONG: [401, 401]}
+    refused = await door.post("/test/operate", headers=bearer(READER))
+    assert (code_of(refused), refused.json()["error"]["message"]) == (
+        "FORBIDDEN",
+        "This token may read, and not operate.",
+    )
+
+
+async def test_whoever_shows_no_token_is_told_how(door: httpx.AsyncClient) -> None:
+    for headers in ({}, {"Authorization": f"Basic {OPERATOR}"}, {"Authorization": OPERATOR}, {"Authorization": ""}):
+        answer = await door.get("/test/read", headers=headers)
+
+        assert (answer.status_code, code_of(answer)) == (401, "UNAUTHENTICATED")
+        assert answer.headers["www-authenticate"] == 'Bearer realm="reposync"'
+    assert (await door.get("/test/read", headers={"authorization": f"bEARER  {READER}"})).status_code == 200
+
+
+async def test_the_real_routes_ask_for_a_token_and_the_probes_do_not(door: httpx.AsyncClient) -> None:
+    for path in ("/api/v1/locks", "/api/v1/runs", "/api/v1/repositories", "/api/v1/search?query=x"):
+        assert (await door.get(path)).status_code == 401, path
+    # There is no database behind this server: who is let in hears of that.
+    assert (await door.get("/api/v1/locks", headers=bearer(READER))).status_code == 503
+    assert (await door.get("/healthz")).status_code == 200
+    assert (await door.get("/readyz")).status_code == 503
+    assert (await door.get("/metrics")).status_code == 200
+
+
+@pytest.mark.parametrize(("setting", "anybody", "reader"), [("open", 200, 200), ("token", 401, 200), ("off", 404, 404)])
+async def test_metrics_are_open_by_token_or_off(setting: str, anybody: int, reader: int) -> None:
+    async with server(Access(TOKENS, HttpConfig(metrics=setting))) as door:  # type: ignore[arg-type]
+        assert (await door.get("/metrics")).status_code == anybody
+        assert (await door.get("/metrics", headers=bearer(READER))).status_code == reader
+        assert (await door.get("/healthz")).status_code == 200
+
+
+async def test_who_guesses_has_to_wait_and_is_not_told_what_is_right_while_others_go_on(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = Clock()
+    config = HttpConfig(trusted_proxies=("127.0.0.1",))
+    async with server(Access(TOKENS, config, attempts=Attempts(monotonic=clock))) as door:
+
+        async def read(token: str, client: str) -> httpx.Response:
+            return await door.get("/test/read", headers={**bearer(token), "X-Forwarded-For": client})
+
+        assert (await read(READER, "192.0.2.1")).status_code == 200
+        guesses = [(await read(f"{WRONG}{number}", "192.0.2.1")).status_code for number in range(12)]
+        assert guesses == [401] * 10 + [429] * 2
+
+        # Right, and used from there for the first time: it cannot be told from a guess.
+        limited = await read(OPERATOR, "192.0.2.1")
+        assert (limited.status_code, code_of(limited)) == (429, "TOO_MANY_ATTEMPTS")
+        assert limited.headers["retry-after"] == "60"
+        assert limited.json()["error"]["details"] == {"wait_seconds": 60}
+        # Used from there before, or from elsewhere: not concerned.
+        assert (await read(READER, "192.0.2.1")).status_code == 200
+        assert (await read(OPERATOR, "192.0.2.2")).status_code == 200
+
+        clock.now += 61
+        assert (await read(OPERATOR, "192.0.2.1")).status_code == 200
+    told = [record for record in caplog.records if record.getMessage() == "too many wrong tokens"]
+    assert [record.__dict__["client"] for record in told] == ["192.0.2.1"]
+    assert WRONG not in caplog.text
+
+
+async def test_the_right_token_is_no_attempt_however_often_it_is_sent(door: httpx.AsyncClient) -> None:
+    assert {(await door.get("/test/read", headers=bearer(READER))).status_code for _ in range(30)} == {200}
+    # No token at all is none, either.
+    assert {(await door.get("/test/read")).status_code for _ in range(30)} == {401}
+    assert (await door.post("/test/operate", headers=bearer(OPERATOR))).status_code == 200
+
+
+async def test_every_answer_has_the_headers_that_browsers_go_by(door: httpx.AsyncClient) -> None:
+    answers = [
+        await door.get("/healthz"),
+        await door.get("/login"),
+        await door.get("/test/read"),
+        await door.get("/no/such/page"),
+        await door.put("/healthz"),
+        await door.post("/test/operate", headers={"Sec-Fetch-Site": "cross-site"}),
+        await door.get("/api/v1/locks", headers=bearer(READER)),
+    ]
+
+    assert [answer.status_code for answer in answers] == [200, 200, 401, 404, 405, 403, 503]
+    for answer in answers:
+        policy = answer.headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "base-uri 'none'", "frame-ancestors 'none'"} <= set(policy)
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+        assert answer.headers["cache-control"] in ("no-store", "private, no-cache")
+        assert "strict-transport-security" not in answer.headers
+        assert "server" not in answer.headers
+
+
+@pytest.mark.parametrize(("root", "told"), [("", True), ("/reposync", False)])
+async def test_https_for_ever_is_told_over_https_and_not_for_a_host_that_is_shared(root: str, told: bool) -> None:
+    config = HttpConfig(trusted_proxies=("127.0.0.0/8",), root_path=root)
+    async with server(Access(TOKENS, config)) as door:
+        over_https = await door.get("/healthz", headers={"X-Forwarded-Proto": "https"})
+        over_http = await door.get("/healthz", headers={"X-Forwarded-Proto": "http"})
+
+    assert ("strict-transport-security" in over_https.headers) is told
+    assert "strict-transport-security" not in over_http.headers
+
+
+async def test_without_tokens_everybody_on_this_machine_may_do_everything() -> None:
+    async with server(Access([])) as door:
+        assert (await door.get("/test/read")).status_code == 200
+        assert (await door.post("/test/operate", data={"a": "1"})).json() == {"fields": ["a"]}
+        # Whatever token a program was set up with is as good as none.
+        assert (await door.get("/test/read", headers=bearer(WRONG))).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "192.168.1.5", "localhost.evil.example", "a@b"])
+async def test_without_tokens_a_name_that_was_pointed_at_this_machine_gets_nothing(host: str) -> None:
+    async with server(Access([])) as door:
+        for path in ("/test/read", "/readyz", "/", "/metrics"):
+            answer = await door.get(path, headers={"Host": host})
+            assert (answer.status_code, code_of(answer)) == (421, "HOST_NOT_ALLOWED"), path
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Origin": "null"},
+    ],
+)
+async def test_without_tokens_a_page_of_another_site_changes_nothing(headers: dict[str, str]) -> None:
+    async with server(Access([])) as door:
+        answer = await door.post("/test/operate", headers=headers)
+        assert (answer.status_code, code_of(answer)) == (403, "CROSS_SITE_REFUSED")
+        # With a header that looks like a program's, too: no token is asked for here.
+        assert (await door.post("/test/operate", headers=headers | bearer(WRONG))).status_code == 403
+        own = {"Origin": str(door.base_url).rstrip("/")}
+        assert (await door.post("/test/operate", headers=own)).status_code == 200
+
+
+async def test_allowed_hosts_hold_for_everything_but_the_probes() -> None:
+    config = HttpConfig(allowed_hosts=("sync.example.com",))
+    async with server(Access(TOKENS, config)) as door:
+        for host, status in (("sync.example.com", 200), ("sync.example.com:8443", 200), ("evil.example", 421)):
+            assert (await door.get("/test/read", headers=bearer(READER) | {"Host": host})).status_code == status
+        # Kubernetes asks by the pod's address.
+        assert (await door.get("/healthz", headers={"Host": "10.1.2.3:8080"})).status_code == 200
+
+
+@pytest.mark.parametrize("prefix", ["", "/reposync"])
+async def test_under_a_path_everything_is_found_with_and_without_it_and_links_have_it(prefix: str) -> None:
+    config = HttpConfig(root_path="/reposync", trusted_proxies=("127.0.0.1",))
+    outside = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": "sync.example.com", "X-Forwarded-For": "203.0.113.9"}
+    async with server(Access(TOKENS, config)) as door:
+        assert (await door.get(f"{prefix}/healthz")).status_code == 200
+        seen = (await door.get(f"{prefix}/test/page", headers=bearer(READER) | outside)).json()
+        assert seen["address"] == "https://sync.example.com/reposync/test/page"
+        assert seen["who"] == ["READ", "token", "203.0.113.9"]
+        described = (await door.get(f"{prefix}/openapi.json")).json()
+        assert described["servers"] == [{"url": "/reposync"}]
+        sent_away = await door.get(f"{prefix}/test/page?a=b")
+        assert (sent_away.status_code, sent_away.headers["location"]) == (
+            303,
+            "/reposync/login?next=%2Freposync%2Ftest%2Fpage%3Fa%3Db",
+        )
+
+
+async def test_a_body_is_still_read_by_the_route_behind_the_check(door: httpx.AsyncClient) -> None:
+    answer = await door.post("/test/echo", headers=bearer(READER), json={"a": 1})
+
+    assert answer.json() == {"document": {"a": 1}, "role": "READ"}
+
+
+async def test_the_description_of_the_api_says_that_a_token_is_needed(door: httpx.AsyncClient) -> None:
+    described = (await door.get("/openapi.json")).json()
+
+    assert described["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+    assert described["paths"]["/api/v1/locks"]["get"]["security"] == [{"HTTPBearer": []}]
+    assert "security" not in described["paths"]["/healthz"]["get"]
+    assert "/logout" not in described["paths"]
+
+
+_VALUES = st.one_of(
+    st.binary(max_size=60).filter(lambda value: not set(value) & set(b"\r\n\0")),
+    st.sampled_from([OPERATOR[:-1], OPERATOR.upper(), f"{OPERATOR}x", f"read:{READER}", "read:", "Bearer", "null"]).map(
+        str.encode
+    ),
+)
+_NAMES = [
+    "Cookie",
+    "X-CSRF-Token",
+    "Origin",
+    "Sec-Fetch-Site",
+    "X-Forwarded-For",
+    "X-Forwarded-Proto",
+    "X-Forwarded-Host",
+    "Content-Type",
+]
+
+
+async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() -> None:
+    config = HttpConfig(root_path="/reposync", trusted_proxies=("0.0.0.0/0",), allowed_hosts=("127.0.0.1",))
+    async with server(Access(TOKENS, config, attempts=Attempts(per_client=10**6, altogether=10**6))) as door:
+        for method, path, headers, body in _made_up_requests():
+            answer = await door.request(method, path, headers=headers, content=body)
+            assert answer.status_code in (303, 400, 401, 403, 404, 421), (answer.status_code, answer.text)
+            assert "x-content-type-options" in answer.headers or answer.status_code == 400
+            if answer.status_code == 303:
+                assert answer.headers["location"].startswith("/reposync/")
+                assert "set-cookie" not in answer.headers
+
+
+Made = tuple[str, str, list[tuple[bytes, bytes]], bytes]
+
+
+def _made_up_requests() -> list[Made]:
+    """Drawn beforehand: Hypothesis calls plain functions, and the loop belongs to the server."""
+    drawn: list[Made] = []
+
+    @settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
+    @given(
+        st.sampled_from([("GET", "/test/read"), ("POST", "/test/operate"), ("GET", "/test/page"), ("POST", "/login")]),
+        st.one_of(_VALUES.map(lambda value: b"Bearer " + value), _VALUES),
+        st.dictionaries(st.sampled_from(_NAMES), _VALUES, max_size=4),
+        st.binary(max_size=100),
+    )
+    def draw(where: tuple[str, str], authorization: bytes, others: dict[str, bytes], body: bytes) -> None:
+        headers = [(name.encode(), value) for name, value in others.items()]
+        made_up = {b"reposync-session": authorization, b"reposync-login": body.hex().encode()}
+        cookie = [(b"Cookie", name + b"=" + value) for name, value in made_up.items()]
+        sent = [(b"Authorization", authorization), *cookie, *headers]
+        # What the client itself refuses to send.
+        drawn.append((*where, [(name, value.strip(b" \t\x0b\x0c")) for name, value in sent], body))
+
+    draw()
+    return drawn

@@ -1,0 +1,279 @@
+"""A run is followed over HTTP, wherever it is executed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import AsyncExitStack, ExitStack
+
+import httpx
+import pytest
+
+from reposync.api.routes import events
+from reposync.errors import StoreUnavailable
+from reposync.scheduling.following import Following, TooManyWatchers
+from reposync.store.repositories import Registration
+from reposync.store.run import Run, RunFigures
+from reposync.store.run_keys import RUN_KEYS
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.world import World
+from tests.integration.api.serving import Event, eventually, following, serving
+from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+
+LEASE_SECONDS = 60.0
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+    async with serving(world.app) as client:
+        yield client
+
+
+async def queued(world: World, name: str = "project") -> Run:  # noqa: F811
+    await world.app.repositories.register(
+        Registration(name=name, location="/somewhere", source="path", origin="command", collection="code")
+    )
+    run, _ = await world.app.runs.enqueue(name, RunTrigger.HTTP)
+    return run
+
+
+async def running(world: World, name: str = "project") -> Run:  # noqa: F811
+    run = await queued(world, name)
+    claimed = await world.app.runs.claim("pod-2:1:a", LEASE_SECONDS, run_id=run.id)
+    assert claimed is not None
+    return claimed
+
+
+async def said(stream: AsyncIterator[Event], *, status: str) -> Event:
+    async for event in stream:
+        if event.name is not None and event.data["status"] == status:
+            return event
+    raise AssertionError(f"the stream ended before the run was {status}")
+
+
+async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client: httpx.AsyncClient):  # noqa: F811
+    run, runs = await queued(world), world.app.runs
+    async with asyncio.timeout(30), following(client, run.id) as stream:
+        first = await anext(stream)
+        assert (first.name, first.data["status"], first.data["progress"]) == ("progress", "queued", None)
+        assert set(first.data) == {*RUN_KEYS, "progress"}
+        assert first.data["queued_at"].endswith("Z")
+        assert int(first.fields["retry"]) > 0
+
+        claimed = await runs.claim("pod-2:1:a", LEASE_SECONDS, run_id=run.id)
+        assert claimed is not None
+        assert (await said(stream, status="running")).data["worker"] == "pod-2:1:a"
+
+        await runs.tell_progress(claimed, {"phase": "indexing", "files_done": 3, "files_total": 9})
+        assert (await anext(stream)).data["progress"] == {"phase": "indexing", "files_done": 3, "files_total": 9}
+
+        await runs.finish(claimed, RunStatus.COMPLETED, RunFigures(files_processed=9, commit_after="c" * 40))
+        last = await said(stream, status="completed")
+        assert (last.name, last.data["files_processed"], last.data["progress"]) == ("ended", 9, None)
+        assert [event async for event in stream] == []
+
+
+async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_on(
+    closed_world: World,  # noqa: F811
+):
+    closed_world.repository.many(600)
+    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+        with ExitStack() as held:
+            held.enter_context(world.embeddings.holding())
+            syncing = asyncio.create_task(world.sync())
+            (run,) = await eventually(lambda: world.app.runs.history(status=RunStatus.RUNNING))
+            async with asyncio.timeout(60), following(client, run.id[:13]) as stream:
+                # Some files went through before the embedding server held its answers back, or none at all.
+                async for event in stream:
+                    progress = event.data["progress"] or {}
+                    if progress.get("phase") == "indexing" and progress["bytes_read"]:
+                        break
+                assert progress["files_total"] == 600
+                assert set(progress) == {
+                    "phase",
+                    "files_total",
+                    "files_done",
+                    "chunks_done",
+                    "bytes_read",
+                    "elapsed_seconds",
+                    "files_per_second",
+                    "eta_seconds",
+                }
+                held.close()
+                ended = await said(stream, status="completed")
+        assert ended.name == "ended"
+        assert ended.data["files_processed"] == 600
+        assert (await syncing).id == run.id
+
+
+async def test_a_run_that_is_over_is_told_once_and_a_browser_that_comes_back_is_told_to_stay_away(
+    world: World,  # noqa: F811
+    client: httpx.AsyncClient,
+):
+    run = await running(world)
+    await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_GONE", "It is\ngone.\r\n<script>")
+
+    async with following(client, run.id) as stream:
+        told = [event async for event in stream]
+    again = await client.get(f"/api/v1/runs/{run.id}/events", headers={"Last-Event-ID": told[0].fields["id"]})
+    async with following(client, run.id, **{"Last-Event-ID": "something else"}) as stream:
+        other = [event async for event in stream]
+
+    assert [(each.name, each.data["error_message"]) for each in told] == [("ended", "It is\ngone.\r\n<script>")]
+    assert (again.status_code, again.content) == (204, b"")
+    assert [each.data for each in other] == [each.data for each in told]
+    # Somebody sends it back into the queue: then there is more to come.
+    await world.app.runs.retry(run.id)
+    async with following(client, run.id, **{"Last-Event-ID": told[0].fields["id"]}) as stream:
+        assert (await anext(stream)).data["status"] in ("queued", "retrying")
+
+
+async def test_an_unknown_run_is_404_in_the_envelope(client: httpx.AsyncClient):
+    for run_id in ("0" * 8, "nonsense", "%00", "x" * 36):
+        answer = await client.get(f"/api/v1/runs/{run_id}/events")
+        assert answer.status_code in (404, 422), run_id
+        assert set(answer.json()["error"]) == {"code", "message", "details"}
+
+
+async def test_streams_are_bounded_and_one_that_is_closed_makes_room(
+    world: World,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(events, "MAX_STREAMS", 2)
+    run = await running(world)
+    async with serving(world.app) as client, AsyncExitStack() as others:
+        first = AsyncExitStack()
+        await first.enter_async_context(following(client, run.id))
+        await others.enter_async_context(following(client, run.id))
+
+        refused = await client.get(f"/api/v1/runs/{run.id}/events")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "TOO_MANY_WATCHERS")
+        assert int(refused.headers["retry-after"]) > 0
+
+        await first.aclose()
+
+        async def is_there_room() -> bool:
+            async with client.stream("GET", f"/api/v1/runs/{run.id}/events") as answer:
+                return answer.status_code == 200
+
+        await eventually(is_there_room)
+
+
+async def test_streams_end_with_a_hint_when_the_server_does(world: World):  # noqa: F811
+    run = await running(world)
+    opened = asyncio.Event()
+
+    async def watch(client: httpx.AsyncClient) -> list[Event]:
+        async with following(client, run.id) as stream:
+            told = [await anext(stream)]
+            opened.set()
+            # To a regular end: a stream that was cut off would raise here.
+            return told + [event async for event in stream]
+
+    async with httpx.AsyncClient(timeout=60) as client:
+        async with serving(world.app) as inner:
+            client.base_url = inner.base_url
+            watching = asyncio.create_task(watch(client))
+            await opened.wait()
+        told = await watching
+    assert told[-1].comments == ["open this again"]
+    assert int(told[-1].fields["retry"]) > 0
+    assert told[0].data["status"] == "running"
+
+
+async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(world: World):  # noqa: F811
+    run = await running(world)
+    there: dict[str, Run] = {run.id: run}
+    is_away = False
+
+    async def fetch(ids: Collection[str]) -> dict[str, Run]:
+        if is_away:
+            raise StoreUnavailable("The database db:5432 refuses connections.")
+        return there
+
+    watched = Following(fetch, look_seconds=0.01)
+    with watched.watching(run.id):
+        stream = events.RunEvents(watched, run, asyncio.Event(), keep_alive_seconds=0.05)
+        assert (await anext(stream)).startswith(b"event: progress\n")
+        assert await anext(stream) == b": nothing new\n\n"
+        is_away = True
+        assert await anext(stream) == b": the database does not answer\n\n"
+        is_away = False
+        there.clear()
+        assert (await anext(stream)).startswith(b": this run is no longer in the history\n")
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+
+
+async def test_a_stream_does_not_go_on_for_ever(world: World):  # noqa: F811
+    run = await running(world)
+
+    async def fetch(ids: Collection[str]) -> dict[str, Run]:
+        return {run.id: run}
+
+    watched = Following(fetch, look_seconds=0.01)
+    with watched.watching(run.id):
+        stream = events.RunEvents(watched, run, asyncio.Event(), longest_seconds=0.05)
+        assert [said async for said in stream][1:] == [b": open this again\nretry: 2000\n\n"]
+
+
+async def test_two_hundred_who_watch_cost_one_query_at_a_time():
+    asked: list[frozenset[str]] = []
+
+    async def fetch(ids: Collection[str]) -> dict[str, str]:
+        asked.append(frozenset(ids))
+        await asyncio.sleep(0)
+        return {each: f"row of {each}" for each in ids if each != "gone"}
+
+    watched = Following(fetch, look_seconds=60.0, max_watchers=200)
+    names = [*(f"run-{number % 150}" for number in range(199)), "gone"]
+    with ExitStack() as stack:
+        for name in names:
+            stack.enter_context(watched.watching(name))
+        with pytest.raises(TooManyWatchers), watched.watching("one more"):
+            pass
+        told = await asyncio.gather(*(watched.look(name) for name in names))
+        again = await asyncio.gather(*(watched.look(name) for name in names))
+
+    assert asked == [frozenset(names)]
+    assert told == again == [*(f"row of {name}" for name in names[:-1]), None]
+    assert watched.watchers == 0
+
+
+async def test_a_database_that_is_away_is_asked_once_for_all_who_watch():
+    asked = 0
+
+    async def fetch(ids: Collection[str]) -> dict[str, str]:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        raise StoreUnavailable("The database db:5432 refuses connections.", remedy="Start it.")
+
+    watched = Following(fetch, look_seconds=60.0)
+    with ExitStack() as stack:
+        for number in range(50):
+            stack.enter_context(watched.watching(f"run-{number}"))
+        told = await asyncio.gather(*(watched.look(f"run-{n}") for n in range(50)), return_exceptions=True)
+
+    assert asked == 1
+    assert {(type(each), str(each)) for each in told} == {
+        (StoreUnavailable, "The database db:5432 refuses connections. Start it.")
+    }
+
+
+async def test_whoever_leaves_while_it_asks_for_all_leaves_nobody_without_an_answer():
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fetch(ids: Collection[str]) -> dict[str, int]:
+        began.set()
+        await go_on.wait()
+        return dict.fromkeys(ids, 1)
+
+    watched = Following(fetch)
+    with watched.watching("a"), watched.watching("b"):
+        first, second = asyncio.create_task(watched.look("a")), asyncio.create_task(watched.look("b"))
+        await began.wait()
+        first.cancel()
+        go_on.set()
+        assert await second == 1
+        assert first.cancelled()

@@ -1,0 +1,260 @@
+"""`/api/v1/repositories` as its clients see it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from reposync.config.loading import checked_repository
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus
+from tests.fixtures.databases import (  # noqa: F401
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
+from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+
+PUBLIC = "https://93.184.215.14/team/handbook.git"
+
+
+async def names(rest: Rest, **query: object) -> list[str]:  # noqa: F811
+    return [each["name"] for each in (await rest.get("/repositories", **query))["items"]]
+
+
+async def test_the_list_goes_page_by_page_in_the_order_of_names(rest: Rest) -> None:  # noqa: F811
+    first = await rest.get("/repositories", limit=2)
+    second = await rest.get("/repositories", limit=2, cursor=first["next_cursor"])
+
+    assert [each["name"] for each in first["items"]] == ["payments", "platform/api"]
+    assert [each["name"] for each in second["items"]] == ["platform/wait"]
+    assert second["next_cursor"] is None
+    assert first["items"][1]["schedule"] == "at 03:00 every day"
+
+
+async def test_the_list_is_narrowed_by_name_and_state(rest: Rest) -> None:  # noqa: F811
+    await rest.answers("PATCH", "/repositories/platform/api", 200, json={"is_active": False, "paused_reason": "why"})
+
+    assert await names(rest, name="PLATFORM") == ["platform/api", "platform/wait"]
+    assert await names(rest, state="paused") == ["platform/api"]
+    assert await names(rest, state="active", name="platform") == ["platform/wait"]
+    assert await names(rest, state="inactive") == []
+    assert await rest.refusal("GET", "/repositories?state=asleep", 422) == "REQUEST_INVALID"
+    assert await rest.refusal("GET", "/repositories?nam=x", 422) == "REQUEST_INVALID"
+    assert await rest.refusal("GET", "/repositories?cursor=%25", 422) == "USAGE"
+
+
+async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:  # noqa: F811
+    first = await rest.client.get(f"{API}/repositories")
+    again = await rest.client.get(f"{API}/repositories", headers={"If-None-Match": f'"x", W/{first.headers["etag"]}'})
+    await rest.register("payments")
+    changed = await rest.client.get(f"{API}/repositories", headers={"If-None-Match": first.headers["etag"]})
+
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
+    assert changed.status_code == 200 and changed.headers["etag"] != first.headers["etag"]
+    assert first.headers["cache-control"] == "private, no-cache"
+
+
+async def test_a_name_with_slashes_is_found_as_it_is_and_encoded(rest: Rest) -> None:  # noqa: F811
+    for path in ("platform/api", "platform%2Fapi", "platform%2fapi"):
+        assert (await rest.get(f"/repositories/{path}"))["name"] == "platform/api"
+    assert (await rest.get("/repositories/platform%2fwait"))["name"] == "platform/wait"
+
+
+async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:  # noqa: F811
+    assert await rest.refusal("GET", "/repositories/platform/sync", 405) == "METHOD_NOT_ALLOWED"
+    # `wait` of a repository `platform`, and not the repository `platform/wait`.
+    assert await rest.refusal("DELETE", "/repositories/platform/wait", 405) == "METHOD_NOT_ALLOWED"
+    assert await rest.refusal("DELETE", "/repositories/platform%2Fwait", 409) == "REPOSITORY_READ_ONLY"
+    assert await rest.refusal("POST", "/repositories/platform%2Fsync", 405) == "METHOD_NOT_ALLOWED"
+    run = await rest.answers("POST", "/repositories/platform%2Fwait/sync", 202)
+    assert run["repository"] == "platform/wait"
+    assert await rest.refusal("GET", "/repositories/", 422) == "REQUEST_INVALID"
+
+
+async def test_a_name_that_nobody_has_is_answered_with_the_nearest(rest: Rest) -> None:  # noqa: F811
+    error = (await rest.answers("GET", "/repositories/platform/apu", 404))["error"]
+
+    assert error["code"] == "REPOSITORY_NOT_FOUND"
+    assert "Did you mean 'platform/api'?" in error["message"]
+
+
+# Registering ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_registered_repository_is_there_with_what_it_was_registered_with(rest: Rest) -> None:  # noqa: F811
+    definition = {"name": "team/sync", "git": PUBLIC, "branch": "main", "include": ["*.md"], "chunk": {"size": 2000}}
+
+    answer = await rest.client.post(f"{API}/repositories", json=definition)
+
+    assert answer.status_code == 201, answer.text
+    shown = answer.json()
+    assert answer.headers["location"] == f"{API}/repositories/team%2Fsync"
+    assert shown == (await rest.client.get(answer.headers["location"])).json()
+    assert (shown["origin"], shown["state"], shown["branch"]) == ("http", "active", "main")
+    assert shown["definition"] == definition
+    row = await rest.app.repositories.get("team/sync")
+    assert rest.app.catalog.of_row(row).repository.include == ("*.md",)
+
+
+async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> None:  # noqa: F811
+    wrong = {"name": "a b", "gitlab": "mian", "shedule": "x", "branch": "a..b", "max_file_bytes": "7"}
+    error = (await rest.answers("POST", "/repositories", 422, json=wrong))["error"]
+
+    assert error["code"] == "CONFIG_INVALID"
+    for words in ("`shedule`; did you mean `schedule`", "max_file_bytes must be a whole number", "branch is no name"):
+        assert words in error["message"]
+    with pytest.raises(Exception, match="did you mean"):
+        checked_repository(rest.app.configuration.registry, wrong)
+
+
+async def test_a_name_is_given_once(rest: Rest) -> None:  # noqa: F811
+    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
+
+    again = {"name": "handbook", "git": PUBLIC, "branch": "other"}
+    assert await rest.refusal("POST", "/repositories", 409, json=again) == "REPOSITORY_EXISTS"
+    of_file = {"name": "payments", "git": PUBLIC}
+    assert await rest.refusal("POST", "/repositories", 409, json=of_file) == "REPOSITORY_READ_ONLY"
+
+
+async def test_sources_that_only_the_server_can_reach_are_refused(rest: Rest) -> None:  # noqa: F811
+    for source in ({"path": "/etc"}, {"git": "http://127.1/x.git"}, {"git": "http://169.254.169.254/latest/meta-data"}):
+        asked = {"name": "x", "branch": "main", **source}
+        assert await rest.refusal("POST", "/repositories", 403, json=asked) == "SOURCE_NOT_ALLOWED"
+    assert await names(rest, name="x") == []
+
+
+async def test_sources_that_are_none_are_refused(rest: Rest) -> None:  # noqa: F811
+    for source in (
+        {"git": "file:///etc"},
+        {"git": "ssh://git@example.com/x.git"},
+        {"git": "git@example.com:x.git"},
+        {"git": "ext::sh -c id"},
+        {"git": "gopher://1.1.1.1/x"},
+        {"git": "/etc"},
+        {"git": "https://hunter22@93.184.215.14/x.git"},
+        {"git": "https://${REPOSYNC_API_TOKEN}@93.184.215.14/x.git"},
+        {"git": PUBLIC, "password": "hunter22"},
+        {"git": f"{PUBLIC}\u0000"},
+        {"git": f"{PUBLIC}\ud800"},
+        {"gitlab": "main"},
+        {"gitlab": "other", "project": "a/b"},
+        {"\ud800": "x"},
+        {},
+    ):
+        error = (await rest.answers("POST", "/repositories", 422, content=json.dumps({"name": "x", **source})))["error"]
+        assert error["code"] in ("CONFIG_INVALID", "USAGE"), source
+        assert "hunter22" not in error["message"]
+    assert await names(rest, name="x") == []
+
+
+async def test_a_project_of_a_server_that_the_operator_configured_is_taken(rest: Rest) -> None:  # noqa: F811
+    shown = await rest.answers("POST", "/repositories", 201, json={"name": "x", "gitlab": "main", "project": "a/b"})
+
+    assert shown["location"] == "https://gitlab.example.com/a/b"
+
+
+async def test_the_operator_can_allow_local_sources(rest: Rest) -> None:  # noqa: F811
+    path = rest.folder / "repositories.yaml"
+    path.write_text(path.read_text() + "http: {allow_local_sources: true}\n")
+    rest.app.adopt(type(rest.app.configuration).load(rest.app.configuration.settings))
+
+    await rest.answers("POST", "/repositories", 201, json={"name": "x", "path": str(rest.folder)})
+    await rest.answers("POST", "/repositories", 201, json={"name": "y", "git": "http://127.0.0.1:1/y.git"})
+
+
+# Changing ------------------------------------------------------------------------------------------------------------
+
+
+async def test_pausing_and_resuming_say_why_and_when(rest: Rest) -> None:  # noqa: F811
+    paused = await rest.answers(
+        "PATCH", "/repositories/payments", 200, json={"is_active": False, "paused_reason": "holidays"}
+    )
+    resumed = await rest.answers("PATCH", "/repositories/payments", 200, json={"is_active": True})
+
+    assert (paused["state"], paused["paused_reason"], paused["next_due_at"]) == ("paused", "holidays", None)
+    assert (resumed["state"], resumed["paused_reason"]) == ("active", None)
+    assert resumed["next_due_at"] is not None
+
+
+async def test_what_was_registered_over_http_can_be_changed_key_by_key(rest: Rest) -> None:  # noqa: F811
+    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC, "exclude": ["*.txt"]})
+
+    changes = {"schedule": "daily at 04:00", "timezone": "Europe/Berlin", "include": ["docs/"], "branch": "next"}
+    changed = await rest.answers("PATCH", "/repositories/handbook", 200, json=changes)
+    back = await rest.answers("PATCH", "/repositories/handbook", 200, json={"schedule": None, "include": None})
+
+    assert changed["schedule"] == "at 04:00 every day (Europe/Berlin)"
+    assert changed["definition"] == {"name": "handbook", "git": PUBLIC, "exclude": ["*.txt"], **changes}
+    assert back["schedule"] == "every 6 hours (Europe/Berlin)"
+    assert "include" not in back["definition"] and back["definition"]["exclude"] == ["*.txt"]
+
+
+async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:  # noqa: F811
+    before = await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
+    for code, wrong in (
+        ("CONFIG_INVALID", {"name": "other"}),
+        ("CONFIG_INVALID", {"git": PUBLIC}),
+        ("CONFIG_INVALID", {"password": "hunter22"}),
+        ("CONFIG_INVALID", {"shedule": "x"}),
+        ("CONFIG_INVALID", {"schedule": "whenever"}),
+        ("CONFIG_INVALID", {"branch": "a\ud800"}),
+        ("CONFIG_INVALID", {"chunk": {"size": 100, "overlap": 200}}),
+        ("CONFIG_INVALID", {"paused_reason": "why"}),
+        ("REQUEST_INVALID", {"is_active": "false"}),
+        ("REQUEST_INVALID", {"is_active": False, "paused_reason": ""}),
+        ("REQUEST_INVALID", {"is_active": False, "paused_reason": "a\u0000"}),
+        ("REQUEST_INVALID", {"is_active": False, "paused_reason": "a\udfff"}),
+        ("REQUEST_INVALID", {"is_active": False, "paused_reason": "a" * 501}),
+        ("REQUEST_INVALID", [1]),
+    ):
+        assert await rest.refusal("PATCH", "/repositories/handbook", 422, content=json.dumps(wrong)) == code, wrong
+
+    assert await rest.get("/repositories/handbook") == before
+
+
+async def test_what_stands_in_the_registry_file_is_changed_there(rest: Rest) -> None:  # noqa: F811
+    for name in ("payments", "platform/api"):
+        changed = await rest.refusal("PATCH", f"/repositories/{name}", 409, json={"branch": "next"})
+        assert changed == "REPOSITORY_READ_ONLY"
+        assert await rest.refusal("DELETE", f"/repositories/{name}", 409) == "REPOSITORY_READ_ONLY"
+    assert (await rest.answers("POST", "/repositories/payments/sync", 202))["status"] == "queued"
+
+
+async def test_what_left_the_registry_file_is_neither_synced_nor_resumed(rest: Rest) -> None:  # noqa: F811
+    await rest.register("payments")
+    (rest.folder / "repositories.yaml").write_text("")
+    rest.app.adopt(type(rest.app.configuration).load(rest.app.configuration.settings))
+    await rest.app.repositories.deactivate("payments")
+
+    assert (await rest.get("/repositories/payments"))["state"] == "inactive"
+    assert await rest.refusal("POST", "/repositories/payments/sync", 409) == "REPOSITORY_INACTIVE"
+    assert await rest.refusal("PATCH", "/repositories/payments", 409, json={"is_active": True}) == "REPOSITORY_INACTIVE"
+
+
+# Removing ------------------------------------------------------------------------------------------------------------
+
+
+async def test_removing_is_a_run_that_any_pod_executes(rest: Rest) -> None:  # noqa: F811
+    await rest.answers("POST", "/repositories", 201, json={"name": "a/handbook", "git": PUBLIC})
+    sync = await rest.answers("POST", "/repositories/a/handbook/sync", 202)
+    running = await rest.claimed(sync["id"])
+
+    asked = await rest.client.delete(f"{API}/repositories/a/handbook")
+    again = await rest.answers("DELETE", "/repositories/a/handbook", 202)
+
+    assert asked.status_code == 202
+    removal = (await rest.client.get(asked.headers["location"])).json()
+    assert (removal["status"], removal["removal"]) == ("queued", True)
+    assert again["id"] == removal["id"] != sync["id"]
+    assert (await rest.get(f"/runs/{sync['id']}"))["cancel_requested"] is True
+    assert (await rest.get("/repositories/a/handbook"))["state"] == "paused"
+    await rest.other.finish(running, RunStatus.CANCELLED, RunFigures())
+    claimed = await rest.claimed(removal["id"])
+    await rest.app.repositories.remove("a/handbook", by=claimed)
+    await rest.other.finish(claimed, RunStatus.COMPLETED, RunFigures(files_deleted=7))
+    assert await rest.refusal("GET", "/repositories/a/handbook", 404) == "REPOSITORY_NOT_FOUND"
+    assert await rest.refusal("DELETE", "/repositories/a/handbook", 404) == "REPOSITORY_NOT_FOUND"
+    assert (await rest.get("/runs", repository="a/handbook"))["items"][0]["files_deleted"] == 7

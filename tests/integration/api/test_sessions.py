@@ -1,0 +1,217 @@
+"""Logging in with a browser: what the cookie is, how far it reaches, and what no other site can do with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from http.cookies import Morsel, SimpleCookie
+
+import httpx
+import pytest
+
+from reposync.api.access import Access
+from reposync.api.attempts import Attempts
+from reposync.config.http import HttpConfig
+from tests.integration.api.doors import OPERATOR, READER, TOKENS, code_of, log_in, server
+
+WRONG = "this-token-nobody-has"
+BEHIND_TLS = {"X-Forwarded-Proto": "https"}
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[httpx.AsyncClient]:
+    async with server(Access(TOKENS)) as client:
+        yield client
+
+
+async def csrf_of(browser: httpx.AsyncClient) -> str:
+    answer = await browser.get("/test/page")
+    assert answer.status_code == 200, answer.headers.get("location")
+    csrf: str = answer.json()["csrf"]
+    return csrf
+
+
+def cookies_set(answer: httpx.Response) -> dict[str, Morsel[str]]:
+    jar: SimpleCookie = SimpleCookie()
+    for line in answer.headers.get_list("set-cookie"):
+        jar.load(line)
+    return dict(jar)
+
+
+async def test_a_page_leads_to_the_login_and_the_login_back_to_the_page(browser: httpx.AsyncClient) -> None:
+    sent_away = await browser.get("/test/page?a=1")
+    assert (sent_away.status_code, sent_away.headers["location"]) == (303, "/login?next=%2Ftest%2Fpage%3Fa%3D1")
+
+    answer = await log_in(browser, f" {OPERATOR}\n", next="/test/page?a=1")
+
+    assert (answer.status_code, answer.headers["location"]) == (303, "/test/page?a=1")
+    shown = (await browser.get("/test/page")).json()
+    assert shown["who"] == ["OPERATE", "session", "127.0.0.1"]
+    # The API takes the session as well: scripts of the pages ask it.
+    assert (await browser.get("/test/read")).status_code == 200
+
+
+async def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(browser: httpx.AsyncClient) -> None:
+    cookies = cookies_set(await log_in(browser, READER))
+
+    session = cookies["reposync-session"]
+    assert (session["httponly"], session["samesite"], session["path"]) == (True, "lax", "/")
+    assert (session["max-age"], session["secure"], session["domain"]) == ("43200", "", "")
+    assert READER not in session.value
+    assert cookies["reposync-login"]["max-age"] == "0"
+
+
+@pytest.mark.parametrize(
+    ("root", "secure", "headers", "name"),
+    [
+        ("", None, BEHIND_TLS, "__Host-reposync-session"),
+        ("/reposync", None, BEHIND_TLS, "__Secure-reposync-session"),
+        ("/reposync", None, {}, "reposync-session"),
+        ("", True, {}, "__Host-reposync-session"),
+        ("", False, BEHIND_TLS, "reposync-session"),
+    ],
+)
+async def test_over_https_the_cookie_never_goes_over_plain_http_and_it_stays_under_its_path(
+    root: str, secure: bool | None, headers: dict[str, str], name: str
+) -> None:
+    config = HttpConfig(root_path=root, trusted_proxies=("127.0.0.1",), secure_cookies=secure)
+    async with server(Access(TOKENS, config), headers=headers) as browser:
+        form = await browser.get(f"{root}/login")
+        # httpx knows that this is no https, and would keep such cookies to itself.
+        given = {name: morsel.value for name, morsel in cookies_set(form).items()}
+        csrf = form.text.partition('name="csrf" value="')[2].partition('"')[0]
+        answer = await browser.post(
+            f"{root}/login",
+            data={"token": READER, "csrf": csrf, "next": f"{root}/runs"},
+            headers={"Cookie": "; ".join(f"{key}={value}" for key, value in given.items())},
+        )
+        assert answer.headers["location"] == f"{root}/runs"
+        session = cookies_set(answer)[name]
+        assert (session["path"], bool(session["secure"])) == (root or "/", name != "reposync-session")
+        kept = {"Cookie": f"{name}={session.value}"}
+        assert (await browser.get(f"{root}/test/read", headers=kept)).status_code == 200
+
+
+async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.AsyncClient) -> None:
+    for token in (WRONG, "", OPERATOR[:-1], "ü" * 40, "x" * 5_000):
+        answer = await log_in(browser, token, next="/test/page")
+        assert (answer.status_code, answer.headers["location"]) == (303, "/login?failed=token&next=%2Ftest%2Fpage")
+        assert "reposync-session" not in cookies_set(answer)
+    assert (await browser.get("/test/page")).status_code == 303
+
+
+async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
+    async with server(Access(TOKENS, attempts=Attempts(per_client=2, monotonic=lambda: 1_000.0))) as browser:
+        for _ in range(2):
+            await log_in(browser, WRONG)
+        answer = await log_in(browser, OPERATOR)
+
+        assert answer.headers["location"] == "/login?failed=attempts&wait=60"
+        assert "reposync-session" not in cookies_set(answer)
+        shown = await browser.get(answer.headers["location"])
+        assert shown.status_code == 200
+
+
+async def test_a_form_that_this_server_did_not_show_logs_nobody_in(browser: httpx.AsyncClient) -> None:
+    for fields in ({}, {"csrf": ""}, {"csrf": "f" * 64}):
+        browser.cookies.clear()
+        answer = await browser.post("/login", data={"token": OPERATOR, **fields})
+        assert answer.headers["location"] == "/login?failed=csrf"
+    # Shown to another browser.
+    async with httpx.AsyncClient(base_url=browser.base_url) as other:
+        csrf = (await other.get("/login")).text.partition('name="csrf" value="')[2].partition('"')[0]
+    await browser.get("/login")
+    answer = await browser.post("/login", data={"token": OPERATOR, "csrf": csrf})
+    assert answer.headers["location"] == "/login?failed=csrf"
+    assert "reposync-session" not in browser.cookies
+
+
+async def test_a_login_leads_to_no_other_server(browser: httpx.AsyncClient) -> None:
+    for wanted in ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nX: y"):
+        answer = await log_in(browser, READER, next=wanted)
+        assert answer.headers["location"] == "/"
+
+
+async def test_with_a_session_nothing_changes_without_its_proof(browser: httpx.AsyncClient) -> None:
+    await log_in(browser, OPERATOR)
+    csrf = await csrf_of(browser)
+
+    refusals = [
+        await browser.post("/test/operate"),
+        await browser.post("/test/operate", headers={"X-CSRF-Token": csrf[:-1]}),
+        await browser.post("/test/operate", data={"csrf": "f" * 64}),
+        await browser.post("/test/operate", data={"other": csrf}),
+        await browser.post("/test/operate", params={"csrf": csrf}),
+        await browser.post("/test/operate", files={"csrf": ("name", csrf)}),
+        await browser.post("/test/operate", json={"csrf": csrf}),
+    ]
+    assert {(answer.status_code, code_of(answer)) for answer in refusals} == {(403, "CSRF_REFUSED")}
+
+    assert (await browser.post("/test/operate", headers={"X-CSRF-Token": csrf})).status_code == 200
+    by_form = await browser.post("/test/operate", data={"csrf": csrf, "name": "api"})
+    assert by_form.json() == {"fields": ["csrf", "name"]}
+
+
+async def test_the_proof_of_one_session_is_none_of_another(browser: httpx.AsyncClient) -> None:
+    await log_in(browser, OPERATOR)
+    first = await csrf_of(browser)
+    browser.cookies.clear()
+    await log_in(browser, OPERATOR)
+
+    answer = await browser.post("/test/operate", headers={"X-CSRF-Token": first})
+    assert (answer.status_code, code_of(answer)) == (403, "CSRF_REFUSED")
+
+
+async def test_a_page_of_another_site_does_nothing_even_with_the_proof(browser: httpx.AsyncClient) -> None:
+    await log_in(browser, OPERATOR)
+    csrf = await csrf_of(browser)
+    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
+        answer = await browser.post("/test/operate", data={"csrf": csrf}, headers=headers)
+        assert (answer.status_code, code_of(answer)) == (403, "CROSS_SITE_REFUSED")
+
+
+async def test_a_reader_who_logged_in_may_not_operate(browser: httpx.AsyncClient) -> None:
+    await log_in(browser, READER)
+    answer = await browser.post("/test/operate", headers={"X-CSRF-Token": await csrf_of(browser)})
+
+    assert (answer.status_code, code_of(answer)) == (403, "FORBIDDEN")
+
+
+async def test_logging_out_needs_the_proof_and_ends_the_session_of_this_browser(browser: httpx.AsyncClient) -> None:
+    await log_in(browser, OPERATOR)
+    csrf = await csrf_of(browser)
+
+    forced = await browser.post("/logout")
+    assert (forced.status_code, code_of(forced)) == (403, "CSRF_REFUSED")
+    assert (await browser.get("/test/page")).status_code == 200
+
+    answer = await browser.post("/logout", data={"csrf": csrf})
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login")
+    assert (await browser.get("/test/page")).status_code == 303
+    # Twice does no harm.
+    assert (await browser.post("/logout")).status_code == 303
+
+
+async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_goes(
+    browser: httpx.AsyncClient,
+) -> None:
+    await log_in(browser, OPERATOR)
+    cookies, csrf = dict(browser.cookies), await csrf_of(browser)
+
+    async with server(Access(reversed(TOKENS)), cookies=cookies) as another:
+        assert (await another.get("/test/page")).json()["csrf"] == csrf
+        assert (await another.post("/test/operate", data={"csrf": csrf})).status_code == 200
+    async with server(Access([TOKENS[0], "a-token-that-is-new-here"]), cookies=cookies) as rotated:
+        assert (await rotated.get("/test/page")).status_code == 303
+        assert (await rotated.get("/test/read")).status_code == 401
+    async with server(Access([f"read:{OPERATOR}"]), cookies=cookies) as demoted:
+        answer = await demoted.post("/test/operate", data={"csrf": csrf})
+        assert (answer.status_code, code_of(answer)) == (403, "FORBIDDEN")
+
+
+async def test_without_tokens_there_is_nothing_to_log_in_to() -> None:
+    async with server(Access([])) as browser:
+        answer = await browser.post("/login", data={"token": "", "next": "/runs"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/runs")
+        assert "set-cookie" not in answer.headers
+        assert (await browser.post("/logout")).headers["location"] == "/"
+        assert (await browser.get("/test/page")).json()["who"] == ["OPERATE", "anybody", "127.0.0.1"]

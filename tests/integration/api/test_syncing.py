@@ -1,0 +1,203 @@
+"""`POST /api/v1/repositories/{name}/sync`: one run however often it is asked for, and waiting for its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import UTC, datetime, timedelta
+
+import httpx
+from sqlalchemy import select, update
+
+from reposync.api.app import create_app
+from reposync.api.server import serve_http
+from reposync.store.database import Database
+from reposync.store.status import RunStatus
+from reposync.store.tables import IDEMPOTENCY_KEYS
+from tests.fixtures.databases import (  # noqa: F401
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
+from tests.integration.api.rest import API, Rest, opened, parts_of, rest  # noqa: F401
+
+SYNC = "/repositories/platform/api/sync"
+
+
+async def asks(rest: Rest, **options: object) -> httpx.Response:  # noqa: F811
+    return await rest.client.post(API + SYNC, **options)  # type: ignore[arg-type]
+
+
+async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:  # noqa: F811
+    answer = await asks(rest, json={"full": True, "allow_mass_delete": True})
+
+    assert answer.status_code == 202
+    run = (await rest.client.get(answer.headers["location"])).json()
+    assert (run["status"], run["trigger"], run["repository"]) == ("queued", "http", "platform/api")
+    row = await rest.other.get(run["id"])
+    assert (row.full, row.approved, row.max_attempts) == (True, True, 3)
+
+
+async def test_one_that_waits_is_returned_and_one_under_way_is_followed_by_another(rest: Rest) -> None:  # noqa: F811
+    first = (await asks(rest)).json()
+    second = (await asks(rest, json={})).json()
+    await rest.claimed(first["id"])
+    third = (await asks(rest)).json()
+
+    assert second["id"] == first["id"]
+    assert third["id"] != first["id"] and third["status"] == "queued"
+
+
+async def test_what_does_not_fit_is_refused(rest: Rest) -> None:  # noqa: F811
+    for body in ('{"ful": true}', '{"full": "yes"}', "[]", "{", "3", "1" * 5000, "[" * 50_000):
+        answer = await rest.client.post(API + SYNC, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code in (400, 422), body[:20]
+        assert set(answer.json()["error"]) == {"code", "message", "details"}
+    for query in ("wait=-1", "wait=301", "wait=nan", "wait=inf", "wait=x", "wiat=1"):
+        assert await rest.refusal("POST", f"{SYNC}?{query}", 422) == "REQUEST_INVALID", query
+    for key in ("", "a b", "ä", "x" * 201):
+        assert await rest.refusal("POST", SYNC, 422, headers={"Idempotency-Key": key.encode()}) == "REQUEST_INVALID", (
+            key
+        )
+    assert await rest.refusal("POST", "/repositories/nowhere/sync", 404) == "REPOSITORY_NOT_FOUND"
+    assert await rest.other.history() == []
+
+
+# Idempotency-Key -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_same_key_gets_the_same_answer_also_when_the_run_is_long_over(rest: Rest) -> None:  # noqa: F811
+    key = {"Idempotency-Key": "8e03978e-40d5-43dd-bc93-6894a57f9324"}
+    first = await asks(rest, headers=key, json={"full": True})
+    await rest.ended(first.json()["id"])
+    again = await asks(rest, headers=key, json={"full": True, "allow_mass_delete": False})
+    waited = await asks(rest, headers=key, json={"full": True}, params={"wait": 20})
+
+    assert (again.status_code, again.json()) == (202, first.json())
+    assert again.headers["location"] == first.headers["location"]
+    assert (first.headers.get("idempotency-replayed"), again.headers["idempotency-replayed"]) == (None, "true")
+    assert (waited.status_code, waited.json()["status"]) == (200, "completed")
+    assert len(await rest.other.history()) == 1
+
+
+async def test_a_key_is_for_one_request(rest: Rest) -> None:  # noqa: F811
+    key = {"Idempotency-Key": "k"}
+    await asks(rest, headers=key)
+
+    assert await rest.refusal("POST", SYNC, 422, headers=key, json={"full": True}) == "IDEMPOTENCY_KEY_REUSED"
+    other = await rest.refusal("POST", "/repositories/payments/sync", 422, headers=key)
+    assert other == "IDEMPOTENCY_KEY_REUSED"
+    assert (await asks(rest, headers={"Idempotency-Key": "l"})).status_code == 202
+
+
+async def test_a_request_that_failed_uses_up_no_key(rest: Rest) -> None:  # noqa: F811
+    key = {"Idempotency-Key": "k"}
+    assert await rest.refusal("POST", "/repositories/nowhere/sync", 404, headers=key) == "REPOSITORY_NOT_FOUND"
+
+    assert (await asks(rest, headers=key)).status_code == 202
+
+
+async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_url: str) -> None:  # noqa: F811
+    """Every run that is queued is begun at once by somebody: without the key each request would be another run."""
+    (rest.folder / "second").mkdir()
+    async with (
+        opened(rest.folder / "second", database_url) as app,
+        serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
+        httpx.AsyncClient(base_url=address.url, timeout=30) as second,
+    ):
+        stop = asyncio.Event()
+
+        async def execute() -> None:
+            while not stop.is_set():
+                if run := await rest.other.claim(rest.worker, 60.0):
+                    await rest.ended_claimed(run)
+                await asyncio.sleep(0)
+
+        executing = asyncio.create_task(execute())
+        answers = [
+            client.post(API + SYNC, headers={"Idempotency-Key": f"k{key}"})
+            for key in range(3)
+            for client in (rest.client, second) * 3
+        ]
+        found = await asyncio.gather(*answers)
+        stop.set()
+        await executing
+
+    assert {answer.status_code for answer in found} == {202}
+    of_key = [{answer.json()["id"] for answer in found[start : start + 6]} for start in (0, 6, 12)]
+    assert [len(each) for each in of_key] == [1, 1, 1]
+    assert {run.id for run in await rest.other.history()} == set().union(*of_key)
+
+
+async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> None:  # noqa: F811
+    first = (await asks(rest, headers={"Idempotency-Key": "k"})).json()
+    await asks(rest, headers={"Idempotency-Key": "unused"})
+    await rest.ended(first["id"])
+    async with await Database.open(database_url) as database:
+        async with database.write() as connection:
+            old = datetime.now(UTC) - timedelta(hours=24, seconds=5)
+            await connection.execute(update(IDEMPOTENCY_KEYS).values(created_at=old))
+
+        second = (await asks(rest, headers={"Idempotency-Key": "k"}, json={"full": True})).json()
+
+        async with database.read() as connection:
+            kept = (await connection.scalars(select(IDEMPOTENCY_KEYS.c.key))).all()
+    assert second["id"] != first["id"]
+    assert kept == ["k"]
+
+
+# Waiting -------------------------------------------------------------------------------------------------------------
+
+
+async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -> None:  # noqa: F811
+    waiting = asyncio.create_task(asks(rest, params={"wait": 30}))
+    while not (runs := await rest.other.history()):
+        await asyncio.sleep(0.01)
+    await rest.ended(runs[0].id)
+    answer = await waiting
+
+    assert answer.status_code == 200
+    assert (answer.json()["status"], answer.json()["files_processed"]) == ("completed", 3)
+    assert answer.headers["location"].endswith(runs[0].id)
+
+
+async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None:  # noqa: F811
+    run = (await asks(rest)).json()
+    await rest.ended(run["id"], RunStatus.BLOCKED)
+
+    assert (await rest.client.get(f"{API}/runs/{run['id']}")).json()["status"] == "blocked"
+    again = asyncio.create_task(asks(rest, params={"wait": 30}))
+    while not (waiting := await rest.other.history(status=RunStatus.QUEUED)):
+        await asyncio.sleep(0.01)
+    await rest.ended(waiting[0].id, RunStatus.BLOCKED)
+    assert (await again).json()["status"] == "blocked"
+
+
+async def test_a_wait_that_is_too_short_says_what_is_queued(rest: Rest) -> None:  # noqa: F811
+    answer = await asks(rest, params={"wait": 0.05})
+
+    assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+
+
+async def test_who_leaves_is_waited_for_no_longer(rest: Rest) -> None:  # noqa: F811
+    waiting = asyncio.create_task(asks(rest, params={"wait": 300}))
+    while not await rest.other.history():
+        await asyncio.sleep(0.01)
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await waiting
+
+    while [task for task in asyncio.all_tasks() if "RequestResponseCycle" in repr(task.get_coro())]:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -> None:  # noqa: F811
+    async with httpx.AsyncClient(timeout=30) as client:
+        async with serve_http(create_app(parts_of(rest.app)), "127.0.0.1", 0) as address:
+            waiting = asyncio.create_task(client.post(f"{address.url}{API}{SYNC}?wait=300"))
+            while not await rest.other.history():
+                await asyncio.sleep(0.01)
+        answer = await waiting
+
+    assert (answer.status_code, answer.json()["status"]) == (202, "queued")

@@ -1,0 +1,251 @@
+"""Waiting over HTTP until a commit, or one that comes after it, can be searched."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+import pytest
+
+from reposync.api.routes import wait
+from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.world import World
+from tests.integration.api.serving import eventually, serving
+from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+
+TOKEN = "glpat-waiting"
+_LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+    async with serving(world.app) as client:
+        yield client
+
+
+async def asks(client: httpx.AsyncClient, commit: str, seconds: float = 0, name: str = "project") -> httpx.Response:
+    return await client.get(f"/api/v1/repositories/{name}/wait", params={"commit": commit, "timeout": seconds})
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, client: httpx.AsyncClient):  # noqa: F811
+    first = world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    second = world.repository.commit({"b.py": b"y = 2\n"})
+
+    assert code(await asks(client, second)) == (504, "NOT_SEARCHABLE_YET")
+    waiting = asyncio.create_task(asks(client, second, 60))
+    await world.completed()
+    answer = await waiting
+
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == {
+        "repository": "project",
+        "commit": second,
+        "relation": "same",
+        "last_commit": second,
+        "last_sync_at": answer.json()["last_sync_at"],
+    }
+    older = (await asks(client, first.upper()[:7])).json()
+    assert (older["relation"], older["last_commit"], older["commit"]) == ("descendant", second, first.upper()[:7])
+
+
+async def test_the_present_state_is_told_when_the_time_is_over(world: World, client: httpx.AsyncClient):  # noqa: F811
+    first = world.repository.commit({"a.py": b"x = 1\n"})
+    run = await world.completed()
+    second = world.repository.commit({"b.py": b"y = 2\n"})
+
+    answer = await asks(client, second, 0.2)
+
+    assert code(answer) == (504, "NOT_SEARCHABLE_YET")
+    details = answer.json()["error"]["details"]
+    assert (details["last_commit"], details["commit"], details["run"]["id"]) == (first, second, run.id)
+    assert details["run"]["completed_at"].endswith("Z")
+    assert (details["tells_descendants"], details["trouble"], details["is_active"]) == (True, None, True)
+    assert f"the index holds {first[:10]}. No run is on its way; the latest is completed." in answer.text
+
+
+async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(
+    world: World,  # noqa: F811
+    client: httpx.AsyncClient,
+):
+    base = world.repository.commit({"a.py": b"x = 1\n"})
+    aside = world.repository.commit({"b.py": b"y = 2\n"}, branch="aside", parents=[base])
+    # The clock of whoever committed this was wrong: it seems to be older than its parents.
+    odd = world.repository.commit({"c.py": b"z = 3\n"}, parents=[base], when=_LONG_AGO)
+    head = world.repository.commit({"d.py": b"u = 4\n"})
+    unrelated = world.repository.commit({"e.py": b"v = 5\n"}, branch="unrelated", parents=[])
+    merge = world.repository.commit({"f.py": b"w = 6\n"}, parents=[head, aside], branch="merged")
+    await world.completed()
+
+    answers = {name: await asks(client, name) for name in (base, odd, head, aside, unrelated, merge)}
+
+    assert {name: each.status_code for name, each in answers.items()} == {
+        base: 200,
+        odd: 200,
+        head: 200,
+        aside: 504,
+        unrelated: 504,
+        merge: 504,
+    }
+    world.repository.force(merge)
+    await world.completed()
+    assert (await asks(client, aside)).json()["relation"] == "descendant"
+
+
+async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client: httpx.AsyncClient):  # noqa: F811
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    tree = world.repository.git("rev-parse", "HEAD^{tree}").decode().strip()
+
+    assert code(await asks(client, "0" * 40, 60)) == (404, "COMMIT_NOT_FOUND")
+    assert code(await asks(client, tree, 60)) == (404, "COMMIT_NOT_FOUND")
+    assert code(await asks(client, "0" * 40, 60, name="nobody")) == (404, "REPOSITORY_NOT_FOUND")
+    for commit, seconds in (("abc", 1), ("main", 1), ("g" * 40, 1), ("a" * 65, 1), ("a" * 40, 301), ("a" * 40, -1)):
+        assert code(await asks(client, commit, seconds)) == (422, "REQUEST_INVALID"), (commit, seconds)
+    for query in ("", "commit=", f"commit={'a' * 40}&timeout=nan", f"commit={'a' * 40}&tiemout=1"):
+        answer = await client.get(f"/api/v1/repositories/project/wait?{query}")
+        assert code(answer) == (422, "REQUEST_INVALID"), query
+
+
+async def test_a_repository_that_was_never_synced_has_nothing_to_search(
+    world: World,  # noqa: F811
+    client: httpx.AsyncClient,
+):
+    head = world.repository.commit({"a.py": b"x = 1\n"})
+    target = await world.app.catalog.find("project")
+    await world.app.repositories.register(target.registration())
+
+    answer = await asks(client, head)
+
+    assert code(answer) == (504, "NOT_SEARCHABLE_YET")
+    assert "nothing of it is indexed completely. It was never synced." in answer.text
+    assert code(await asks(client, "0" * 40)) == (404, "COMMIT_NOT_FOUND")
+
+
+async def test_names_with_slashes_work_as_they_are_and_encoded(closed_world: World, tmp_path: Path):  # noqa: F811
+    other = GitRepository.create(tmp_path / "api.git")
+    head = other.commit({"a.py": b"x = 1\n"})
+    closed_world.configure(
+        extra=f"  - {{name: platform/api, path: '{other.path}'}}\n  - {{name: platform/wait, path: '{other.path}'}}\n"
+    )
+    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+        await world.completed("platform/api")
+        await world.completed("platform/wait")
+
+        for name in ("platform/api", "platform%2Fapi", "platform%2fapi", "platform%2Fwait"):
+            answer = await asks(client, head, name=name)
+            assert (answer.status_code, answer.json().get("relation")) == (200, "same"), name
+
+
+async def test_those_who_wait_are_bounded_and_end_with_the_server(
+    world: World,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(wait, "MAX_WAITING", 1)
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    later = world.repository.commit({"b.py": b"y = 2\n"})
+    async with httpx.AsyncClient(timeout=60) as outside:
+        async with serving(world.app) as client:
+            outside.base_url = client.base_url
+            waiting = asyncio.create_task(asks(outside, later, 300))
+
+            async def is_refused() -> bool:
+                nonlocal waiting
+                if waiting.done():  # this one came first
+                    waiting = asyncio.create_task(asks(outside, later, 300))
+                return code(await asks(client, later)) == (503, "TOO_MANY_WATCHERS")
+
+            await eventually(is_refused)
+        answer = await waiting
+    assert code(answer) == (503, "SHUTTING_DOWN")
+    assert int(answer.headers["retry-after"]) > 0
+
+
+# GitLab and plain git ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gitlab(closed_world: World) -> Iterator[GitLabServer]:  # noqa: F811
+    with GitLabServer() as server:
+        server.add_token(TOKEN, scopes=("read_api", "read_repository"))
+        server.add_project("platform/api", closed_world.repository.path, id=42, visibility="public")
+        registered = (
+            "  - {name: api, gitlab: main, project: platform/api}\n"
+            f"  - {{name: plain, git: '{server.url}/platform/api.git'}}\n"
+            f"gitlab: [{{name: main, url: '{server.url}', token: {TOKEN}}}]\n"
+        )
+        closed_world.configure(extra=registered)
+        yield server
+
+
+async def test_gitlab_is_asked_once_for_all_who_wait_for_the_same_commit(
+    gitlab: GitLabServer,
+    closed_world: World,  # noqa: F811
+):
+    first = closed_world.repository.commit({"a.py": b"x = 1\n"})
+    second = closed_world.repository.commit({"b.py": b"y = 2\n"})
+    aside = closed_world.repository.commit({"c.py": b"z = 3\n"}, branch="aside", parents=[])
+    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+        await world.completed("api")
+        asked = len(_merge_bases(gitlab))
+
+        found = await asyncio.gather(*(asks(client, first[:9], 30, name="api") for _ in range(20)))
+        same = await asks(client, second, name="api")
+        other = await asks(client, aside, name="api")
+        unknown = await asks(client, "0" * 40, name="api")
+
+        assert {(each.status_code, each.json()["relation"]) for each in found} == {(200, "descendant")}
+        assert same.json()["relation"] == "same"
+        assert code(other) == (504, "NOT_SEARCHABLE_YET")
+        assert code(unknown) == (404, "COMMIT_NOT_FOUND")
+        assert len(_merge_bases(gitlab)) - asked == 3
+
+
+async def test_a_gitlab_that_does_not_answer_is_named_and_asked_again(
+    gitlab: GitLabServer,
+    closed_world: World,  # noqa: F811
+):
+    first = closed_world.repository.commit({"a.py": b"x = 1\n"})
+    second = closed_world.repository.commit({"b.py": b"y = 2\n"})
+    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+        await world.completed("api")
+        gitlab.faults.answer(403, path=".*/merge_base")
+
+        answer = await asks(client, first, name="api")
+        same = await asks(client, second, name="api")
+        gitlab.faults.clear()
+        again = await asks(client, first, name="api")
+
+        assert code(answer) == (504, "NOT_SEARCHABLE_YET")
+        assert "may not read the repository" in answer.json()["error"]["details"]["trouble"]
+        assert TOKEN not in answer.text
+        assert same.status_code == again.status_code == 200
+
+
+async def test_of_plain_git_only_the_indexed_commit_itself_is_known(
+    gitlab: GitLabServer,
+    closed_world: World,  # noqa: F811
+):
+    first = closed_world.repository.commit({"a.py": b"x = 1\n"})
+    second = closed_world.repository.commit({"b.py": b"y = 2\n"})
+    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+        await world.completed("plain")
+
+        assert (await asks(client, second[:8], name="plain")).json()["relation"] == "same"
+        answer = await asks(client, first, name="plain")
+        assert code(answer) == (504, "NOT_SEARCHABLE_YET")
+        assert answer.json()["error"]["details"]["tells_descendants"] is False
+        assert "only the indexed commit itself is known" in answer.text
+
+
+def _merge_bases(server: GitLabServer) -> list[object]:
+    return [each for each in server.log if "/merge_base" in each.path]

@@ -1,0 +1,647 @@
+"""GitLab tells of pushes: what its sender gets for an answer, and which runs wait afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import logging
+import shutil
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import event as sqlalchemy_event
+
+from reposync.api import app as api
+from reposync.api.access import Access
+from reposync.api.app import ApiParts, create_app
+from reposync.api.routes import webhooks
+from reposync.api.server import HttpAddress, serve_http
+from reposync.config.configuration import Configuration
+from reposync.config.settings import Settings
+from reposync.scheduling.application import Application, open_application
+from reposync.scheduling.webhooks import read_event
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
+from tests.fixtures.gitlab_server.state import Hook
+from tests.fixtures.gitlab_server.webhooks import push_event, sign
+from tests.fixtures.repositories import GitRepository
+
+SECRET = "a-secret-of-webhooks-1"
+OTHER_SECRET = "a-secret-of-webhooks-2"
+SIGNING = "whsec_" + base64.b64encode(b"k" * 32).decode()
+SHA, NEXT_SHA = "1" * 40, "2" * 40
+PUSH = {
+    "object_kind": "push",
+    "ref": "refs/heads/main",
+    "after": SHA,
+    "project_id": 42,
+    "project": {"path_with_namespace": "platform/app", "default_branch": "main", "web_url": ""},
+}
+
+
+@dataclass
+class Site:
+    """reposync's HTTP side on a database of its own, and a GitLab that knows where it is."""
+
+    folder: Path
+    gitlab: GitLabServer
+    project: Project
+    repository: GitRepository
+    _app: Application | None = None
+    _address: HttpAddress | None = None
+    client: httpx.AsyncClient = field(init=False)
+
+    @property
+    def app(self) -> Application:
+        assert self._app is not None
+        return self._app
+
+    @property
+    def url(self) -> str:
+        assert self._address is not None
+        return f"{self._address.url}{webhooks.PATH}"
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, *repositories: str, secrets: str = f"webhook_secret: {SECRET}", more: str = ""
+    ) -> AsyncIterator[Site]:
+        """`repositories`: entries of the registry, of server `main`. All are registered as a daemon does it."""
+        entries = "".join(f"  - {{{each}}}\n" for each in repositories)
+        text = f'gitlab:\n  - {{name: main, url: "{self.gitlab.url}", {secrets}}}\n{more}repositories:\n{entries}'
+        (self.folder / "repositories.yaml").write_text(text)
+        settings = {
+            "REPOSYNC_STATE_DIR": str(self.folder / "state"),
+            "REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"),
+        }
+        configuration = Configuration.load(Settings.from_environment(settings))
+        async with open_application(configuration) as app:
+            self._app = app
+            for target in app.catalog.configured():
+                await app.repositories.register(target.registration())
+            parts = ApiParts(Health(), Metrics(version="1"), _nothing, "1", lambda: app, Access(["read:" + "x" * 40]))
+            async with (
+                httpx.AsyncClient(timeout=20, verify=False) as self.client,
+                serve_http(create_app(parts), "127.0.0.1", 0) as self._address,
+            ):
+                yield self
+
+    def hook(self, token: str | None = SECRET, *, signing: str | None = None) -> Hook:
+        """A hook of the project that leads here."""
+        hook = Hook(len(self.project.hooks) + 1, self.url, token, signing)
+        self.project.hooks[hook.id] = hook
+        return hook
+
+    async def push(self, branch: str = "main", *, before: str | None = None, after: str | None = None) -> Any:
+        """What the only hook is answered when `branch` moved to the head of the repository, or was deleted."""
+        change = Change(branch, before, after)
+        (delivery,) = await asyncio.to_thread(self.gitlab.webhooks.push, self.project, change)
+        return answered(delivery)
+
+    async def posts(self, event: Any = PUSH, *, kind: str = "Push Hook", **headers: str) -> httpx.Response:
+        """By hand, with the right secret token unless `headers` say otherwise."""
+        said = {"X-Gitlab-Event": kind, "X-Gitlab-Token": SECRET}
+        said |= {name.replace("_", "-"): value for name, value in headers.items()}
+        content = event if isinstance(event, bytes) else json.dumps(event).encode()
+        return await self.client.post(self.url, content=content, headers={k: v for k, v in said.items() if v})
+
+    async def runs(self, repository: str | None = None) -> list[Run]:
+        return await self.app.runs.history(repository)
+
+    async def indexed(self, name: str, commit: str, number: int | None = None) -> None:
+        """As after a run that came to its end."""
+        run, _ = await self.app.runs.enqueue(name, RunTrigger.COMMAND)
+        claimed = await self.app.runs.claim("test", 60, run_id=run.id)
+        assert claimed is not None
+        await self.app.repositories.publish(
+            claimed,
+            claimed.repository_id,
+            commit=commit,
+            committed_at=None,
+            index_identity="x",
+            fingerprint="x",
+            attributes={},
+            when=claimed.queued_at,
+            project_id=number,
+        )
+        await self.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+
+async def _nothing() -> None:
+    pass
+
+
+def answered(delivery: Delivery) -> Any:
+    """Status and the essence of the answer."""
+    told = json.loads(delivery.answer)
+    if "error" in told:
+        return delivery.status, told["error"]["code"]
+    started = [(each["repository"], each["status"]) for each in told["runs"]]
+    return delivery.status, started, [(each["repository"], each["reason"]) for each in told["ignored"]]
+
+
+def code(response: httpx.Response) -> tuple[int, str]:
+    return response.status_code, response.json()["error"]["code"]
+
+
+async def begun(site: Site, token: str, *, announced_bytes: int, body: bytes = b"") -> bytes:
+    """The first line of the answer to a request whose body never comes in whole."""
+    address = httpx.URL(site.url)
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    head = [
+        f"POST {webhooks.PATH} HTTP/1.1",
+        f"Host: {address.host}",
+        "X-Gitlab-Event: Push Hook",
+        f"X-Gitlab-Token: {token}",
+        f"Content-Length: {announced_bytes}",
+    ]
+    writer.write("\r\n".join([*head, "", ""]).encode() + body)
+    try:
+        return await asyncio.wait_for(reader.readline(), 20)
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> GitRepository:
+    repository = GitRepository.create(tmp_path / "app.git")
+    repository.commit({"a.py": b"x = 1\n"})
+    return repository
+
+
+@pytest.fixture
+def site(
+    tmp_path: Path,
+    repository: GitRepository,
+    upgraded_sqlite_file: Path,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Site]:
+    # All that stands around the route is there; to build the other routes for each test would take most of its time.
+    monkeypatch.setattr(api, "ROUTES", (webhooks.webhook_routes,))
+    (tmp_path / "state").mkdir()
+    shutil.copyfile(upgraded_sqlite_file, tmp_path / "state" / "reposync.db")
+    with GitLabServer() as gitlab:
+        project = gitlab.add_project("platform/app", repository.path, id=42)
+        yield Site(tmp_path, gitlab, project, repository)
+
+
+APP = "name: app, gitlab: main, project: platform/app"
+
+
+# Pushes that start a run ----------------------------------------------------------------------------------------------
+
+
+async def test_a_push_to_the_default_branch_queues_a_run(site: Site) -> None:
+    async with site.open(APP):
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+
+        (run,) = await site.runs()
+        assert (run.trigger, run.status) == (RunTrigger.WEBHOOK, RunStatus.QUEUED)
+
+
+async def test_the_answer_names_the_run(site: Site) -> None:
+    async with site.open(APP):
+        first, second = [(await site.posts()).json()["runs"] for _ in range(2)]
+        (run,) = await site.runs()
+
+    assert first == [{"repository": "app", "run_id": run.id, "status": "queued", "is_new": True}]
+    assert second == [{"repository": "app", "run_id": run.id, "status": "queued", "is_new": False}]
+
+
+async def test_a_delivery_that_is_repeated_adds_nothing(site: Site) -> None:
+    async with site.open(APP):
+        site.hook()
+        after = site.repository.head()
+        change = Change("main", None, after)
+        (delivery,) = await asyncio.to_thread(site.gitlab.webhooks.push, site.project, change)
+        repeats = [await asyncio.to_thread(site.gitlab.webhooks.again, site.project, delivery) for _ in range(3)]
+        assert [answered(each)[0] for each in repeats] == [202] * 3
+        assert len(await site.runs()) == 1
+
+        # And nothing once the commit is indexed, on whichever pod.
+        (run,) = await site.runs()
+        await site.app.runs.request_cancel(run.id)
+        await site.indexed("app", after)
+        before = len(await site.runs())
+        late = await asyncio.to_thread(site.gitlab.webhooks.again, site.project, delivery)
+        assert answered(late) == (200, [], [("app", "already_indexed")])
+        assert len(await site.runs()) == before
+
+
+async def test_a_push_back_to_the_indexed_commit_counts_while_a_run_is_under_way(site: Site) -> None:
+    """main went to another commit and back again: the run that is under way may have seen the other one."""
+    async with site.open(APP):
+        await site.indexed("app", SHA)
+        under_way, _ = await site.app.runs.enqueue("app", RunTrigger.COMMAND)
+        await site.app.runs.claim("somebody", 60, run_id=under_way.id)
+
+        answer = await site.posts()
+        assert (answer.status_code, answer.json()["runs"][0]["is_new"]) == (202, True)
+
+
+async def test_two_branches_of_one_project_each_have_their_run(site: Site) -> None:
+    async with site.open(f"{APP}-x, branch: x".replace("app-x", "app"), f"name: next, {APP[11:]}, branch: y"):
+        site.hook()
+        head = site.repository.head()
+        assert await site.push("x", after=head) == (202, [("app", "queued")], [("next", "other_branch")])
+        assert await site.push("y", after=head) == (202, [("next", "queued")], [("app", "other_branch")])
+        assert {run.repository for run in await site.runs()} == {"app", "next"}
+
+
+async def test_a_project_that_moved_is_known_by_its_number(site: Site) -> None:
+    async with site.open(APP):
+        await site.indexed("app", SHA, number=42)
+        site.hook()
+        site.project.move("elsewhere/renamed")
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+
+
+async def test_another_project_at_the_former_path_is_not_taken_for_it(site: Site) -> None:
+    async with site.open(APP):
+        await site.indexed("app", SHA, number=7)
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (200, [], [(None, "unknown_project")])
+
+
+async def test_a_project_is_found_by_its_path_whatever_its_case_before_its_number_is_known(site: Site) -> None:
+    async with site.open("name: app, gitlab: main, project: Platform/App"):
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+
+
+async def test_a_repository_that_is_registered_by_its_git_address_is_told_too(site: Site) -> None:
+    async with site.open(f'name: app, git: "{site.gitlab.url}/platform/app.git"'):
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+
+
+async def test_the_same_number_on_another_server_is_another_project(site: Site) -> None:
+    other = f'  - {{name: other, url: "https://other.example.com", webhook_secret: {OTHER_SECRET}}}\n'
+    there = "name: there, gitlab: other, project: platform/app"
+    async with site.open(APP, there, more=other):
+        await site.indexed("app", SHA, number=42)
+        await site.indexed("there", SHA, number=42)
+        event = PUSH | {"after": NEXT_SHA}
+        assert (await site.posts(event)).json()["runs"][0]["repository"] == "app"
+        answer = await site.posts(event, X_Gitlab_Token=OTHER_SECRET)
+        assert [each["repository"] for each in answer.json()["runs"]] == ["there"]
+
+
+async def test_of_servers_with_the_same_secret_the_one_is_meant_that_the_event_names(site: Site) -> None:
+    other = f'  - {{name: other, url: "https://other.example.com", webhook_secret: {SECRET}}}\n'
+    async with site.open(APP, "name: there, gitlab: other, project: platform/app", more=other):
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+
+
+async def test_a_branch_that_the_registry_no_longer_names_does_not_count(site: Site) -> None:
+    async with site.open(f"{APP}, branch: old"):
+        pass
+    async with site.open(APP):
+        site.hook()
+        assert await site.push("main", after=site.repository.head()) == (202, [("app", "queued")], [])
+
+
+async def test_a_system_hook_tells_of_many_branches_at_once(site: Site) -> None:
+    async with site.open(APP, f"name: dev, {APP[11:]}, branch: dev"):
+        update = {
+            "event_name": "repository_update",
+            "project_id": 42,
+            "project": PUSH["project"],
+            "changes": [{"before": SHA, "after": NEXT_SHA, "ref": f"refs/heads/{name}"} for name in ("a", "b", "main")],
+        }
+        answer = (await site.posts(update, kind="System Hook")).json()
+        assert [each["repository"] for each in answer["runs"]] == ["app"]
+        pushed = {name: value for name, value in PUSH.items() if name != "object_kind"} | {"event_name": "push"}
+        answer = (await site.posts(pushed | {"ref": "refs/heads/dev"}, kind="System Hook")).json()
+        assert [each["repository"] for each in answer["runs"]] == ["dev"]
+
+
+# Pushes that start none, and are no failure of the hook ---------------------------------------------------------------
+
+
+async def test_what_is_no_reason_for_a_run_is_answered_with_200_and_the_reason(site: Site) -> None:
+    async with site.open(APP):
+        site.hook()
+        head = site.repository.head()
+        assert await site.push("feature", after=head) == (200, [], [("app", "other_branch")])
+        assert await site.push("main", before=head) == (200, [], [("app", "branch_deleted")])
+        for kind, reason in (("Tag Push Hook", "tag_push"), ("Issue Hook", "other_event"), ("Job Hook", "other_event")):
+            answer = await site.posts({}, kind=kind)
+            assert (answer.status_code, answer.json()["ignored"][0]["reason"]) == (200, reason)
+        for name, reason in (
+            ("tag_push", "tag_push"),
+            ("project_rename", "other_event"),
+            ("key_create", "other_event"),
+        ):
+            answer = await site.posts({"event_name": name}, kind="System Hook")
+            assert (answer.status_code, answer.json()["ignored"][0]["reason"]) == (200, reason)
+        tag = await site.posts(PUSH | {"ref": "refs/tags/v1"})
+        assert (tag.status_code, tag.json()["ignored"][0]["reason"]) == (200, "tag_push")
+        assert await site.runs() == []
+
+
+async def test_forty_harmless_pushes_do_not_switch_the_hook_off(site: Site) -> None:
+    async with site.open(APP):
+        hook = site.hook()
+        for number in range(41):
+            await site.push(f"feature/{number}", after=site.repository.head())
+        assert (hook.failures, hook.disabled_until) == (0, None)
+
+
+async def test_an_unknown_project_is_told_so(site: Site, tmp_path: Path) -> None:
+    async with site.open("name: x, gitlab: main, project: platform/x"):
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (200, [], [(None, "unknown_project")])
+
+
+async def test_a_paused_repository_and_one_that_left_the_registry_are_not_started(site: Site) -> None:
+    async with site.open(APP):
+        site.hook()
+        await site.app.repositories.pause("app", "holidays")
+        answer = await site.posts()
+        assert answer.status_code == 200
+        assert answer.json()["ignored"] == [
+            {"repository": "app", "reason": "paused", "message": "It is paused: holidays"}
+        ]
+        await site.app.repositories.resume("app")
+        await site.app.repositories.deactivate("app")
+        assert await site.push(after=site.repository.head()) == (200, [], [("app", "inactive")])
+        assert await site.runs() == []
+
+
+async def test_what_was_only_synced_by_hand_is_not_registered(site: Site) -> None:
+    async with site.open():
+        target = await site.app.catalog.find(f"{site.gitlab.url}/platform/app.git")
+        await site.app.repositories.register(target.registration())
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (200, [], [(None, "unknown_project")])
+
+
+async def test_a_test_event_of_gitlab_is_answered_like_the_push_that_it_repeats(site: Site) -> None:
+    """The Test button sends the last push of the default branch once more; nothing in it says that it is a test."""
+    async with site.open(APP):
+        head = site.repository.head()
+        await site.indexed("app", head)
+        hook = site.hook()
+        sample = push_event(site.gitlab.url, site.project, Change("main", head, head))
+        delivery = await asyncio.to_thread(site.gitlab.webhooks.send, hook, sample)
+        assert answered(delivery) == (200, [], [("app", "already_indexed")])
+
+
+# Who may -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_wrong_or_missing_secret_is_refused_and_a_bearer_token_does_not_help(site: Site) -> None:
+    async with site.open(APP):
+        hook = site.hook("wrong-secret-wrong-secret")
+        assert await site.push(after=site.repository.head()) == (401, "WEBHOOK_REFUSED")
+        hook.token = None
+        assert await site.push(after=site.repository.head()) == (401, "WEBHOOK_REFUSED")
+        with_bearer = await site.posts(X_Gitlab_Token="", Authorization="Bearer " + "x" * 40)
+        assert code(with_bearer) == (401, "WEBHOOK_REFUSED")
+        assert code(await site.posts(X_Gitlab_Token=SECRET[:-1])) == (401, "WEBHOOK_REFUSED")
+        assert await site.runs() == []
+
+
+async def test_without_a_secret_webhooks_are_off_and_the_log_says_how_to_switch_them_on(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with site.open(APP, secrets="token: glpat-x"):
+        site.hook("any-secret-any-secret")
+        with caplog.at_level(logging.WARNING, "reposync.api.routes.webhooks"):
+            assert await site.push(after=site.repository.head()) == (403, "WEBHOOKS_OFF")
+            assert code(await site.posts(X_Gitlab_Token="")) == (403, "WEBHOOKS_OFF")
+    (record,) = [each for each in caplog.records if each.name == "reposync.api.routes.webhooks"]
+    assert "webhook_secret" in record.__dict__["error"]
+
+
+async def test_a_signed_push_is_let_in_and_one_that_was_changed_is_not(site: Site) -> None:
+    async with site.open(APP, secrets=f"webhook_signing: {SIGNING}"):
+        hook = site.hook(None, signing=SIGNING)
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+        hook.signing_token = "whsec_" + base64.b64encode(b"x" * 32).decode()
+        assert await site.push(after=site.repository.head()) == (401, "WEBHOOK_REFUSED")
+        body, now = json.dumps(PUSH).encode(), str(int(time.time()))
+        right = sign(SIGNING, "id", now, body)
+        signed = {"X_Gitlab_Token": "", "webhook_id": "id", "webhook_timestamp": now, "webhook_signature": right}
+        assert (await site.posts(body, **signed)).status_code == 202
+        several = signed | {"webhook_signature": f"v1,AAAA {right}"}
+        assert (await site.posts(body, **several)).status_code == 202
+        for change in ({"webhook_id": "other"}, {"webhook_timestamp": str(int(now) - 1)}, {"webhook_signature": "v1,"}):
+            assert code(await site.posts(body, **signed | change)) == (401, "WEBHOOK_REFUSED")
+        assert code(await site.posts(body + b" ", **signed)) == (401, "WEBHOOK_REFUSED")
+
+
+async def test_an_old_signature_is_refused_and_says_why(site: Site) -> None:
+    async with site.open(APP, secrets=f"webhook_signing: {SIGNING}"):
+        site.hook(None, signing=SIGNING)
+        for now, word in ((time.time() - 301, " s old"), (time.time() + 400, " s in the future")):
+            site.gitlab.clock = lambda now=now: now
+            (delivery,) = await asyncio.to_thread(
+                site.gitlab.webhooks.push, site.project, Change("main", None, site.repository.head())
+            )
+            assert delivery.status == 401
+            assert word in json.loads(delivery.answer)["error"]["message"]
+
+
+async def test_a_signature_must_hold_where_the_server_signs_whatever_token_comes_with_it(site: Site) -> None:
+    async with site.open(APP, secrets=f"webhook_signing: {SIGNING}, webhook_secret: {SECRET}"):
+        hook = site.hook(SECRET)  # a hook from the time before
+        assert (await site.push(after=site.repository.head()))[0] == 202
+        hook.signing_token = "whsec_" + base64.b64encode(b"x" * 32).decode()
+        assert await site.push(after=site.repository.head()) == (401, "WEBHOOK_REFUSED")
+        hook.signing_token = SIGNING
+        assert (await site.push(after=site.repository.head()))[0] == 202
+
+
+async def test_a_secret_that_changed_in_the_registry_counts_at_once(site: Site) -> None:
+    async with site.open(APP):
+        text = (site.folder / "repositories.yaml").read_text().replace(SECRET, OTHER_SECRET)
+        (site.folder / "repositories.yaml").write_text(text)
+        site.app.adopt(Configuration.load(site.app.configuration.settings))
+        assert code(await site.posts()) == (401, "WEBHOOK_REFUSED")
+        assert (await site.posts(X_Gitlab_Token=OTHER_SECRET)).status_code == 202
+
+
+async def test_guessing_ends_after_ten_failures_unless_the_address_has_known_a_secret(site: Site) -> None:
+    async with site.open(APP):
+        guesses = [code(await site.posts(X_Gitlab_Token=f"guess-{number}")) for number in range(11)]
+        assert guesses == [(401, "WEBHOOK_REFUSED")] * 10 + [(429, "TOO_MANY_ATTEMPTS")]
+        # Not even the right one: or guessing would go on.
+        last = await site.posts()
+        assert code(last) == (429, "TOO_MANY_ATTEMPTS")
+        assert int(last.headers["retry-after"]) > 0
+    async with site.open(APP):
+        assert (await site.posts()).status_code == 202
+        guesses = [code(await site.posts(X_Gitlab_Token=f"guess-{number}"))[0] for number in range(12)]
+        assert guesses == [401] * 10 + [429] * 2
+        # Behind a proxy GitLab has the same address as somebody who guesses.
+        assert (await site.posts()).status_code == 202
+
+
+# Bounds -----------------------------------------------------------------------------------------------------------
+
+
+async def test_the_largest_event_that_gitlab_sends_is_taken_and_a_larger_one_is_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "MAX_BODY_BYTES", 3_000_000)
+    async with site.open(APP):
+        body = json.dumps(PUSH | {"commits": ["x" * 1_000]}).encode()
+        exactly = body + b" " * (3_000_000 - len(body))
+        assert (await site.posts(exactly)).status_code == 202
+        assert code(await site.posts(exactly + b" ")) == (413, "BODY_TOO_LARGE")
+
+        async def in_pieces() -> AsyncIterator[bytes]:
+            for _ in range(4):
+                yield b" " * 1_000_000
+
+        headers = {"X-Gitlab-Token": SECRET, "X-Gitlab-Event": "Push Hook"}
+        streamed = await site.client.post(site.url, content=in_pieces(), headers=headers)
+        assert code(streamed) == (413, "BODY_TOO_LARGE")
+
+
+async def test_a_strangers_body_is_not_read(site: Site) -> None:
+    """The refusal comes while the body has only been announced."""
+    async with site.open(APP):
+        assert b" 401 " in await begun(site, "wrong", announced_bytes=20_000_000)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "BODY_SECONDS", 0.05)
+    async with site.open(APP):
+        assert b" 408 " in await begun(site, SECRET, announced_bytes=9, body=b"{")
+
+
+RUBBISH = [
+    b"",
+    b"{",
+    b"[]",
+    b"null",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"project":' * 100_000,
+    *(
+        json.dumps(PUSH | odd).encode()
+        for odd in (
+            {"project_id": 2**70},
+            {"project_id": True},
+            {"ref": "x" * 5_000},
+            {"ref": None},
+            {"object_kind": "tag_push"},
+            {"project": None},
+        )
+    ),
+    json.dumps({name: value for name, value in PUSH.items() if name != "after"}).encode(),
+]
+
+
+async def test_rubbish_from_somebody_with_the_secret_is_refused_in_words(site: Site) -> None:
+    async with site.open(APP):
+        for body in RUBBISH:
+            answer = await site.posts(body)
+            assert code(answer) == (422, "WEBHOOK_INVALID"), body[:40]
+            assert SECRET not in answer.text
+        assert await site.runs() == []
+
+
+async def test_without_the_header_that_names_the_event_nothing_is_guessed(site: Site) -> None:
+    async with site.open(APP):
+        assert code(await site.posts(kind="")) == (422, "WEBHOOK_INVALID")
+        assert code(await site.posts(kind="anything")) == (422, "WEBHOOK_INVALID")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(sorted(PUSH)), inner),
+    max_leaves=8,
+)
+_MUTATIONS = st.dictionaries(
+    st.sampled_from(sorted(PUSH)),
+    _JSON | st.sampled_from(["\0", "refs/heads/\0", "refs/heads/main", "\ud800", 42, 2**63]),
+)
+_PROJECTS = st.dictionaries(st.sampled_from(["path_with_namespace", "default_branch", "web_url"]), st.text())
+_EVENTS = st.one_of(
+    _JSON, _MUTATIONS.map(lambda odd: PUSH | odd), _PROJECTS.map(lambda odd: PUSH | {"project": PUSH["project"] | odd})
+)
+_KINDS = st.sampled_from(["Push Hook", "System Hook", "Tag Push Hook", "Job Hook", "", "x"])
+
+
+async def test_no_json_makes_an_error_of_ours_and_none_without_the_secret_gets_in(site: Site) -> None:
+    async with site.open(APP):
+        loop = asyncio.get_running_loop()
+
+        async def both(event: Any, kind: str) -> None:
+            content = json.dumps(event).encode()
+            known = await site.posts(content, kind=kind)
+            assert known.status_code in (200, 202, 422), known.text
+            before = len(await site.runs())
+            stranger = await site.posts(content, kind=kind, X_Gitlab_Token="")
+            assert stranger.status_code in (401, 429)
+            assert len(await site.runs()) == before
+
+        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+        @given(event=_EVENTS, kind=_KINDS)
+        def say(event: Any, kind: str) -> None:
+            asyncio.run_coroutine_threadsafe(both(event, kind), loop).result(30)
+
+        await asyncio.to_thread(say)
+
+
+@given(body=st.binary(max_size=60) | _EVENTS.map(lambda event: json.dumps(event).encode()), kind=_KINDS)
+def test_whatever_comes_is_an_event_a_reason_or_a_refusal(body: bytes, kind: str) -> None:
+    from reposync.errors import RepoSyncError
+
+    with contextlib.suppress(RepoSyncError):
+        read_event(kind, body)
+
+
+# The database -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_database_that_hangs_is_not_waited_for_and_the_run_is_queued_when_it_comes_round(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with site.open(APP):
+        assert (await site.posts({}, kind="Job Hook")).status_code == 200
+        monkeypatch.setattr(webhooks, "ANSWER_SECONDS", 0.05)
+        async with site.app.database.write():  # as another process would
+            assert code(await site.posts()) == (503, "STORE_UNAVAILABLE")
+            assert await site.runs() == []
+        async with asyncio.timeout(20):
+            while not await site.runs():
+                await asyncio.sleep(0.01)
+
+
+async def test_the_work_for_a_push_does_not_grow_with_the_registry(site: Site) -> None:
+    others = [f"name: r{number}, gitlab: main, project: platform/r{number}" for number in range(60)]
+
+    async def statements(names: list[str]) -> int:
+        async with site.open(APP, *names):
+            await site.posts()
+            counted: list[str] = []
+
+            def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+                counted.append(statement)
+
+            sqlalchemy_event.listen(site.app.database._engine.sync_engine, "before_cursor_execute", count)
+            assert (await site.posts()).status_code == 202
+            return len(counted)
+
+    assert await statements([]) == await statements(others)

@@ -1,0 +1,112 @@
+"""What is asked all day long reads a few rows, however long the history is: shown by SQLite's plans, which are the same
+for any number of rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from reposync.errors import RunNotFound
+from reposync.store.addresses import sqlite_url
+from reposync.store.database import Database
+from reposync.store.repositories import repository_id
+from reposync.store.status import WAITING, RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+PAYMENTS = repository_id("payments")
+
+RUNNING, WAITING_IN_ORDER = "uq_sync_runs_running", "ix_sync_runs_queue"
+BY_ID, BY_REPOSITORY, BY_TICK = "sqlite_autoindex_sync_runs_1", "ix_sync_runs_active", "uq_sync_runs_tick"
+ACTIVE, NEWEST, OF_ONE = "ix_sync_runs_active_newest", "ix_sync_runs_newest", "ix_sync_runs_repository_newest"
+OVER, OF_TRIGGER = "ix_sync_runs_over_newest", "ix_sync_runs_trigger_newest"
+
+OVER_RUNS = re.compile(r"(SEARCH|SCAN) (sync_runs|other|later)\b")
+
+
+async def looked_up(store: Store, run_id: str) -> None:
+    with suppress(RunNotFound):
+        await store.runs.get(run_id)
+
+
+CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
+    "claim": (lambda store: store.runs.claim("worker-1", 60.0), {RUNNING, WAITING_IN_ORDER, ACTIVE, BY_ID}),
+    "queue": (lambda store: store.runs.queue(), {ACTIVE, OVER}),
+    "enqueue": (lambda store: store.runs.enqueue("payments", RunTrigger.HTTP), {BY_REPOSITORY, BY_ID}),
+    "pause": (lambda store: store.repositories.pause("payments", "why"), {BY_REPOSITORY}),
+    "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, BY_TICK, BY_ID}),
+    "latest ticks": (lambda store: store.ticks.latest([PAYMENTS]), {BY_TICK}),
+    "first runs": (lambda store: store.ticks.first_runs([PAYMENTS]), {BY_TICK}),
+    "latest runs": (lambda store: store.runs.latest(), {OF_ONE, BY_ID}),
+    "purge": (lambda store: store.runs.purge(NOW + timedelta(days=999)), {NEWEST, BY_TICK, BY_ID}),
+    "get": (lambda store: looked_up(store, "0"), {BY_ID}),
+    "history": (lambda store: store.runs.history(), {NEWEST}),
+    "history of one": (lambda store: store.runs.history("payments"), {OF_ONE}),
+    "history of one, failed": (lambda store: store.runs.history("payments", RunStatus.FAILED), {OF_ONE}),
+    "history of one, http": (lambda store: store.runs.history("payments", trigger=RunTrigger.HTTP), {OF_ONE}),
+    "history, waiting": (lambda store: store.runs.history(status=WAITING), {ACTIVE}),
+    "history, blocked": (lambda store: store.runs.history(status=RunStatus.BLOCKED), {OVER}),
+    "history, http": (lambda store: store.runs.history(trigger=RunTrigger.HTTP), {OF_TRIGGER}),
+    "history, completed, http": (
+        lambda store: store.runs.history(status=RunStatus.COMPLETED, trigger=RunTrigger.HTTP),
+        {OF_TRIGGER},
+    ),
+    "history, waiting or failed, by the clock, since": (
+        lambda store: store.runs.history(
+            status=WAITING | {RunStatus.FAILED}, trigger=RunTrigger.SCHEDULE, since=NOW, until=NOW
+        ),
+        {ACTIVE, OVER},
+    ),
+}
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    async with await Database.open(sqlite_url(tmp_path / "reposync.db")) as database:
+        await database.upgrade()
+        yield Store(database)
+
+
+async def plan(store: Store, operation: Callable[[Store], Awaitable[object]]) -> list[str]:
+    """Every step over `sync_runs` of what the operation asks the database."""
+    asked: list[tuple[str, Any]] = []
+
+    def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, is_many: bool) -> None:
+        asked.append((statement, parameters[0] if is_many else parameters))
+
+    engine = store.database._engine.sync_engine
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        await operation(store)
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+    steps = []
+    async with store.database.read() as connection:
+        for statement, parameters in asked:
+            if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+                rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
+                steps += [row.detail for row in rows if OVER_RUNS.match(row.detail)]
+    return steps
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_what_is_asked_all_day_long_reads_only_what_it_must(store: Store, name: str) -> None:
+    operation, indexes = CASES[name]
+    waiting = await store.queued()
+    if name in ("tick", "first runs", "purge"):
+        await store.runs.request_cancel(waiting.id)
+
+    steps = await plan(store, operation)
+
+    assert steps != []
+    for step in steps:
+        assert any(f"INDEX {index} " in f"{step} " for index in indexes), step
+        if step.startswith("SCAN"):
+            assert any(index in step for index in (RUNNING, WAITING_IN_ORDER, ACTIVE, NEWEST)), step

@@ -1,0 +1,76 @@
+"""Which repositories a push is about, on both databases, and the run or the reason that follows."""
+
+from __future__ import annotations
+
+import asyncio
+
+from reposync.store.database import Database
+from reposync.store.pushed import PushedRepository, Standing, enqueue_pushed, repositories_of_project
+from reposync.store.repositories import Registration, Repositories
+from reposync.store.runs import RunFigures, Runs
+from reposync.store.status import RunStatus, RunTrigger
+
+HERE, OLD, NEW = "https://gitlab.example.com/a/b", "1" * 40, "2" * 40
+
+
+async def registered(database: Database, name: str, location: str = HERE, **said: object) -> None:
+    common = {"source": "gitlab", "origin": "config", "collection": "code", "cron_expression": "0 * * * *"}
+    await Repositories(database).register(Registration(name=name, location=location, **(common | said)))  # type: ignore[arg-type]
+
+
+async def found(database: Database, number: int, *locations: str) -> list[str]:
+    return [each.name for each in await repositories_of_project(database, number, locations)]
+
+
+async def one(database: Database, name: str = "app") -> PushedRepository:
+    rows = await repositories_of_project(database, 7, [HERE])
+    return next(row for row in rows if row.name == name)
+
+
+async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_has_none(database: Database) -> None:
+    await registered(database, "numbered", "https://gitlab.example.com/former/place", project_id=7)
+    await registered(database, "unnumbered", "https://gitlab.example.com/A/B")
+    await registered(database, "another", project_id=8)
+    await registered(database, "cloned", f"{HERE}.git", source="git")
+    await registered(database, "by-hand", HERE, cron_expression=None)
+
+    assert await found(database, 7, HERE, f"{HERE}.git") == ["cloned", "numbered", "unnumbered"]
+    assert await found(database, 8, HERE) == ["another", "unnumbered"]
+    assert await found(database, 9) == []
+
+
+async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(database: Database) -> None:
+    await registered(database, "app")
+    asked = await asyncio.gather(
+        *(enqueue_pushed(database, Runs(database), await one(database), NEW, max_attempts=5) for _ in range(4))
+    )
+    (run,) = await Runs(database).history()
+    assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
+    assert sorted(each[1] for each in asked if not isinstance(each, Standing)) == [False, False, False, True]
+
+
+async def test_a_commit_that_is_indexed_asks_for_nothing_unless_something_is_under_way(database: Database) -> None:
+    await registered(database, "app")
+    runs, pushed = Runs(database), await one(database)
+    await runs.enqueue("app", RunTrigger.COMMAND)
+    claimed = await runs.claim("pod", 60)
+    assert claimed is not None
+    index = {"index_identity": "x", "fingerprint": "x", "attributes": {}, "committed_at": None}
+    await Repositories(database).publish(claimed, pushed.id, commit=OLD, when=claimed.queued_at, **index)  # type: ignore[arg-type]
+
+    under_way = await enqueue_pushed(database, runs, pushed, OLD, max_attempts=3)
+    assert isinstance(under_way, tuple)
+    assert under_way[1]
+    await runs.request_cancel(under_way[0].id)
+    await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+    assert await enqueue_pushed(database, runs, pushed, OLD, max_attempts=3) == Standing(True, None)
+    assert isinstance(await enqueue_pushed(database, runs, pushed, NEW, max_attempts=3), tuple)
+
+
+async def test_a_paused_repository_gets_no_run_of_a_push(database: Database) -> None:
+    await registered(database, "app")
+    pushed = await one(database)
+    await Repositories(database).pause("app", "holidays")
+    assert await enqueue_pushed(database, Runs(database), pushed, NEW, max_attempts=3) == Standing(False, "holidays")
+    assert await Runs(database).history() == []

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from starlette.datastructures import Headers
+
+from reposync.api.csrf import is_from_elsewhere
+from reposync.api.hosts import AllowedHosts, Proxies
+from reposync.api.routes.session import local_address
+from reposync.config.http import HttpConfig
+
+LOOPBACK = ["localhost", "localhost:8080", "LOCALHOST", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "app.localhost"]
+NO_NAMES = [
+    "",
+    " ",
+    "a b",
+    "evil.example/x",
+    "user@localhost",
+    "localhost:x",
+    "localhost:99999999",
+    "[::1",
+    "ä.example",
+]
+
+
+def scope(peer: str = "10.0.0.7", path: str = "/runs", **headers: str) -> dict[str, object]:
+    sent = [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return {
+        "type": "http",
+        "scheme": "http",
+        "client": (peer, 4711),
+        "path": path,
+        "raw_path": path.encode(),
+        "headers": [(b"host", b"inner:8080"), *sent],
+    }
+
+
+def corrected(config: HttpConfig, given: dict[str, object]) -> dict[str, object]:
+    Proxies(config).correct(given)
+    return given
+
+
+def client(config: HttpConfig, peer: str, forwarded: str) -> object:
+    return corrected(config, scope(peer, x_forwarded_for=forwarded))["client"]
+
+
+@pytest.mark.parametrize("host", LOOPBACK)
+def test_without_tokens_names_of_loopback_are_ours(host: str) -> None:
+    assert AllowedHosts((), has_tokens=False).allows(host)
+
+
+@pytest.mark.parametrize(
+    "host", [*NO_NAMES, "evil.example", "192.168.1.5", "localhost.evil.example", "127.0.0.1.nip.io"]
+)
+def test_without_tokens_no_other_name_is(host: str) -> None:
+    assert not AllowedHosts((), has_tokens=False).allows(host)
+
+
+def test_names_that_are_listed_are_ours_with_all_below_a_star_and_no_others() -> None:
+    hosts = AllowedHosts(("sync.example.com", "*.corp.example"), has_tokens=True)
+
+    assert all(map(hosts.allows, ("sync.example.com", "Sync.Example.COM:8443", "a.b.corp.example", "localhost")))
+    others = ("corp.example", "evilcorp.example", "x.sync.example.com", "sync.example.com.evil.example", "")
+    assert not any(map(hosts.allows, others))
+
+
+def test_with_tokens_and_no_list_any_name_will_do() -> None:
+    assert AllowedHosts((), has_tokens=True).allows("whatever.example")
+
+
+def test_nobody_is_believed_who_is_not_a_trusted_proxy() -> None:
+    told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "evil.example"}
+    for config in (HttpConfig(), HttpConfig(trusted_proxies=("192.0.2.0/24",))):
+        found = corrected(config, scope("10.0.0.7", **told))
+        assert found == scope("10.0.0.7", **told)
+
+
+def test_a_trusted_proxy_tells_address_scheme_and_host() -> None:
+    config = HttpConfig(trusted_proxies=("10.0.0.0/8",))
+    told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "sync.example.com"}
+    found = corrected(config, scope("10.0.0.7", **told))
+
+    assert found["client"] == ("203.0.113.9", 4711)
+    assert found["scheme"] == "https"
+    assert Headers(scope=found).getlist("host") == ["sync.example.com"]
+
+
+def test_the_client_is_the_last_address_that_no_trusted_proxy_has() -> None:
+    config = HttpConfig(trusted_proxies=("10.0.0.0/8", "fd00::/8"))
+
+    # What stands before was written by the client itself.
+    assert client(config, "10.0.0.7", "1.1.1.1, 203.0.113.9, 10.0.0.6, fd00::1") == ("203.0.113.9", 4711)
+    assert client(config, "::ffff:10.0.0.7", "203.0.113.9:5000") == ("203.0.113.9", 4711)
+    assert client(config, "10.0.0.7", "[2001:db8::1]:5000") == ("2001:db8::1", 4711)
+    assert client(config, "10.0.0.7", "10.0.0.5") == ("10.0.0.5", 4711)
+    for nonsense in ("", "unknown", "1.2.3.4, <script>", "," * 5_000):
+        assert client(config, "10.0.0.7", nonsense) == ("10.0.0.7", 4711)
+
+
+@pytest.mark.parametrize(
+    ("asked", "whole"),
+    [
+        ("/runs", "/reposync/runs"),
+        ("/reposync/runs", "/reposync/runs"),
+        ("/reposync", "/reposync"),
+        ("/", "/reposync/"),
+        ("/reposyncer", "/reposync/reposyncer"),
+    ],
+)
+def test_the_path_is_whole_whether_the_proxy_takes_the_root_path_off_or_not(asked: str, whole: str) -> None:
+    found = corrected(HttpConfig(root_path="/reposync/"), scope(path=asked))
+
+    assert (found["path"], found["raw_path"], found["root_path"]) == (whole, whole.encode(), "/reposync")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"root_path": "reposync"},
+        {"root_path": "//evil.example"},
+        {"root_path": "/a/../b"},
+        {"root_path": "/a b"},
+        {"root_path": '/"x'},
+        {"trusted_proxies": ["proxy.example.com"]},
+        {"allowed_hosts": ["https://sync.example.com"]},
+        {"allowed_hosts": ["sync.example.com:8080"]},
+        {"allowed_hosts": ["*"]},
+        {"metrics": "closed"},
+        {"root": "/x"},
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        HttpConfig.model_validate(wrong)
+
+
+@pytest.mark.parametrize(
+    ("headers", "elsewhere"),
+    [
+        ({}, False),  # no browser
+        ({"sec-fetch-site": "same-origin"}, False),
+        ({"sec-fetch-site": "none"}, False),
+        ({"sec-fetch-site": "same-site"}, True),  # another port of this machine
+        ({"sec-fetch-site": "cross-site"}, True),
+        ({"sec-fetch-site": "cross-site", "origin": "http://localhost:8080"}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "null"}, False),
+        ({"origin": "http://localhost:8080"}, False),
+        ({"origin": "https://localhost:8080"}, False),  # a proxy that is not trusted ended TLS
+        ({"origin": "http://localhost"}, True),
+        ({"origin": "http://localhost:8081"}, True),
+        ({"origin": "http://evil.example:8080"}, True),
+        ({"origin": "null"}, True),
+        ({"origin": "http://localhost:x"}, True),
+        ({"origin": "http://[::1"}, True),
+    ],
+)
+def test_what_a_page_of_another_site_sends_is_told_by_the_browser(headers: dict[str, str], elsewhere: bool) -> None:
+    assert is_from_elsewhere(Headers({"host": "localhost:8080", **headers})) is elsewhere
+
+
+@settings(max_examples=150)
+@given(
+    st.text(max_size=60),
+    st.sampled_from(
+        ["", "/", "//", "/\\", "https://", "/reposync/", "/reposync", "/reposync//", "javascript:", "/\t/"]
+    ),
+    st.sampled_from(["", "/reposync"]),
+)
+def test_a_login_leads_to_no_other_server_whatever_it_is_asked_for(rest: str, start: str, root: str) -> None:
+    address = local_address(start + rest, root)
+
+    assert address.startswith(f"{root}/") or address == root or address.startswith(f"{root}?")
+    assert not address.startswith(("//", "/\\"))
+    assert address.isascii() and address.isprintable() and "\\" not in address and " " not in address
+
+
+def test_a_login_leads_to_where_somebody_wanted_to_go() -> None:
+    assert local_address("/runs?status=failed&limit=5", "") == "/runs?status=failed&limit=5"
+    assert local_address("/reposync/runs/1", "/reposync") == "/reposync/runs/1"
+    assert local_address("/runs", "/reposync") == "/reposync/"

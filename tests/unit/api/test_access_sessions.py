@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reposync.api import sessions
+from reposync.api.sessions import Sessions, key_id_of
+from reposync.config.tokens import ApiToken
+
+READ = ApiToken.parse("read:a-secret-for-reading")
+OPERATE = ApiToken.parse("operate:a-secret-to-operate")
+
+
+def test_a_session_has_the_role_of_its_token_and_a_proof_of_its_own() -> None:
+    held = Sessions([READ, OPERATE])
+    first, second = (held.find(held.begin(key_id_of(OPERATE))) for _ in range(2))
+    reader = held.find(held.begin(key_id_of(READ)))
+
+    assert first is not None and second is not None and reader is not None
+    assert (first.role, reader.role) == ("operate", "read")
+    assert len({first.csrf, second.csrf, reader.csrf}) == 3
+
+
+def test_another_pod_with_the_same_tokens_in_any_order_knows_the_session() -> None:
+    cookie = Sessions([READ, OPERATE]).begin(key_id_of(READ))
+    here, there = Sessions([READ, OPERATE]).find(cookie), Sessions([OPERATE, READ]).find(cookie)
+
+    assert here is not None and here == there
+
+
+def test_a_session_ends_with_its_token_and_survives_the_others() -> None:
+    cookie = Sessions([READ, OPERATE]).begin(key_id_of(READ))
+    fresh = ApiToken.parse("a-token-that-is-new-here")
+
+    assert Sessions([OPERATE, fresh]).find(cookie) is None
+    assert Sessions([READ, fresh]).find(cookie) is not None
+
+
+def test_a_token_that_becomes_another_role_takes_its_sessions_along() -> None:
+    cookie = Sessions([OPERATE]).begin(key_id_of(OPERATE))
+    found = Sessions([ApiToken("read", OPERATE.secret)]).find(cookie)
+
+    assert found is not None and found.role == "read"
+
+
+@pytest.mark.parametrize(("passed_seconds", "lives"), [(0, True), (-30, True), (-90, False), (-3_600, False)])
+def test_a_pod_whose_clock_is_a_little_behind_takes_the_session_too(
+    passed_seconds: int, lives: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert found_after(passed_seconds, monkeypatch) is lives
+
+
+@pytest.mark.parametrize(("passed_seconds", "lives"), [(11 * 3600, True), (12 * 3600 + 60, False)])
+def test_a_session_ends_after_twelve_hours(passed_seconds: int, lives: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found_after(passed_seconds, monkeypatch) is lives
+
+
+def found_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> bool:
+    held = Sessions([READ])
+    cookie = held.begin(key_id_of(READ))
+    later = time.time() + seconds
+    monkeypatch.setattr(sessions.time, "time", lambda: later)
+    return held.find(cookie) is not None
+
+
+def test_no_secret_is_in_a_cookie() -> None:
+    cookie = Sessions([READ]).begin(key_id_of(READ))
+
+    assert READ.secret.get_secret_value() not in cookie
+    assert cookie.isascii() and " " not in cookie and ";" not in cookie
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=80), st.integers(0, 79), st.sampled_from("Aa0.-_"))
+def test_nothing_that_was_made_up_or_changed_is_a_session(text: str, position: int, letter: str) -> None:
+    held = Sessions([READ, OPERATE])
+    cookie = held.begin(key_id_of(READ))
+    changed = cookie[:position] + letter + cookie[position + 1 :]
+    made_up = f"{key_id_of(READ)}.{text}"
+
+    assert held.find(text) is None
+    assert held.find(made_up) is None
+    assert held.find(cookie * 20) is None
+    assert changed == cookie or held.find(changed) is None
