@@ -7,8 +7,8 @@ import binascii
 
 from reposync.errors import UsageError
 
-MAX_CURSOR_CHARS = 1_600
-"""The path of a file is cut at 512 characters, each of up to four bytes."""
+MAX_CURSOR_CHARS = 3_100
+"""The path of a file is kept as 512 characters and a hash of 64; a character takes four bytes at most."""
 
 
 def cursor_after(key: str) -> str:

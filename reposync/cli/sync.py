@@ -34,28 +34,29 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 
         run_async(show_plans(told, targets, full=full, as_json=as_json))
         return
-    runs = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
+    runs, well = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
     if as_json:
         print_json([run_json(run) for run in runs])
-    if any(run.status != "completed" for run in runs):
+    if not well:
         sys.exit(1)
 
 
 async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
     """Raises UsageError where nothing is named and nothing is registered."""
-    from reposync.errors import UsageError
+    from reposync.errors import RepoSyncError, UsageError
 
     if words:
         return [await app.catalog.find(word) for word in words]
-    registry = app.configuration.registry
-    if registry.groups:
-        from reposync.scheduling.groups import Discovery
-
-        discovery = Discovery(app.database, app.index, app.presence.name)
-        for group in registry.groups:
-            await discovery.discover(registry, group)
-    rows = [row for row in await app.repositories.list() if row.is_active and row.group_key is not None]
-    targets = [*app.catalog.configured(), *map(app.catalog.of_row, rows)]
+    targets = app.catalog.configured()
+    listed = {target.name for target in targets}
+    for row in await app.repositories.list():
+        # What was added by command, or came with its group. What was synced by hand once is not registered.
+        if row.name in listed or not row.is_active or row.cron_expression is None:
+            continue
+        try:
+            targets.append(app.catalog.of_row(row))
+        except RepoSyncError as error:
+            click.echo(f"{visible(row.name)}: left out: {visible(str(error))}", err=True)
     if not targets:
         raise UsageError(
             "Nothing is registered, and no target was named.",
@@ -64,13 +65,41 @@ async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
     return targets
 
 
-async def _sync(told: Configuration, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool) -> list[Run]:
+async def look_through_groups(app: Application, *, approved: bool) -> bool:
+    """Find the projects of the configured groups, and say what needs a person; whether all went well. One group that
+    fails is no reason not to sync the others."""
+    from reposync.errors import RepoSyncError
+    from reposync.scheduling.groups import Discovery
+
+    registry, well = app.configuration.registry, True
+    discovery = Discovery(app.database, app.index, app.presence.name)
+    for group in registry.groups:
+        try:
+            report = await discovery.discover(registry, group, approved=approved)
+        except RepoSyncError as error:
+            click.echo(f"group {group.group}: {visible(str(error))}", err=True)
+            well = False
+            continue
+        for name, reason in report.paused:
+            click.echo(f"{visible(name)}: paused: {visible(reason)}", err=True)
+        if report.problem:
+            click.echo(f"group {group.group}: {visible(report.problem)}", err=True)
+            well = False
+    return well
+
+
+async def _sync(
+    told: Configuration, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
+) -> tuple[list[Run], bool]:
     from reposync.cli.progress import open_display
     from reposync.scheduling.application import open_application
     from reposync.sync.progress import RunProgress
 
     async with open_application(told) as app:
         runs = []
+        well = True
+        if not words and app.configuration.registry.groups:
+            well = await look_through_groups(app, approved=approved)
         for target in await targets_of(app, words):
             progress = RunProgress()
             with open_display(target.name) as watch:
@@ -80,7 +109,7 @@ async def _sync(told: Configuration, words: tuple[str, ...], *, full: bool, appr
                 click.echo(summary(run))
                 for line in await _problems(app, run):
                     click.echo(line)
-        return runs
+        return runs, well and all(run.status == "completed" for run in runs)
 
 
 def summary(run: Run) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os.path
 import re
+import warnings
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -190,7 +191,10 @@ def _glob(value: str) -> str:
     if any(part in ("", ".", "..") for part in parts):
         raise Unfit("matches nothing: paths start at the repository's top and have no empty, . or .. part")
     try:
-        compiled = GitIgnoreSpecPattern(value)
+        with warnings.catch_warnings():
+            # `[a--b]` will mean something else in a later version of `re`; nobody who reads the error can help it.
+            warnings.simplefilter("ignore", FutureWarning)
+            compiled = GitIgnoreSpecPattern(value)
     except (ValueError, re.error):
         raise Unfit("is no pattern that can be read (gitignore's rules)") from None
     if compiled.regex is None:

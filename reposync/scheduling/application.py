@@ -107,7 +107,11 @@ class Application:
         ended. Raises LeaseLost, CancelledError."""
         # Opened before the run begins, whose duration is not to count the imports.
         self.index(target.repository.collection)
-        row = await self.repositories.register(target.registration())
+        if target.group_key is None:
+            row = await self.repositories.register(target.registration())
+        else:
+            # Where the project of a group is, and what it is called, is for the group's discovery to say.
+            row = await self.repositories.get(target.name)
         run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved)
         while run.status not in FINAL:
             asked = time.monotonic()

@@ -110,7 +110,7 @@ async def test_what_somebody_changed_by_hand_is_put_right(project: Project, hook
 
 
 async def test_hooks_of_others_are_left_alone(project: Project, hooks: GitLabHooks) -> None:
-    project.hooks[1] = Hook(1, "https://ci.example.com/hook")
+    project.hooks[1] = Hook(1, "https://ci.example.com/hook", created_at="2024-01-01T00:00:00.000Z")
     staging = wish(f"https://staging.example.com{ENDPOINT}", secret="the-secret-of-staging")
     await hooks.ensure(PROJECT, staging)
     await hooks.ensure(PROJECT, wish())
@@ -134,7 +134,7 @@ async def test_a_dry_run_writes_nothing(server: GitLabServer, project: Project, 
 async def test_a_hook_whose_making_was_not_answered_is_not_made_twice(
     server: GitLabServer, project: Project, hooks: GitLabHooks
 ) -> None:
-    server.faults.cut(after_bytes=10, path="/hooks", method="POST")
+    server.faults.cut_body(10, path="/hooks", method="POST")
     assert (await hooks.ensure(PROJECT, wish()))[0] == "unchanged"
     assert len(project.hooks) == 1
 
@@ -174,21 +174,21 @@ async def test_a_group_has_a_hook_of_its_own(server: GitLabServer, hooks: GitLab
 async def test_refusals_say_what_is_missing(server: GitLabServer, hooks: GitLabHooks) -> None:
     token = server.tokens[TOKEN]
     token.role = "maintainer"
-    with pytest.raises(SourceDenied, match="group platform.*role Owner"):
+    with pytest.raises(SourceDenied, match=r"group platform.*role Owner"):
         await hooks.ensure(GROUP, wish())
     token.role = "developer"
-    with pytest.raises(SourceDenied, match="project platform/app.*role Maintainer"):
+    with pytest.raises(SourceDenied, match=r"project platform/app.*role Maintainer"):
         await hooks.ensure(PROJECT, wish())
     token.role = "owner"
     server.edition = "free"
-    with pytest.raises(SourceDenied, match="group platform.*GitLab Premium"):
+    with pytest.raises(SourceDenied, match=r"group platform.*GitLab Premium"):
         await hooks.ensure(GROUP, wish())
     with pytest.raises(SourceGone, match="Group nowhere was not found"):
         await hooks.ensure(HookPlace("group", "nowhere"), wish())
     with pytest.raises(SourceGone, match="Project no/where was not found"):
         await hooks.ensure(HookPlace("project", "no/where"), wish())
     token.scopes = frozenset({"read_api"})
-    with pytest.raises(SourceDenied, match="scope api.*--token-variable"):
+    with pytest.raises(SourceDenied, match=r"scope api.*--token-variable"):
         await hooks.ensure(PROJECT, wish())
     token.expired = True
     with pytest.raises(SourceDenied, match="has expired"):

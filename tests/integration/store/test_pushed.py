@@ -41,10 +41,9 @@ async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_h
 
 async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(database: Database) -> None:
     await registered(database, "app")
-    asked = await asyncio.gather(
-        *(enqueue_pushed(database, Runs(database), await one(database), NEW, max_attempts=5) for _ in range(4))
-    )
-    (run,) = await Runs(database).history()
+    pushed, runs = await one(database), Runs(database)
+    asked = await asyncio.gather(*(enqueue_pushed(database, runs, pushed, NEW, max_attempts=5) for _ in range(4)))
+    (run,) = await runs.history()
     assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
     assert sorted(each[1] for each in asked if not isinstance(each, Standing)) == [False, False, False, True]
 

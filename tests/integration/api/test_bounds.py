@@ -1,0 +1,144 @@
+"""What a request may be, and the name that it gets. Raw bytes where a client library would be too polite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import structlog
+from fastapi import FastAPI, Request
+
+from reposync.api.bounds import Bounded, RequestBounds
+from reposync.api.errors import add_error_handlers
+from reposync.api.request_ids import RequestIds
+from reposync.api.server import HttpAddress, serve_http
+from tests.integration.api.conftest import Daemon
+
+BOUNDS = RequestBounds(body_bytes=1_000, body_seconds=0.2, query_bytes=100)
+
+
+@pytest.fixture
+async def address() -> AsyncIterator[HttpAddress]:
+    app = FastAPI()
+    app.add_middleware(Bounded, bounds=BOUNDS)
+    add_error_handlers(app)
+    app.add_middleware(RequestIds)
+
+    @app.post("/length")
+    async def length(request: Request) -> int:
+        return len(await request.body())
+
+    @app.get("/api/echo/{word:path}")
+    async def echo(word: str) -> dict[str, str]:
+        return {"word": word, "request": structlog.contextvars.get_contextvars()["request"]}
+
+    @app.get("/wrong")
+    async def wrong() -> None:
+        raise ZeroDivisionError
+
+    async with serve_http(app, "127.0.0.1", 0) as address:
+        yield address
+
+
+@pytest.fixture
+async def client(address: HttpAddress) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=address.url) as client:
+        yield client
+
+
+async def said(address: HttpAddress, *pieces: bytes) -> tuple[int, str]:
+    """Status and error code of what the server answers to these bytes, until it closes the connection."""
+    reader, writer = await asyncio.open_connection(address.host, address.port)
+    for piece in pieces:
+        writer.write(piece)
+        await writer.drain()
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    return int(head.split()[1]), json.loads(body)["error"]["code"]
+
+
+async def test_a_body_within_the_bounds_arrives_whole(client: httpx.AsyncClient) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"x" * 100
+
+    assert (await client.post("/length", content=b"x" * 1_000)).json() == 1_000
+    assert (await client.post("/length", content=pieces())).json() == 1_000
+    assert (await client.post("/length")).json() == 0
+
+
+async def test_a_body_that_is_too_large_is_refused_whether_it_says_so_or_not(address: HttpAddress) -> None:
+    head = b"POST /length HTTP/1.1\r\nHost: x\r\n"
+
+    assert await said(address, head, b"Content-Length: 1001\r\n\r\n") == (413, "BODY_TOO_LARGE")
+    assert await said(address, head, b"Content-Length: " + b"9" * 19 + b"\r\n\r\n") == (413, "BODY_TOO_LARGE")
+    chunk = b"1f4\r\n" + b"x" * 500 + b"\r\n"
+    assert await said(address, head, b"Transfer-Encoding: chunked\r\n\r\n", chunk * 3) == (413, "BODY_TOO_LARGE")
+
+
+async def test_a_body_that_comes_too_slowly_is_refused(address: HttpAddress) -> None:
+    head = b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n"
+
+    assert await said(address, head, b"x") == (408, "BODY_TOO_SLOW")
+
+
+async def test_who_leaves_in_the_middle_of_a_body_leaves_nothing_behind(
+    address: HttpAddress, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, writer = await asyncio.open_connection(address.host, address.port)
+    writer.write(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nx")
+    await writer.drain()
+    writer.close()
+    await writer.wait_closed()
+
+    assert (await client.post("/length", content=b"y")).json() == 1
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_an_address_that_is_too_long_or_holds_a_nul_is_refused(client: httpx.AsyncClient) -> None:
+    for path, status, code in (
+        ("/api/echo/x?" + "a" * 101, 414, "QUERY_TOO_LONG"),
+        ("/api/echo/x?a=%00", 422, "REQUEST_INVALID"),
+        ("/api/echo/x%00y", 422, "REQUEST_INVALID"),
+        ("/x%00y", 404, "NOT_FOUND"),
+    ):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), path
+    assert (await client.get("/api/echo/x?" + "a" * 100)).status_code == 200
+
+
+@pytest.mark.parametrize("given", ["abc", "A.b_c-9", "x" * 64])
+async def test_a_sane_request_id_is_taken_over(client: httpx.AsyncClient, given: str) -> None:
+    answer = await client.get("/api/echo/x", headers={"X-Request-Id": given})
+
+    assert answer.headers["x-request-id"] == answer.json()["request"] == given
+
+
+@pytest.mark.parametrize("given", [b"", b"a b", b"x" * 65, b'"', "ä".encode(), b"a\tb"])
+async def test_any_other_is_replaced(client: httpx.AsyncClient, given: bytes) -> None:
+    answer = await client.get("/api/echo/x", headers={b"X-Request-Id": given})
+
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])
+    assert answer.json()["request"] == answer.headers["x-request-id"]
+
+
+async def test_errors_have_a_request_id_and_so_have_their_lines_in_the_log(client: httpx.AsyncClient) -> None:
+    async def ids(path: str) -> str:
+        return (await client.get(path)).headers["x-request-id"]
+
+    found = [await ids(path) for path in ("/wrong", "/nowhere", "/api/echo/x?" + "a" * 101, "/nowhere")]
+
+    assert len(set(found)) == 4
+
+
+async def test_the_application_of_the_daemon_is_bounded_and_named(daemon: Daemon) -> None:
+    async with daemon.client() as client:
+        answer = await client.post("/api/v1/repositories", content=b"x" * 1_000_001)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "BODY_TOO_LARGE")
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])

@@ -1,0 +1,244 @@
+"""What /readyz says about the things that a daemon depends on, and about those that answer slowly or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from reposync.config.configuration import Configuration
+from reposync.config.settings import Settings
+from reposync.scheduling.application import Application, open_application
+from reposync.scheduling.checks import HealthChecks, Pace
+from reposync.telemetry.redaction import Secrets
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.folders import quick_folder
+from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.fixtures.tcp_proxy import TcpProxy
+from tests.integration.api.conftest import Daemon
+
+TOKEN = "glpat-Xk3vTq9sLmN2pRw7"
+QUICK = Pace(every_seconds=0.05, timeout_seconds=5.0, again_seconds=0.05)
+IMPATIENT = Pace(every_seconds=0.05, timeout_seconds=0.2, again_seconds=0.05)
+
+
+@dataclass
+class Watched:
+    """A daemon's checks at work, and what a probe is told."""
+
+    app: Application
+    client: httpx.AsyncClient
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    async def component(self, name: str, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """What is said of it, as soon as that is so."""
+        found: dict[str, Any] = await self._until(lambda: self.seen["components"].get(name), holds)
+        return found
+
+    async def is_(self, name: str, status: str) -> dict[str, Any]:
+        return await self.component(name, lambda said: said["status"] == status)
+
+    async def gone(self, name: str) -> None:
+        await self._until(lambda: {"is": name in self.seen["components"]}, lambda said: not said["is"])
+
+    async def overall(self) -> tuple[int, str]:
+        answer = await self.client.get("/readyz")
+        return answer.status_code, answer.json()["status"]
+
+    async def _until(self, look: Callable[[], Any], holds: Callable[[dict[str, Any]], bool]) -> Any:
+        async with asyncio.timeout(30):
+            while True:
+                self.seen = (await self.client.get("/readyz")).json()
+                if (found := look()) is not None and holds(found):
+                    return found
+                await asyncio.sleep(0.01)
+
+
+def configuration(folder: Path, registry: str, **variables: str) -> Configuration:
+    (folder / "repositories.yaml").write_text(registry)
+    places = {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(folder / "repositories.yaml")}
+    return Configuration.load(Settings.from_environment(places | variables))
+
+
+@contextlib.asynccontextmanager
+async def watching(told: Configuration, *, own: Pace = QUICK, others: Pace = QUICK) -> AsyncIterator[Watched]:
+    daemon = Daemon()
+    async with daemon.client() as client, open_application(told) as app:
+        checks = HealthChecks(app, daemon.health, Secrets(told.secrets()), own=own, others=others)
+        running = asyncio.create_task(checks.run())
+        try:
+            yield Watched(app, client)
+        finally:
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+@pytest.fixture
+def folder() -> Any:
+    with quick_folder() as folder:
+        yield folder
+
+
+async def test_with_nothing_configured_database_embedded_index_and_local_model_are_well(folder: Path) -> None:
+    async with watching(configuration(folder, "")) as watched:
+        for name in ("database", "qdrant", "embedding"):
+            said = await watched.is_(name, "ok")
+            assert said["reason"] is None
+            assert said["latency_seconds"] >= 0
+
+        assert sorted(watched.seen["components"]) == ["database", "embedding", "qdrant"]
+        assert await watched.overall() == (200, "ok")
+    # The engine is started by whoever needs it, not by who asks how it is.
+    assert not (folder / "state" / "index").exists()
+
+
+async def test_an_embedded_engine_that_takes_no_connections_is_told(folder: Path) -> None:
+    index = folder / "state" / "index"
+    index.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(index / "engine.sock"))
+        listener.listen(0)
+        (index / "engine.json").write_text(f'{{"address": "{index / "engine.sock"}"}}')
+        async with watching(configuration(folder, "embedding: {provider: none}"), own=IMPATIENT) as watched:
+            await watched.is_("qdrant", "ok")
+            # Nobody takes them from the queue, which is full now.
+            said = await watched.is_("qdrant", "down")
+            assert await watched.overall() == (200, "degraded")
+    assert "embedded engine" in said["reason"] or "No answer within 0.2 s" in said["reason"]
+
+
+async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_ok_when_it_is_back(folder: Path) -> None:
+    with QdrantServer(folder / "qdrant") as qdrant:
+        told = configuration(folder, "embedding: {provider: none}", QDRANT_URL=qdrant.url)
+        async with watching(told) as watched:
+            await watched.is_("qdrant", "ok")
+            qdrant.kill()
+            said = await watched.is_("qdrant", "down")
+            assert said["reason"].startswith(f"Qdrant at {qdrant.url} cannot be reached")
+            assert said["latency_seconds"] is None
+            assert await watched.overall() == (200, "degraded")
+            qdrant.start()
+            await watched.is_("qdrant", "ok")
+            assert await watched.overall() == (200, "ok")
+
+
+async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_server: RedisServer) -> None:  # noqa: F811
+    told = configuration(folder, "embedding: {provider: none}", REDIS_URL=redis_server.url)
+    async with watching(told) as watched:
+        await watched.is_("redis", "ok")
+        redis_server.kill()
+        said = await watched.is_("redis", "degraded")
+        assert "Redis" in said["reason"]
+        assert await watched.overall() == (200, "degraded")
+
+
+@pytest.mark.parametrize("provider", ["openai", "tei", "ollama"])
+async def test_an_embedding_server_is_asked_and_nothing_is_embedded(folder: Path, provider: str) -> None:
+    with EmbeddingServer() as embeddings:
+        model = "" if provider == "tei" else ", model: test/words"
+        registry = f'embedding: {{provider: {provider}, url: "{embeddings.url}"{model}}}'
+        async with watching(configuration(folder, registry)) as watched:
+            await watched.is_("embedding", "ok")
+            embeddings.stop()
+            said = await watched.is_("embedding", "degraded")
+        assert said["reason"].startswith(f"The embedding server at {embeddings.url}")
+        assert "cannot be reached" in said["reason"]
+        assert embeddings.inputs == []
+        assert not [each for each in embeddings.log if each.inputs]
+
+
+async def test_each_gitlab_server_is_asked_for_its_version_with_its_token(folder: Path) -> None:
+    with GitLabServer() as known, GitLabServer() as public, GitLabServer() as strange:
+        known.add_token(TOKEN, scopes=("read_api",))
+        registry = (
+            f'gitlab: [{{name: known, url: "{known.url}", token: "{TOKEN}"}}, {{name: public, url: "{public.url}"}}, '
+            f'{{name: strange, url: "{strange.url}", token: "{TOKEN}"}}]\nembedding: {{provider: none}}\n'
+        )
+        async with watching(configuration(folder, registry)) as watched:
+            await watched.is_("gitlab:known", "ok")
+            # Who has no token is not told the version, but that GitLab is there.
+            await watched.is_("gitlab:public", "ok")
+            said = await watched.is_("gitlab:strange", "degraded")
+            assert said["reason"].startswith(f"{strange.url} refuses the token.")
+            assert TOKEN not in said["reason"]
+            assert await watched.overall() == (200, "degraded")
+        for server in (known, public, strange):
+            assert {request.path for request in server.log} == {"/api/v4/version"}
+
+
+async def test_what_is_no_gitlab_is_told_and_a_server_that_left_the_registry_is_forgotten(folder: Path) -> None:
+    with GitLabServer() as first, EmbeddingServer() as no_gitlab:
+        kept = f'{{name: kept, url: "{no_gitlab.url}"}}'
+        rest = "\nembedding: {provider: none}\n"
+        both = configuration(folder, f'gitlab: [{{name: leaving, url: "{first.url}"}}, {kept}]{rest}')
+        async with watching(both) as watched:
+            await watched.is_("gitlab:leaving", "ok")
+            said = await watched.is_("gitlab:kept", "degraded")
+            assert "answered 404" in said["reason"]
+
+            watched.app.adopt(configuration(folder, f"gitlab: [{kept}]{rest}"))
+            await watched.gone("gitlab:leaving")
+            # Under the same name at another address: what is said is of that one.
+            watched.app.adopt(configuration(folder, f'gitlab: [{{name: kept, url: "{first.url}"}}]{rest}'))
+            await watched.is_("gitlab:kept", "ok")
+            assert await watched.overall() == (200, "ok")
+
+
+async def test_a_server_that_never_answers_holds_up_neither_a_probe_nor_any_other_check(folder: Path) -> None:
+    with GitLabServer() as gitlab, TcpProxy(gitlab.url) as proxy:
+        proxy.stall()
+        registry = f'gitlab: [{{name: slow, url: "{proxy.url}"}}]\nembedding: {{provider: none}}\n'
+        async with watching(configuration(folder, registry), others=IMPATIENT) as watched:
+            await watched.is_("database", "ok")
+            assert "gitlab:slow" not in watched.seen["components"] or watched.seen["status"] == "degraded"
+            said = await watched.is_("gitlab:slow", "degraded")
+            assert "0.2 s" in said["reason"] or "no answer within the time-out" in said["reason"]
+            proxy.resume()
+            await watched.is_("gitlab:slow", "ok")
+
+
+async def test_secrets_are_masked_in_what_a_probe_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = "s3cr3t-of-the-embedding-server"
+    with EmbeddingServer() as embeddings, socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        embeddings.api_key = secret
+        registry = (
+            f'embedding: {{provider: tei, url: "http://127.0.0.1:{port}", api_key: "{secret}"}}\n'
+            f'gitlab: [{{name: x, url: "http://127.0.0.1:{port}", token: "{secret}"}}]'
+        )
+        server = asyncio.create_task(_echoing(listener))
+        try:
+            async with watching(configuration(folder, registry)) as watched:
+                for name in ("embedding", "gitlab:x"):
+                    said = await watched.is_(name, "degraded")
+                    assert secret not in str(said)
+        finally:
+            server.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await server
+
+
+async def _echoing(listener: socket.socket) -> None:
+    """A server that complains in words which hold the secret it was sent."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        sent = next(line for line in head.splitlines() if line.lower().startswith("authorization")).split()[-1]
+        body = f'{{"message": "I do not like {sent}", "error": "I do not like {sent}"}}'
+        writer.write(f"HTTP/1.1 418 No\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        await writer.drain()
+        writer.close()
+
+    listener.setblocking(False)
+    async with await asyncio.start_server(answer, sock=listener) as server:
+        await server.serve_forever()

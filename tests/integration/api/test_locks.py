@@ -1,0 +1,110 @@
+"""Locks over HTTP, with a real Redis-compatible server and without any."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+import httpx
+import pytest
+
+from reposync.scheduling.redis_locks import RedisLocks, stale_by
+from reposync.store.repositories import Registration
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.fixtures.world import World
+from tests.integration.api.serving import serving
+from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+
+NAME = "platform/api"
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+    async with serving(world.app) as client:
+        yield client
+
+
+async def running(world: World) -> Run:  # noqa: F811
+    app = world.app
+    await app.repositories.register(
+        Registration(name=NAME, location="/somewhere", source="path", origin="command", collection="code")
+    )
+    run, _ = await app.runs.enqueue(NAME, RunTrigger.HTTP)
+    claimed = await app.runs.claim("pod-2:1:a", 60.0, run_id=run.id)
+    assert claimed is not None
+    return claimed
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(
+    world: World,  # noqa: F811
+    client: httpx.AsyncClient,
+):
+    assert (await client.get("/api/v1/locks")).json() == {"items": [], "next_cursor": None}
+    assert code(await client.delete(f"/api/v1/locks/{NAME}")) == (404, "LOCK_NOT_FOUND")
+    run = await running(world)
+
+    (shown,) = (await client.get("/api/v1/locks")).json()["items"]
+    assert datetime.fromisoformat(shown.pop("lease_until"))
+    assert shown == {
+        "repository": NAME,
+        "repository_id": run.repository_id,
+        "state": "database",
+        "holder": "pod-2:1:a",
+        "pod": "pod-2",
+        "run_id": run.id,
+        "attempt": 1,
+        "ttl_seconds": None,
+    }
+    held = await client.delete(f"/api/v1/locks/{NAME}")
+    assert code(held) == (409, "LOCK_HELD")
+    assert not (await world.app.runs.get(run.id)).cancel_requested
+
+    done = (await client.delete("/api/v1/locks/platform%2Fapi", params={"force": "true"})).json()
+    assert (done["released"], done["cancel_requested"], done["run_id"]) == (False, True, run.id)
+    assert (await world.app.runs.get(run.id)).cancel_requested
+
+
+async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
+    world: World,  # noqa: F811
+    redis_server: RedisServer,  # noqa: F811
+):
+    locks = RedisLocks.open(redis_server.url, is_stale=stale_by(world.app.runs))
+    world.app.locks = locks
+    try:
+        async with serving(world.app) as client:
+            run = await running(world)
+            async with locks.guard(run):
+                (shown,) = (await client.get("/api/v1/locks")).json()["items"]
+                assert (shown["state"], shown["repository"], shown["run_id"]) == ("held", NAME, run.id)
+                assert shown["ttl_seconds"] > 0
+                # Its run ends in the database, as if the worker had died before it gave the lock back.
+                await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "X", "gone")
+                (stale,) = (await client.get("/api/v1/locks")).json()["items"]
+                assert stale["state"] == "stale"
+                done = (await client.delete(f"/api/v1/locks/{NAME}")).json()
+                assert (done["released"], done["cancel_requested"], done["state"]) == (True, False, "stale")
+            assert (await client.get("/api/v1/locks")).json()["items"] == []
+
+            redis_server.stop()
+            assert code(await client.get("/api/v1/locks")) == (503, "REDIS_UNAVAILABLE")
+            assert code(await client.delete(f"/api/v1/locks/{NAME}")) == (503, "REDIS_UNAVAILABLE")
+    finally:
+        await locks.close()
+
+
+async def test_who_may_only_read_sees_locks_and_takes_none_away(world: World):  # noqa: F811
+    run = await running(world)
+    async with serving(world.app, "read:" + "r" * 20, "operate:" + "o" * 20) as client:
+        assert code(await client.get("/api/v1/locks")) == (401, "UNAUTHENTICATED")
+        reader = {"Authorization": "Bearer " + "r" * 20}
+        assert (await client.get("/api/v1/locks", headers=reader)).status_code == 200
+        assert code(await client.delete(f"/api/v1/locks/{NAME}?force=true", headers=reader)) == (403, "FORBIDDEN")
+        for path in ("runs/0123/events", "search?q=x", "repositories/x/wait?commit=0123456"):
+            assert code(await client.get(f"/api/v1/{path}")) == (401, "UNAUTHENTICATED")
+    assert not (await world.app.runs.get(run.id)).cancel_requested

@@ -1,0 +1,122 @@
+"""Searching over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from reposync.api.routes import search
+from tests.fixtures.world import World
+from tests.integration.api.serving import eventually, serving
+from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+
+SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
+
+
+@pytest.fixture
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+    world.repository.commit({"src/sessions.py": SESSIONS, "docs/notes.md": b"# Notes\n\nSessions expire.\n"})
+    await world.completed()
+    async with serving(world.app) as client:
+        yield client
+
+
+async def asks(client: httpx.AsyncClient, **query: object) -> httpx.Response:
+    return await client.get("/api/v1/search", params={key: str(value) for key, value in query.items()})
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
+    answer = await asks(client, q="where are expired sessions removed")
+
+    assert answer.status_code == 200, answer.text
+    document = answer.json()
+    assert document["next_cursor"] is None
+    first = document["items"][0]
+    assert {**first, "score": None} == {
+        "repository": "project",
+        "path": "src/sessions.py",
+        "start_line": 1,
+        "end_line": 2,
+        "language": "python",
+        "score": None,
+        "text": SESSIONS.decode(),
+        "url": None,
+    }
+    assert first["score"] > 0
+
+
+async def test_a_search_is_narrowed_by_repository_path_language_and_limit(client: httpx.AsyncClient):
+    async def paths(**query: object) -> list[str]:
+        return [each["path"] for each in (await asks(client, q="sessions expired", **query)).json()["items"]]
+
+    assert set(await paths()) == {"src/sessions.py", "docs/notes.md"}
+    assert await paths(path="src/**/*.py") == ["src/sessions.py"]
+    assert await paths(language="markdown") == ["docs/notes.md"]
+    assert len(await paths(limit=1)) == 1
+    assert set(await paths(repository="project")) == {"src/sessions.py", "docs/notes.md"}
+    assert await paths(path="nowhere/*") == []
+
+
+async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncClient):
+    assert code(await asks(client)) == (422, "REQUEST_INVALID")
+    assert code(await asks(client, q="")) == (422, "REQUEST_INVALID")
+    assert code(await asks(client, q="x" * 2_001)) == (422, "REQUEST_INVALID")
+    assert code(await asks(client, q="x", limit=0)) == (422, "REQUEST_INVALID")
+    assert code(await asks(client, q="x", limit=101)) == (422, "REQUEST_INVALID")
+    assert code(await asks(client, q="x", langauge="python")) == (422, "REQUEST_INVALID")
+    assert code(await asks(client, q="   ")) == (422, "USAGE")
+    assert code(await asks(client, q="x", repository="nobody")) == (404, "REPOSITORY_NOT_FOUND")
+    unknown = await asks(client, q="x", language="pythn")
+    assert code(unknown) == (422, "USAGE")
+    assert "Did you mean 'python'?" in unknown.text
+
+
+async def test_nothing_indexed_is_said_so(world: World):  # noqa: F811
+    async with serving(world.app) as client:
+        answer = await asks(client, q="anything")
+    assert code(answer) == (422, "USAGE")
+    assert "Nothing is indexed yet" in answer.text
+
+
+async def test_an_embedding_server_that_is_away_is_503(world: World, client: httpx.AsyncClient):  # noqa: F811
+    world.embeddings.answer_next(401, times=20)
+    answer = await asks(client, q="expired sessions")
+    assert answer.status_code == 502
+    assert answer.json()["error"]["code"] == "EMBEDDING_ERROR"
+
+
+async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(
+    world: World,  # noqa: F811
+    client: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(search, "MAX_WAITING", 3)
+    world.embeddings.forget()
+    async with serving(world.app) as bounded:
+        with world.embeddings.holding():
+            asking = [asyncio.create_task(asks(bounded, q=f"sessions {number}")) for number in range(12)]
+            await eventually(lambda: sum(each.done() for each in asking) == 12 - search.AT_ONCE - 3)
+            refused = [each.result() for each in asking if each.done()]
+        answers = await asyncio.gather(*asking)
+
+    assert {code(each) for each in refused} == {(503, "SEARCH_BUSY")}
+    assert sum(each.status_code == 200 for each in answers) == search.AT_ONCE + 3
+    assert world.embeddings.most_at_once <= search.AT_ONCE
+
+
+async def test_a_search_that_takes_too_long_is_given_up(
+    world: World,  # noqa: F811
+    client: httpx.AsyncClient,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(search, "LONGEST_SECONDS", 0.2)
+    with world.embeddings.holding():
+        answer = await asks(client, q="expired sessions")
+    assert code(answer) == (504, "SEARCH_TIMEOUT")

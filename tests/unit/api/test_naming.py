@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+import httpx
+from fastapi import APIRouter, FastAPI
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reposync.api.naming import NamedRoute, RepositoryName, path_of
+
+PREFIX = "/api/v1/repositories/"
+PARTS = st.one_of(
+    st.sampled_from(["sync", "wait", "repositories", "api", "v1"]), st.from_regex(r"[A-Za-z0-9_]{1,5}", fullmatch=True)
+)
+NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
+
+
+def application() -> FastAPI:
+    routes = APIRouter(prefix="/api/v1", route_class=NamedRoute)
+
+    @routes.get("/repositories/{name:path}")
+    async def one(name: RepositoryName) -> list[str]:
+        return ["one", name]
+
+    @routes.get("/repositories/{name:path}/wait")
+    async def wait(name: RepositoryName) -> list[str]:
+        return ["wait", name]
+
+    @routes.post("/repositories/{name:path}/sync")
+    async def sync(name: RepositoryName) -> list[str]:
+        return ["sync", name]
+
+    app = FastAPI()
+    app.include_router(routes)
+    return app
+
+
+APPLICATION = application()
+
+
+def asked(method: str, path: str) -> tuple[int, list[str]]:
+    async def ask() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(APPLICATION), base_url="http://localhost") as client:
+            return await client.request(method, PREFIX + path)
+
+    answer = asyncio.run(ask())
+    return answer.status_code, answer.json() if answer.status_code == 200 else []
+
+
+@settings(max_examples=40, deadline=None)
+@given(NAMES)
+def test_every_repository_can_be_reached_whatever_it_is_called(name: str) -> None:
+    for written in (path_of(name), quote(name, safe="")):
+        assert asked("GET", written) == (200, ["one", name])
+        assert asked("GET", f"{written}/wait") == (200, ["wait", name])
+        assert asked("POST", f"{written}/sync") == (200, ["sync", name])
+
+
+@settings(max_examples=20, deadline=None)
+@given(NAMES)
+def test_a_path_means_the_same_whichever_repositories_there_are(name: str) -> None:
+    assert asked("GET", f"{name}/wait") == (200, ["wait", name])
+    assert asked("GET", f"{name}/sync")[0] == 405
+    assert asked("POST", f"{name}/x%2Fsync")[0] == 405
+
+
+def test_names_are_written_with_their_slashes_where_they_can_be() -> None:
+    assert path_of("platform/payments api") == "platform/payments%20api"
+    assert path_of("platform/wait") == "platform%2Fwait"
+    assert path_of("a/b/sync") == "a/b%2Fsync"
+    assert path_of("sync") == "sync"
+    assert path_of("a/synced") == "a/synced"
