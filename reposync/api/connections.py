@@ -10,6 +10,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from reposync.api.envelope import envelope
+from reposync.api.headers import ALWAYS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,8 @@ class BoundedProtocol(H11Protocol):
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
             (b"connection", b"close"),
+            (b"cache-control", b"no-store"),
+            *((name.lower().encode(), value.encode()) for name, value in ALWAYS.items()),
         ]
         if self.cycle is not None:
             # Its application may still be at work; what it has to say goes nowhere.

@@ -297,6 +297,13 @@ class Execution:
 
 
 async def _end(*tasks: asyncio.Task[Ended] | asyncio.Task[None]) -> None:
+    """Cancel them until they have ended: a library may swallow a cancellation that comes at an unlucky moment, as
+    `asyncio.wait_for` does before Python 3.12."""
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1.0)
     for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+        if not task.cancelled():
+            task.exception()  # looked at, so that nobody complains; who needs it has it

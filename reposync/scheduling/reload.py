@@ -113,9 +113,11 @@ class RegistryWatcher:
     def _lasting(self, fresh: Configuration) -> Configuration:
         """With those sections of before that parts in use were built from."""
         before = self._app.configuration.registry
-        kept = {"embedding": before.embedding, "qdrant": before.qdrant}
+        allowed = {"allow_local_sources": fresh.registry.http.allow_local_sources}
+        http = before.http.model_copy(update=allowed)
+        kept = {"embedding": before.embedding, "qdrant": before.qdrant, "http": http}
         if any(getattr(fresh.registry, key) != value for key, value in kept.items()):
-            log.warning("a change of `embedding` or `qdrant` takes effect when the daemon starts again")
+            log.warning("a change of `embedding`, `qdrant` or `http` takes effect when the daemon starts again")
         return Configuration(fresh.settings, fresh.registry.model_copy(update=kept))
 
     async def _reconcile(self) -> None:

@@ -240,10 +240,15 @@ Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
 _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
 Index("ix_sync_runs_newest", *_NEWEST)
 Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST)
-Index("ix_sync_runs_trigger_newest", RUNS.c.trigger, *_NEWEST)
 Index("ix_sync_runs_active_newest", *_NEWEST, **_while(ACTIVE))
 # Only of those that are over: SQLite, which knows nothing of how many there are, would use it for the queue, and sort.
 _OVER = text("status NOT IN ('queued', 'retrying', 'running')")
-Index("ix_sync_runs_over_newest", RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
+for _name, _columns in (
+    ("ix_sync_runs_over_newest", ()),
+    # Filters that go together: where hardly any run fits, all of a repository's or of a trigger's would be passed by.
+    ("ix_sync_runs_repository_over_newest", (RUNS.c.repository,)),
+    ("ix_sync_runs_trigger_over_newest", (RUNS.c.trigger,)),
+):
+    Index(_name, *_columns, RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
 Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)

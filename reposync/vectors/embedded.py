@@ -24,6 +24,7 @@ from reposync.vectors.engine.files import EXIT_LOCKED, LOCK, LOG, RECORD, REVISI
 START_SECONDS = 60.0  # a folder of a million points is read in less
 _POLL_SECONDS = 0.005
 _ANSWER_SECONDS = 2.0
+_PING_SECONDS = 10.0
 _DEFAULT_IDLE_SECONDS = 60.0
 IDLE_VARIABLE = "REPOSYNC_ENGINE_IDLE_SECONDS"
 # What the engine's process needs of the environment. Tokens and passwords are none of it.
@@ -72,22 +73,26 @@ class EmbeddedEngine:
         return found
 
     async def ping(self) -> None:
-        """Raises IndexUnavailable where an engine runs and does not take a connection. Where none runs all is well: it
-        ends when nobody needs it, and whoever needs it starts it. It is asked nothing: that would count as use."""
+        """Raises IndexUnavailable where an engine runs and does not answer. Where none runs all is well: it ends when
+        nobody needs it, and whoever needs it starts it. Being asked this does not keep it from ending."""
         record = await asyncio.to_thread(self._record)
         if record is None:
             return
         writer = None
         try:
-            async with asyncio.timeout(_ANSWER_SECONDS):
-                _, writer = await asyncio.open_unix_connection(record["address"])
+            async with asyncio.timeout(_PING_SECONDS):
+                reader, writer = await asyncio.open_unix_connection(record["address"])
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
+                status = await reader.readline()
         except (FileNotFoundError, ConnectionRefusedError):
             return
         except OSError as error:
-            raise self._unavailable("takes no connection") from error
+            raise self._unavailable(f"does not answer: {error.strerror or type(error).__name__}") from error
         finally:
             if writer is not None:
                 writer.close()
+        if b" 200 " not in status:
+            raise self._unavailable("does not answer as it should")
 
     def stop(self, *, timeout_seconds: float = 30.0) -> None:
         """Ask a running engine to end, and wait until its folder is free. Others that use it start it again."""

@@ -18,6 +18,8 @@ from reposync.config.settings import Settings
 from reposync.scheduling.application import Application, open_application
 from reposync.scheduling.checks import HealthChecks, Pace
 from reposync.telemetry.redaction import Secrets
+from reposync.vectors.embedded import EmbeddedEngine
+from reposync.vectors.engine.files import RECORD
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
@@ -102,7 +104,7 @@ async def test_with_nothing_configured_database_embedded_index_and_local_model_a
     assert not (folder / "state" / "index").exists()
 
 
-async def test_an_embedded_engine_that_takes_no_connections_is_told(folder: Path) -> None:
+async def test_an_embedded_engine_that_does_not_answer_is_told(folder: Path) -> None:
     index = folder / "state" / "index"
     index.mkdir(parents=True)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -110,11 +112,24 @@ async def test_an_embedded_engine_that_takes_no_connections_is_told(folder: Path
         listener.listen(0)
         (index / "engine.json").write_text(f'{{"address": "{index / "engine.sock"}"}}')
         async with watching(configuration(folder, "embedding: {provider: none}"), own=IMPATIENT) as watched:
-            await watched.is_("qdrant", "ok")
-            # Nobody takes them from the queue, which is full now.
+            await watched.is_("database", "ok")
             said = await watched.is_("qdrant", "down")
             assert await watched.overall() == (200, "degraded")
-    assert "embedded engine" in said["reason"] or "No answer within 0.2 s" in said["reason"]
+    assert "embedded engine" in said["reason"] or "No answer within" in said["reason"]
+
+
+async def test_to_be_asked_how_it_is_does_not_keep_an_embedded_engine_running(folder: Path) -> None:
+    engine = EmbeddedEngine(folder / "state", idle_seconds=0.5)
+    try:
+        await engine.address_async()
+        async with watching(configuration(folder, "embedding: {provider: none}")) as watched:
+            await watched.is_("qdrant", "ok")
+            async with asyncio.timeout(30):
+                while (engine.folder / RECORD).exists():
+                    await asyncio.sleep(0.02)
+            assert (await watched.is_("qdrant", "ok"))["reason"] is None
+    finally:
+        engine.stop()
 
 
 async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_ok_when_it_is_back(folder: Path) -> None:
@@ -145,13 +160,14 @@ async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_serve
 @pytest.mark.parametrize("provider", ["openai", "tei", "ollama"])
 async def test_an_embedding_server_is_asked_and_nothing_is_embedded(folder: Path, provider: str) -> None:
     with EmbeddingServer() as embeddings:
+        url = embeddings.url
         model = "" if provider == "tei" else ", model: test/words"
         registry = f'embedding: {{provider: {provider}, url: "{embeddings.url}"{model}}}'
         async with watching(configuration(folder, registry)) as watched:
             await watched.is_("embedding", "ok")
             embeddings.stop()
             said = await watched.is_("embedding", "degraded")
-        assert said["reason"].startswith(f"The embedding server at {embeddings.url}")
+        assert said["reason"].startswith(f"The embedding server at {url}")
         assert "cannot be reached" in said["reason"]
         assert embeddings.inputs == []
         assert not [each for each in embeddings.log if each.inputs]
@@ -165,6 +181,7 @@ async def test_each_gitlab_server_is_asked_for_its_version_with_its_token(folder
             f'{{name: strange, url: "{strange.url}", token: "{TOKEN}"}}]\nembedding: {{provider: none}}\n'
         )
         async with watching(configuration(folder, registry)) as watched:
+            await watched.is_("database", "ok")
             await watched.is_("gitlab:known", "ok")
             # Who has no token is not told the version, but that GitLab is there.
             await watched.is_("gitlab:public", "ok")
@@ -191,6 +208,7 @@ async def test_what_is_no_gitlab_is_told_and_a_server_that_left_the_registry_is_
             # Under the same name at another address: what is said is of that one.
             watched.app.adopt(configuration(folder, f'gitlab: [{{name: kept, url: "{first.url}"}}]{rest}'))
             await watched.is_("gitlab:kept", "ok")
+            await watched.is_("database", "ok")
             assert await watched.overall() == (200, "ok")
 
 
@@ -234,8 +252,9 @@ async def _echoing(listener: socket.socket) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         sent = next(line for line in head.splitlines() if line.lower().startswith("authorization")).split()[-1]
+        status = 418 if "/api/v4/version" in head else 503
         body = f'{{"message": "I do not like {sent}", "error": "I do not like {sent}"}}'
-        writer.write(f"HTTP/1.1 418 No\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
+        writer.write(f"HTTP/1.1 {status} No\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n{body}".encode())
         await writer.drain()
         writer.close()
 

@@ -529,6 +529,17 @@ async def test_a_body_that_does_not_come_is_not_waited_for(site: Site, monkeypat
         assert b" 408 " in await begun(site, SECRET, announced_bytes=9, body=b"{")
 
 
+async def test_no_more_is_held_at_a_time_than_there_is_room_for(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(webhooks, "MAX_BODIES_BYTES", 1_000)
+    async with site.open(APP):
+        body = json.dumps(PUSH).encode()
+        full = body + b" " * (1_000 - len(body))
+        for _ in range(3):  # what was held is given back, whatever the answer is
+            assert (await site.posts(full)).status_code == 202
+            assert code(await site.posts(b" " * 1_000)) == (422, "WEBHOOK_INVALID")
+            assert code(await site.posts(full + b" ")) == (503, "BUSY")
+
+
 RUBBISH = [
     b"",
     b"{",

@@ -1,4 +1,4 @@
-"""What the HTTP API needs: the keys of requests that may be repeated, and pages of one trigger's runs."""
+"""What the HTTP API needs: the keys of requests that may be repeated, and filters of the history that go together."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
+    over = sa.text("status NOT IN ('queued', 'retrying', 'running')")
     newest = [sa.text("queued_at DESC"), sa.text("id DESC")]
-    op.create_index("ix_sync_runs_trigger_newest", "sync_runs", ["trigger", *newest])
+    for column in ("repository", "trigger"):
+        op.create_index(
+            f"ix_sync_runs_{column}_over_newest",
+            "sync_runs",
+            [column, "status", *newest],
+            sqlite_where=over,
+            postgresql_where=over,
+        )
     op.create_table(
         "idempotency_keys",
         sa.Column("key", sa.Text, nullable=False),

@@ -1,0 +1,78 @@
+"""`reposync serve` with tokens, as operators start it and as others try to get in."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import httpx
+import pytest
+
+from tests.acceptance.conftest import Person
+from tests.fixtures.pods import Pod, until
+
+READER, OPERATOR = "reader-9f2c71d0a4e8", "operator-51be07c3d9aa"
+
+
+@pytest.fixture
+def pod(person: Person) -> Generator[Pod, None, None]:
+    pod = Pod("laptop", person.home)
+    try:
+        yield pod
+    finally:
+        pod.__exit__(None, None, None)
+
+
+def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_one(person: Person, pod: Pod) -> None:
+    person.configures("embedding: {provider: none}\nhttp: {metrics: token}\n")
+    pod.environment = {"REPOSYNC_API_TOKEN": f"read:{READER}, {OPERATOR}"}
+    pod.options = ("--host", "0.0.0.0", "--root-path", "/reposync/")
+    pod.start()
+    until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+
+    def ask(method: str, path: str, token: str) -> httpx.Response:
+        url = f"{pod.url}{path}".replace("0.0.0.0", "127.0.0.1")
+        return httpx.request(method, url, headers={"Authorization": f"Bearer {token}"}, timeout=20)
+
+    for prefix in ("", "/reposync"):
+        path = f"{prefix}/api/v1/repositories"
+        assert [ask("GET", path, token).status_code for token in (READER, OPERATOR, "guess-1")] == [200, 200, 401]
+    assert ask("DELETE", "/api/v1/repositories/none", READER).status_code == 403
+    assert ask("DELETE", "/api/v1/repositories/none", OPERATOR).status_code == 404
+    assert (pod.gets("/metrics").status_code, ask("GET", "/metrics", READER).status_code) == (401, 200)
+    assert pod.gets("/").headers["location"].startswith("/reposync/login")
+    health = pod.health()
+    assert (health["status"], sorted(health["components"])) == ("ok", ["database", "qdrant", "registry"])
+    assert not pod.events("no REPOSYNC_API_TOKEN")
+    assert pod.terminate() == 0
+    assert READER not in "\n".join(pod.text) and OPERATOR not in "\n".join(pod.text)
+
+
+def test_without_a_token_the_log_says_who_may_do_what_and_other_names_get_nothing(person: Person, pod: Pod) -> None:
+    person.configures("embedding: {provider: none}\n")
+    pod.start()
+    until(lambda: pod.events("no REPOSYNC_API_TOKEN is set"), told=pod.said)
+
+    assert pod.url is not None and "127.0.0.1" in pod.url
+    assert httpx.get(f"{pod.url}/readyz", headers={"Host": "rebound.example"}).status_code == 421
+    answer = httpx.post(f"{pod.url}/api/v1/repositories/none/sync", headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize(
+    ("token", "complaint"),
+    [
+        ("short", "a token (number 1) of 5 characters: 16 at least"),
+        (f"read:{READER},{READER}", "gives one token two roles"),
+        (f"admin:{READER}", "names no role that there is"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused_before_anything_starts(person: Person, token: str, complaint: str) -> None:
+    person.environment["REPOSYNC_API_TOKEN"] = token
+    done = person.types("serve", "--port", "0", exit_code=2)
+
+    assert "REPOSYNC_API_TOKEN" in done.stderr and complaint in done.stderr
+    assert READER not in done.stderr
+
+
+def test_a_root_path_that_is_no_path_is_refused(person: Person) -> None:
+    assert "must be a path such as /reposync" in person.types("serve", "--root-path", "x y", exit_code=2).stderr
