@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 
 from benchmarks.measure import machine
+from benchmarks.storm.deployment import Options
 from benchmarks.storm.report import judge, notes, table, violations
-from benchmarks.storm.storm import Options, run
+from benchmarks.storm.storm import run
 from tests.fixtures.folders import quick_folder
 
 

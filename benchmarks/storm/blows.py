@@ -8,7 +8,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 
 import asyncpg
@@ -24,6 +24,7 @@ from tests.fixtures.tcp_proxy import TcpProxy
 # database is at most twice that, and ten seconds.
 RECOVERY_SECONDS = 3.0
 LONGEST_PAUSE_SECONDS = 10.0
+CONNECT_SECONDS = 60.0
 
 
 @dataclass
@@ -168,44 +169,50 @@ class Blows:
 
     async def terminate_backends(self) -> None:
         """Every connection of every daemon ends in the middle of whatever it does."""
-        await self._on_database(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'reposync'"
-        )
+        began = time.time()
+        connection = await self._connected()
+        try:
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'reposync'"
+            )
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            pass  # the server crashed at this moment, by the blow below
+        finally:
+            connection.terminate()
+        for place in self.places:
+            place.pod.impair(began, RECOVERY_SECONDS)
 
     async def crash_database(self) -> None:
         """One server process is killed: PostgreSQL throws everybody out and recovers from its log."""
         async with self._database_busy:
-            connection = await asyncpg.connect(self.database_url, timeout=30)
             began = time.time()
+            connection = await self._connected()
             try:
                 os.kill(await connection.fetchval("SELECT pg_backend_pid()"), signal.SIGKILL)
+                while not connection.is_closed():
+                    await asyncio.sleep(0.01)
             finally:
                 connection.terminate()
-            while True:
-                try:
-                    await self._on_database("SELECT 1")
-                    break
-                except (OSError, asyncpg.PostgresError):
-                    await asyncio.sleep(0.05)
+            (await self._connected()).terminate()
             down = time.time() - began
             for place in self.places:
                 place.pod.impair(began, RECOVERY_SECONDS + min(2 * down, LONGEST_PAUSE_SECONDS))
 
-    async def _on_database(self, statement: str) -> None:
-        began = time.time()
-        connection = await asyncpg.connect(self.database_url, timeout=30)
-        try:
-            await connection.execute(statement)
-        finally:
-            connection.terminate()
-        if "terminate" in statement:
-            for place in self.places:
-                place.pod.impair(began, RECOVERY_SECONDS)
+    async def _connected(self) -> asyncpg.Connection:
+        """As soon as the server takes connections: it may be recovering from another blow."""
+        deadline = time.monotonic() + CONNECT_SECONDS
+        while True:
+            try:
+                return await asyncpg.connect(self.database_url, timeout=CONNECT_SECONDS)
+            except (OSError, asyncpg.PostgresError):
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(0.05)
 
     # Chance ---------------------------------------------------------------------------------------------------------
 
-    def draw(self) -> tuple[str, Callable[[], Awaitable[None]]]:
-        """Any one blow, with its name. Processes that another blow has in hand are left alone."""
+    def draw(self) -> tuple[str, Coroutine[None, None, None]]:
+        """Any one blow, with its name before it. Processes that another blow has in hand are left alone."""
         dice, lease = self.dice, self.lease_seconds
         place = dice.choice(self.places)
         some = list(self.places) if dice.random() < 0.3 else [place]
@@ -216,7 +223,7 @@ class Blows:
             place = dice.choice(free)
         down, long = dice.uniform(0.2, 2 * lease), lease + dice.uniform(0.5, lease)
         short = dice.uniform(0.5, 1.5 * lease)
-        acts: dict[str, Callable[[], Awaitable[None]]] = {
+        acts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "kill -9": lambda: self.kill(place, down),
             "SIGTERM": lambda: self.terminate(place, down / 4),
             "freeze past the lease": lambda: self.freeze(place, long),
@@ -230,11 +237,7 @@ class Blows:
             "PostgreSQL: backends terminated": lambda: self.terminate_backends(),
             "PostgreSQL: crash and recovery": lambda: self.crash_database(),
         }
-        return name, acts[name]
-
-    async def strike(self, name: str, act: Callable[[], Awaitable[None]]) -> None:
-        self.struck[name] += 1
-        await act()
+        return name, acts[name]()
 
 
 _WEIGHTS = {

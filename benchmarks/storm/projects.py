@@ -22,6 +22,7 @@ class Project:
         self.repository = GitRepository.create(folder / f"{name}.git")
         self.files: dict[str, bytes] = {}
         self.commits = 0
+        self.head = ""
         self._random = random.Random(f"{seed}:{name}")
         self._made = 0
         self._commit({self._new_path(): self._content() for _ in range(FIRST_FILES)})
@@ -43,17 +44,12 @@ class Project:
             changes = {self._new_path(): self._content() for _ in range(40)} if len(self.files) < MOST_FILES else {}
         self._commit(changes or {self._new_path(): self._content()})
 
-    def head(self) -> str:
-        head = self.repository.head("main")
-        assert head is not None
-        return head
-
     def blobs(self) -> dict[str, str]:
         """Path -> blob sha at the head, by git."""
         return {row.path.decode(): row.sha for row in self.repository.ls_tree("main")}
 
     def _commit(self, changes: Mapping[str, bytes | None]) -> None:
-        self.repository.commit(changes)
+        self.head = self.repository.commit(changes)
         for path, content in changes.items():
             if content is None:
                 del self.files[path]

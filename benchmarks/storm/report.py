@@ -109,7 +109,7 @@ def table(verdict: Verdict) -> str:
     seconds = recorded.window.end - recorded.window.start
     say("blows", f"{sum(recorded.struck.values())}: " + _counted(recorded.struck))
     say("storm and calm", f"{seconds:.0f} s, of which {recorded.settled_seconds:.1f} s until all was settled")
-    say("machine", f"{recorded.busy_cores:.2f} cores busy in the storm; load now {recorded.load[0]:.1f}")
+    say("machine", f"{recorded.busy_cores:.2f} cores busy in the storm; load now {recorded.load:.1f}")
     say("commits", recorded.commits)
     say("runs", _counted({f"{trigger} {status}": count for (trigger, status), count in records.runs.items()}))
     say("attempts", f"{len(records.attempts)}: " + _counted(Counter(each.outcome or "-" for each in records.attempts)))

@@ -68,7 +68,7 @@ class GitLabInstance(Section):
     def _hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
         # Whoever knows it may start syncs, and the endpoint is open to everybody who can reach the server.
         if secret is not None and len(secret.get_secret_value()) < SHORTEST_WEBHOOK_SECRET:
-            raise Unfit(f"must be {SHORTEST_WEBHOOK_SECRET} characters at least; `openssl rand -hex 32` makes a good one")
+            raise Unfit(f"must be {SHORTEST_WEBHOOK_SECRET} characters at least; `openssl rand -hex 32` makes one")
         return secret
 
     @field_validator("webhook_signing")

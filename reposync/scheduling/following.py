@@ -44,11 +44,11 @@ class Following(Generic[T]):
         self._fetch = fetch
         self._max_watchers = max_watchers
         self._keys: Counter[str] = Counter()
+        self._since: dict[str, float] = {}
         self._asking: asyncio.Task[None] | None = None
-        self._asked: frozenset[str] = frozenset()
         self._found: Mapping[str, T] = {}
         self._failure: StoreUnavailable | None = None
-        self._looked_at = float("-inf")
+        self._began_at = self._looked_at = float("-inf")
 
     @property
     def watchers(self) -> int:
@@ -63,12 +63,13 @@ class Following(Generic[T]):
                 remedy="Ask again in a moment, or ask for the present state in place of following it.",
             )
         self._keys[key] += 1
+        self._since[key] = time.monotonic()
         try:
             yield
         finally:
             self._keys[key] -= 1
             if not self._keys[key]:
-                del self._keys[key]
+                del self._keys[key], self._since[key]
 
     @property
     def pause_seconds(self) -> float:
@@ -77,18 +78,22 @@ class Following(Generic[T]):
         return min(max(due, 0.01), self.look_seconds)
 
     async def look(self, key: str) -> T | None:
-        """The row as it is, or was no longer than `look_seconds` ago; None where it is gone. Only while `watching` it.
+        """The row as it is, or was no longer than `look_seconds` ago, and never as it was before the `watching` began;
+        None where it is gone. Only while `watching` it.
 
         Raises StoreUnavailable; whoever waited for the same answer gets the same failure, and does not ask once more.
         """
         # A hundredth of slack for clocks of event loops that wake a little early.
-        if key not in self._asked or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
+        if self._is_too_old_for(key) or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
             await self._round()
-            if key not in self._asked:
-                await self._round()  # the first one had begun before this key was watched
+            if self._is_too_old_for(key):
+                await self._round()  # the first one was under way already
         if self._failure is not None:
             raise StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
         return self._found.get(key)
+
+    def _is_too_old_for(self, key: str) -> bool:
+        return self._began_at < self._since[key]
 
     async def settle(self) -> None:
         """Until no query is under way. For who watched, before the database is closed."""
@@ -107,11 +112,12 @@ class Following(Generic[T]):
         asking.result()
 
     async def _ask(self, keys: frozenset[str]) -> None:
+        began_at = time.monotonic()
         try:
             self._found = await self._fetch(keys)
             self._failure = None
         except StoreUnavailable as error:
             self._failure = error
         finally:
-            self._asked, self._looked_at = keys, time.monotonic()
+            self._began_at, self._looked_at = began_at, time.monotonic()
             self._asking = None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Select, case, func, literal_column, select, tuple_, union_all
+from sqlalchemy import ColumnElement, Select, case, func, literal_column, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RunNotFound
@@ -58,17 +58,19 @@ class RunHistory:
         if before is not None:
             query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*parse_cursor(before)))
         statuses = [status] if isinstance(status, RunStatus) else None if status is None else sorted(set(status))
-        if repository is not None:
-            query = query.where(RUNS.c.repository == repository)
-            if statuses is not None:
-                query = query.where(RUNS.c.status.in_(statuses))
-            page = _newest(_of_trigger(query, trigger, by_index=False), limit)
-        elif statuses is None:
-            page = _newest(_of_trigger(query, trigger), limit)
+        if trigger is not None:
+            # Beside a repository SQLite, which knows nothing of how many there are of each, must not take its index.
+            by_index = repository is None or self._database.is_postgresql
+            column = RUNS.c.trigger if by_index else RUNS.c.trigger.concat("")
+            # Written out: the plan of a prepared statement would be the same for the frequent and for the rare ones.
+            query = query.where(column == literal_column(f"'{RunTrigger(trigger).value}'"))
+            statuses = sorted(RunStatus) if statuses is None else statuses  # the index of triggers is by status, too
+        if statuses is None:
+            page = _newest(_of_repository(query, RUNS.c.repository, repository), limit)
         elif statuses:
             # One page of each, and the newest of these: one range of the index a status. With a list of them in the
             # condition both databases would read and sort all runs of the rarer ones, or pass by those of the others.
-            pages = [select(_newest(_of_status(query, each, trigger), limit).subquery()) for each in statuses]
+            pages = [select(_newest(each, limit).subquery()) for each in _by_status(query, statuses, repository)]
             page = _newest(select(union_all(*pages).subquery()), limit) if len(pages) > 1 else pages[0]
         else:
             return []
@@ -167,21 +169,18 @@ def no_such_run(run_id: str) -> RunNotFound:
     return RunNotFound(f"No run has the id {run_id!r}.", remedy="`reposync history` shows the latest runs.")
 
 
-def _of_status(runs: Select[Any], status: RunStatus, trigger: RunTrigger | None) -> Select[Any]:
-    if status is RunStatus.COMPLETED and trigger not in (None, RunTrigger.SCHEDULE):
-        return _of_trigger(runs, trigger).where(RUNS.c.status == status)
-    few = runs.where(is_active() if status in ACTIVE else is_over(), RUNS.c.status == status)
-    return _of_trigger(few, trigger, by_index=False)
+def _by_status(runs: Select[Any], statuses: Collection[RunStatus], repository: str | None) -> Iterator[Select[Any]]:
+    if active := ACTIVE.intersection(statuses):
+        few = runs.where(is_active(), status_is(*active))
+        # Not by name: SQLite, which does not know that these are few, would look among all runs of the repository.
+        yield _of_repository(few, RUNS.c.repository.concat(""), repository)
+    for status in statuses:
+        if status not in ACTIVE:
+            yield _of_repository(runs.where(is_over(), status_is(status)), RUNS.c.repository, repository)
 
 
-def _of_trigger(runs: Select[Any], trigger: RunTrigger | None, *, by_index: bool = True) -> Select[Any]:
-    """`by_index` False: there is a better index for the rest of the condition. SQLite, which knows nothing of how many
-    there are of each, takes this one, and most runs are the clock's."""
-    if trigger is None:
-        return runs
-    column = RUNS.c.trigger if by_index else RUNS.c.trigger.concat("")
-    # Written out: the plan of a prepared statement would be the same for the frequent and for the rare ones.
-    return runs.where(column == literal_column(f"'{RunTrigger(trigger).value}'"))
+def _of_repository(runs: Select[Any], column: ColumnElement[str], name: str | None) -> Select[Any]:
+    return runs if name is None else runs.where(column == name)
 
 
 def _newest(runs: Select[Any], limit: int) -> Select[Any]:

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from benchmarks.storm.blows import Blows, Place
+from benchmarks.storm.deployment import Blow, Options
 from benchmarks.storm.report import judge, notes, table
-from benchmarks.storm.storm import Blow, Options, run
+from benchmarks.storm.storm import run
 from tests.fixtures.databases import _installed_programs
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.redis_server import server_program

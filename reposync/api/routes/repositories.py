@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from reposync.api.access import Role
 from reposync.api.answers import WITH_BODY, errors
+from reposync.api.coalescing import Coalesced
 from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional
 from reposync.api.cursors import cursor_after, key_before
 from reposync.api.definitions import CHANGEABLE, IDENTITY, NOT_OVER_HTTP, change_body, new_repository_body
@@ -89,6 +90,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         return await runs_by_id(parts.application().database, ids)
 
     following = Following(fetch)
+    together: Coalesced[Run] = Coalesced()
 
     async def asked(request: Request, response: Response, run: RunShown, wait_seconds: float) -> RunShown:
         """The answer to whoever asked for that run."""
@@ -181,8 +183,12 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             "max_attempts": app.configuration.registry.daemon.max_attempts,
         }
         if key is None:
-            row = await syncable(app, name)
-            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
+
+            async def enqueue() -> Run:
+                row = await syncable(app, name)
+                return (await app.runs.enqueue(row.name, RunTrigger.HTTP, **how))[0]
+
+            run = await together.ask((name, wanted), enqueue)
             return await asked(request, response, RunShown.of(run), waiting.wait)
         fingerprint = _fingerprint("sync", name, wanted.full, wanted.allow_mass_delete)
         kept = IdempotentRuns(app.database)

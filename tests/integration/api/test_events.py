@@ -277,3 +277,21 @@ async def test_whoever_leaves_while_it_asks_for_all_leaves_nobody_without_an_ans
         go_on.set()
         assert await second == 1
         assert first.cancelled()
+
+
+async def test_whoever_begins_to_watch_sees_what_was_written_before():
+    row = "old"
+
+    async def fetch(ids: Collection[str]) -> dict[str, str]:
+        now = row
+        await asyncio.sleep(0)
+        return dict.fromkeys(ids, now)
+
+    watched = Following(fetch, look_seconds=60.0)
+    with watched.watching("a"):
+        assert await watched.look("a") == "old"
+        asking = asyncio.create_task(watched.look("a"))
+        row = "new"
+        with watched.watching("a"):
+            assert await watched.look("a") == "new"
+        await asking

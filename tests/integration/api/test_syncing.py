@@ -201,3 +201,12 @@ async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -
         answer = await waiting
 
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
+
+
+async def test_a_storm_of_clicks_is_one_run_and_what_each_asks_for_is_in_it(rest: Rest) -> None:  # noqa: F811
+    answers = await asyncio.gather(*(asks(rest, json={"full": number % 10 == 0}) for number in range(60)))
+
+    assert {answer.status_code for answer in answers} == {202}
+    (run,) = await rest.other.history()
+    assert {answer.json()["id"] for answer in answers} == {run.id}
+    assert run.full is True

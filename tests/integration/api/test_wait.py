@@ -97,7 +97,9 @@ async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(
     }
     world.repository.force(merge)
     await world.completed()
-    assert (await asks(client, aside)).json()["relation"] == "descendant"
+    merged = await asks(client, aside)
+    assert merged.status_code == 200, merged.text
+    assert merged.json()["relation"] == "descendant"
 
 
 async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client: httpx.AsyncClient):  # noqa: F811

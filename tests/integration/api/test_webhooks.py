@@ -435,6 +435,7 @@ async def test_a_signed_push_is_let_in_and_one_that_was_changed_is_not(site: Sit
     async with site.open(APP, secrets=f"webhook_signing: {SIGNING}"):
         hook = site.hook(None, signing=SIGNING)
         assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+        assert code(await site.posts(X_Gitlab_Token="")) == (401, "WEBHOOK_REFUSED")
         hook.signing_token = "whsec_" + base64.b64encode(b"x" * 32).decode()
         assert await site.push(after=site.repository.head()) == (401, "WEBHOOK_REFUSED")
         body, now = json.dumps(PUSH).encode(), str(int(time.time()))

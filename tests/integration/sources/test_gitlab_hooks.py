@@ -101,12 +101,18 @@ async def test_what_changed_is_changed_in_the_same_hook(
 async def test_what_somebody_changed_by_hand_is_put_right(project: Project, hooks: GitLabHooks) -> None:
     await hooks.ensure(PROJECT, wish())
     (hook,) = project.hooks.values()
-    hook.push_events, hook.enable_ssl_verification, hook.token = False, False, None
-    hook.other_events.add("issues_events")
+    right = (True, True, "a-secret-of-hooks", set())
 
-    assert (await hooks.ensure(PROJECT, wish()))[0] == "updated"
-    assert (hook.push_events, hook.enable_ssl_verification, hook.other_events) == (True, True, set())
-    assert hook.token == "a-secret-of-hooks"
+    for attribute, wrong in (
+        ("push_events", False),
+        ("enable_ssl_verification", False),
+        ("token", None),
+        ("other_events", {"issues_events"}),
+        ("description", "ours"),
+    ):
+        setattr(hook, attribute, wrong)
+        assert [(await hooks.ensure(PROJECT, wish()))[0] for _ in range(2)] == ["updated", "unchanged"], attribute
+        assert (hook.push_events, hook.enable_ssl_verification, hook.token, hook.other_events) == right
 
 
 async def test_hooks_of_others_are_left_alone(project: Project, hooks: GitLabHooks) -> None:

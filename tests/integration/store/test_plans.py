@@ -26,7 +26,8 @@ PAYMENTS = repository_id("payments")
 RUNNING, WAITING_IN_ORDER = "uq_sync_runs_running", "ix_sync_runs_queue"
 BY_ID, BY_REPOSITORY, BY_TICK = "sqlite_autoindex_sync_runs_1", "ix_sync_runs_active", "uq_sync_runs_tick"
 ACTIVE, NEWEST, OF_ONE = "ix_sync_runs_active_newest", "ix_sync_runs_newest", "ix_sync_runs_repository_newest"
-OVER, OF_TRIGGER = "ix_sync_runs_over_newest", "ix_sync_runs_trigger_newest"
+OVER, OF_TRIGGER = "ix_sync_runs_over_newest", "ix_sync_runs_trigger_over_newest"
+OF_ONE_OVER = "ix_sync_runs_repository_over_newest"
 
 OVER_RUNS = re.compile(r"(SEARCH|SCAN) (sync_runs|other|later)\b")
 
@@ -49,11 +50,14 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
     "history": (lambda store: store.runs.history(), {NEWEST}),
     "history of one": (lambda store: store.runs.history("payments"), {OF_ONE}),
-    "history of one, failed": (lambda store: store.runs.history("payments", RunStatus.FAILED), {OF_ONE}),
-    "history of one, http": (lambda store: store.runs.history("payments", trigger=RunTrigger.HTTP), {OF_ONE}),
+    "history of one, failed": (lambda store: store.runs.history("payments", RunStatus.FAILED), {OF_ONE_OVER}),
+    "history of one, http": (
+        lambda store: store.runs.history("payments", trigger=RunTrigger.HTTP),
+        {OF_ONE_OVER, ACTIVE},
+    ),
     "history, waiting": (lambda store: store.runs.history(status=WAITING), {ACTIVE}),
     "history, blocked": (lambda store: store.runs.history(status=RunStatus.BLOCKED), {OVER}),
-    "history, http": (lambda store: store.runs.history(trigger=RunTrigger.HTTP), {OF_TRIGGER}),
+    "history, http": (lambda store: store.runs.history(trigger=RunTrigger.HTTP), {OF_TRIGGER, ACTIVE}),
     "history, completed, http": (
         lambda store: store.runs.history(status=RunStatus.COMPLETED, trigger=RunTrigger.HTTP),
         {OF_TRIGGER},
@@ -62,7 +66,7 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
         lambda store: store.runs.history(
             status=WAITING | {RunStatus.FAILED}, trigger=RunTrigger.SCHEDULE, since=NOW, until=NOW
         ),
-        {ACTIVE, OVER},
+        {ACTIVE, OF_TRIGGER},
     ),
 }
 

