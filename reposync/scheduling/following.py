@@ -46,6 +46,7 @@ class Following(Generic[T]):
         self._keys: Counter[str] = Counter()
         self._since: dict[str, float] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._asked: frozenset[str] = frozenset()
         self._found: Mapping[str, T] = {}
         self._failure: StoreUnavailable | None = None
         self._began_at = self._looked_at = float("-inf")
@@ -93,7 +94,7 @@ class Following(Generic[T]):
         return self._found.get(key)
 
     def _is_too_old_for(self, key: str) -> bool:
-        return self._began_at < self._since[key]
+        return key not in self._asked or self._began_at < self._since[key]
 
     async def settle(self) -> None:
         """Until no query is under way. For who watched, before the database is closed."""
@@ -104,20 +105,20 @@ class Following(Generic[T]):
         # A task of its own: it is everybody's, and watchers leave in the middle of it. A query that is cancelled costs
         # its connection, and SQLite's driver, cancelled twice as responses are, never gives it back.
         if self._asking is None:
-            self._asking = asyncio.create_task(self._ask(frozenset(self._keys)), name="rows that are watched")
+            self._asking = asyncio.create_task(self._ask(), name="rows that are watched")
         asking = self._asking
         done, _ = await asyncio.wait({asking}, timeout=_QUERY_SECONDS)
         if not done:
             raise StoreUnavailable(f"The database did not answer within {_QUERY_SECONDS:g} s.")
         asking.result()
 
-    async def _ask(self, keys: frozenset[str]) -> None:
-        began_at = time.monotonic()
+    async def _ask(self) -> None:
+        keys, began_at = frozenset(self._keys), time.monotonic()
         try:
             self._found = await self._fetch(keys)
             self._failure = None
         except StoreUnavailable as error:
             self._failure = error
         finally:
-            self._began_at, self._looked_at = began_at, time.monotonic()
+            self._asked, self._began_at, self._looked_at = keys, began_at, time.monotonic()
             self._asking = None

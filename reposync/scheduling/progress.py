@@ -42,6 +42,8 @@ async def keep_telling(progress: RunProgress, tell: Tell, *, seconds: float = TE
 async def _whole(telling: Awaitable[None]) -> None:
     """Not broken off in the middle, which every run's end would do: that costs the database's connection."""
     task = asyncio.ensure_future(telling)
+    # A second cancellation does not wait for its end, and asyncio would log its failure as nobody's.
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -83,13 +83,16 @@ class SearchableCommits:
         row = await self._application().repositories.get(name)
         waiting = _Waiting(self, row, self._source(row), commit)
         deadline = time.monotonic() + seconds
-        with self._following.watching(row.id):
-            while True:
-                state = await waiting.state(await self._following.look(row.id))
-                left = deadline - time.monotonic()
-                if state.relation is not None or left <= 0 or not await is_wanted():
-                    return state
-                await asyncio.sleep(min(self._following.pause_seconds, left))
+        try:
+            with self._following.watching(row.id):
+                while True:
+                    state = await waiting.state(await self._following.look(row.id))
+                    left = deadline - time.monotonic()
+                    if state.relation is not None or left <= 0 or not await is_wanted():
+                        return state
+                    await asyncio.sleep(min(self._following.pause_seconds, left))
+        finally:
+            await self._following.settle()
 
     async def run_of(self, name: str) -> Run | None:
         """The run of the repository that is on its way or comes next, or else the latest. Raises RepositoryNotFound,

@@ -36,7 +36,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 # Who only asks how it is does not use it: nobody else may, and then it ends.
-_PROBES = ("/healthz", "/livez", "/readyz")
+_PROBE = "/readyz"
 # What the engine calls a mistake of the caller. Everything else is its own failure.
 _CALLERS_FAULT = re.compile(
     "dimension|Not existing vector|Wrong usage|Validation failed|index for faceting|Wrong input|JSON path"
@@ -62,7 +62,7 @@ class EngineApp:
             status, content = await self._answer(scope, receive)
         finally:
             self.active -= 1
-            if scope["path"] not in _PROBES:
+            if scope["path"] != _PROBE:
                 self.last_used = time.monotonic()
         kind = b"text/plain" if isinstance(content, str) else b"application/json"
         body = content.encode() if isinstance(content, str) else orjson.dumps(content, option=orjson.OPT_NON_STR_KEYS)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack, ExitStack
+from typing import Any
 
 import httpx
 import pytest
 
 from reposync.api.routes import events
-from reposync.errors import StoreUnavailable
+from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.scheduling.following import Following, TooManyWatchers
+from reposync.scheduling.progress import keep_telling
 from reposync.store.repositories import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.run_keys import RUN_KEYS
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.sync.progress import RunProgress
 from tests.fixtures.world import World
 from tests.integration.api.serving import Event, eventually, following, serving
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
@@ -295,3 +298,53 @@ async def test_whoever_begins_to_watch_sees_what_was_written_before():
         with watched.watching("a"):
             assert await watched.look("a") == "new"
         await asking
+
+
+async def test_progress_is_told_when_it_changes_whatever_becomes_of_the_database():
+    told: list[int] = []
+    changed = asyncio.Event()
+    is_away = True
+
+    async def tell(said: Mapping[str, Any]) -> None:
+        changed.set()
+        if is_away:
+            raise StoreUnavailable("The database db:5432 refuses connections.")
+        told.append(said["files_done"])
+
+    progress = RunProgress()
+    telling = asyncio.create_task(keep_telling(progress, tell, seconds=0.001))
+    progress.files_done = 1
+    await changed.wait()
+    assert told == []
+    is_away = False
+    await eventually(lambda: told)
+    progress.files_done = 2
+    await eventually(lambda: len(told) == 2)
+    telling.cancel()
+    await asyncio.gather(telling, return_exceptions=True)
+    assert told == [1, 2]  # once for each change, however often it was looked at
+
+
+async def test_the_end_of_a_run_does_not_break_off_what_is_being_told():
+    began, go_on, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def tell(said: Mapping[str, Any]) -> None:
+        began.set()
+        await go_on.wait()
+        told.set()
+
+    progress = RunProgress(phase="indexing")
+    telling = asyncio.create_task(keep_telling(progress, tell, seconds=0.001))
+    await began.wait()
+    telling.cancel()
+    go_on.set()
+    await asyncio.gather(telling, return_exceptions=True)
+    assert telling.cancelled() and told.is_set()
+
+
+async def test_a_run_that_was_taken_over_is_told_of_by_its_new_worker_alone():
+    async def tell(said: Mapping[str, Any]) -> None:
+        raise LeaseLost("It is another attempt's.")
+
+    async with asyncio.timeout(10):
+        await keep_telling(RunProgress(phase="indexing"), tell, seconds=0.001)

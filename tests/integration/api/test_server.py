@@ -197,10 +197,10 @@ def streaming(app: FastAPI, forever: bool) -> asyncio.Event:
     "request_bytes",
     [
         b"",
-        b"GET /healthz HTTP/1.1\r\nHost: x",
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n",
-        b"POST /orders HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /orders HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n{",
         b"nonsense\r\n\r\n",
     ],
     ids=["silent", "half a head", "kept alive", "never reads", "half a body", "nonsense"],
@@ -254,7 +254,7 @@ async def test_a_client_that_does_not_finish_its_head_is_shown_out(app: FastAPI,
 
 async def test_nor_may_it_leave_the_next_head_of_a_kept_connection_unfinished(app: FastAPI) -> None:
     async with serve_http(app, "127.0.0.1", 0, limits=QUICK_HEAD) as address, connected(address) as (reader, writer):
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b'{"status":"ok"}')
         writer.write(b"GET /healthz HTTP/1.1\r\n")
         assert await rest(reader) == b""
@@ -280,11 +280,11 @@ async def test_more_connections_than_the_limit_are_closed_and_the_others_served(
     async with serve_http(app, "127.0.0.1", 0, limits=limits) as address, contextlib.AsyncExitStack() as stack:
         held = [await stack.enter_async_context(connected(address)) for _ in range(3)]
         reader, writer = await stack.enter_async_context(connected(address))
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert await rest(reader) == b""
 
         for reader, writer in held:
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             assert (await rest(reader)).startswith(b"HTTP/1.1 200 OK")
         # There is room again.
         async with httpx.AsyncClient() as client:
@@ -297,9 +297,9 @@ async def test_more_connections_than_the_limit_are_closed_and_the_others_served(
         b"nonsense\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(300),
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 40_000,
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nA\x00: b\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 40_000,
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA\x00: b\r\n\r\n",
     ],
 )
 async def test_what_is_no_http_gets_our_envelope_and_the_door(app: FastAPI, rubbish: bytes) -> None:
@@ -326,7 +326,7 @@ async def test_rubbish_in_a_body_costs_that_connection_alone(
         asyncio.get_running_loop().call_later(0.01, done.set)
 
     async with serve_http(app, "127.0.0.1", 0, limits=QUICK_END) as address, connected(address) as (reader, writer):
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         await begun.wait()
         writer.write(b"nonsense\r\n\r\n")
         answer = await rest(reader)
@@ -352,7 +352,7 @@ async def test_a_request_knows_nothing_of_the_run_in_which_the_server_was_starte
 async def test_an_answer_is_not_delayed_by_nagle(app: FastAPI) -> None:
     """asyncio switches it off only for sockets that name their protocol."""
     async with serve_http(app, "127.0.0.1", 0) as address, connected(address) as (reader, writer):
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         (connection,) = _accepted(address.port)
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
