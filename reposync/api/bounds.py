@@ -12,6 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from reposync.api.envelope import error_answer
 from reposync.errors import RepoSyncError
 
+# No route looks at the body of such a request, and none has to wait for it.
+_BODILESS = ("GET", "HEAD")
 _NUL = re.compile(rb"%00|\x00")
 
 
@@ -71,7 +73,8 @@ class Bounded:
             return
         try:
             self._check_address(scope)
-            body = None if scope["path"].endswith(self._bounds.streamed) else await self._body(scope, receive)
+            unread = scope["method"] in _BODILESS or scope["path"].endswith(self._bounds.streamed)
+            body = None if unread else await self._body(scope, receive)
         except ClientLeft:
             return
         except RepoSyncError as error:

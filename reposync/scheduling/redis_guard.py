@@ -171,9 +171,15 @@ class RedisGuard:
                 self._held_since = since
                 return None
             tries += 1
-            if tries == REPLACE_TRIES or taken.holder is None or not await self._is_stale(taken.holder):
+            if tries == REPLACE_TRIES or taken.holder is None or not await self._counts_no_more(taken.holder):
                 return taken
             replacing = taken.value
+
+    async def _counts_no_more(self, holder: LockHolder) -> bool:
+        """An earlier attempt of our own run is over without asking: ours could not have begun otherwise."""
+        if holder.run_id == self._run.id and holder.attempt < self._run.attempt:
+            return True
+        return await self._is_stale(holder)
 
     def _remaining_seconds(self) -> float:
         if self._held_since is None:

@@ -43,16 +43,16 @@ async def reconcile(app: Application) -> Reconciled:
         if row.name not in targets and row.definition is not None and row.group_key is None:
             with contextlib.suppress(ConfigError):
                 targets[row.name] = app.catalog.of_row(row).registration()
-    registered = deactivated = 0
-    for name, registration in targets.items():
-        if name not in rows or differs(registration, rows[name]):
-            await app.repositories.register(registration)
-            registered += 1
+    changed = [
+        registration for name, registration in targets.items() if name not in rows or differs(registration, rows[name])
+    ]
+    await app.repositories.register_all(changed)
+    deactivated = 0
     for row in rows.values():
         if row.origin == CONFIG and row.name not in targets and row.is_active:
             await app.repositories.deactivate(row.name)
             deactivated += 1
-    return Reconciled(registered, deactivated)
+    return Reconciled(len(changed), deactivated)
 
 
 def differs(registration: Registration, row: Repository) -> bool:

@@ -65,7 +65,7 @@ async def inspect_index(
     if audit.damaged:
         lost = (
             f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
-            "(dropped, or restored from an older snapshot)."
+            "(dropped, restored from an older snapshot, or left by a worker that was killed)."
         )
     return IndexState(identity, audit=audit, why=lost)
 

@@ -346,7 +346,7 @@ async def test_a_request_knows_nothing_of_the_run_in_which_the_server_was_starte
 
     with structlog.contextvars.bound_contextvars(run="01J"):
         async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient() as client:
-            assert (await client.get(f"{address.url}/context")).json() == {}
+            assert "run" not in (await client.get(f"{address.url}/context")).json()
 
 
 async def test_an_answer_is_not_delayed_by_nagle(app: FastAPI) -> None:
