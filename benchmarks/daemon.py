@@ -1,6 +1,7 @@
 """What a daemon costs that has a thousand repositories, and how soon it begins what it is asked for.
 
     python -m benchmarks.daemon [--repositories 1000] [--seconds 120] [--requests 200] [--database sqlite]
+        [--schedule "no tick" ...]
 
 Real processes of `reposync serve`. Enqueue to start: runs of a small repository that has not changed, asked for one by
 one from another process at random moments; the times are those of the runs' rows. A thousand repositories: a daemon
@@ -52,6 +53,7 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=float, default=120.0, help="of each schedule (five minutes where it needs them)"
     )
+    parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="only this one; may be repeated")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
     options = parser.parse_args()
@@ -61,7 +63,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name, address(kind) as url:
             asyncio.run(enqueue_to_start(url, Path(name), options.requests))
         with tempfile.TemporaryDirectory() as name, address(kind) as url:
-            asyncio.run(many_repositories(url, Path(name), options.repositories, options.seconds))
+            asyncio.run(many_repositories(url, Path(name), options))
 
 
 # Enqueue to start ----------------------------------------------------------------------------------------------------
@@ -107,8 +109,10 @@ async def ended(runs: Runs, run_id: str):  # type: ignore[no-untyped-def]
 # A thousand repositories ---------------------------------------------------------------------------------------------
 
 
-async def many_repositories(url: str, folder: Path, count: int, seconds: float) -> None:
-    for number, (what, schedule) in enumerate(SCHEDULES.items()):
+async def many_repositories(url: str, folder: Path, options: argparse.Namespace) -> None:
+    count, seconds = options.repositories, options.seconds
+    for number, what in enumerate(options.schedule or SCHEDULES):
+        schedule = SCHEDULES[what]
         configure(folder, registry(count, schedule))
         async with await Database.open(url) as database, ending(database):
             began = time.perf_counter()
