@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -127,7 +128,16 @@ class _Lines(logging.StreamHandler[TextIO]):
         return line.encode(encoding, "backslashreplace").decode(encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
-        """Nothing: the default prints the message and its arguments, secrets and all, to stderr."""
+        """Nothing is said: the default prints the message and its arguments, secrets and all, to stderr.
+
+        A reader that is gone does not come back. What is still in the stream's buffer would be tried again when the
+        interpreter ends, and make its exit code 120: https://docs.python.org/3/library/signal.html#note-on-sigpipe
+        """
+        if isinstance(sys.exc_info()[1], BrokenPipeError):
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, self.stream.fileno())
+                os.close(nowhere)
 
 
 def _unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:

@@ -248,7 +248,10 @@ async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() ->
     config = HttpConfig(root_path="/reposync", trusted_proxies=("0.0.0.0/0",), allowed_hosts=("127.0.0.1",))
     async with server(Access(TOKENS, config, attempts=Attempts(per_client=10**6, altogether=10**6))) as door:
         for method, path, headers, body in _made_up_requests():
-            answer = await door.request(method, path, headers=headers, content=body)
+            try:
+                answer = await door.request(method, path, headers=headers, content=body)
+            except httpx.LocalProtocolError:
+                continue  # a header that the client does not send
             assert answer.status_code in (303, 400, 401, 403, 404, 421), (answer.status_code, answer.text)
             assert "x-content-type-options" in answer.headers or answer.status_code == 400
             if answer.status_code == 303:
