@@ -28,9 +28,11 @@ class _Batch(Generic[T]):
 
 class Coalesced(Generic[T]):
     """For one event loop. Nobody gets an answer to a question that was put before they asked: who comes while one is
-    under way shares the next one with all who come until it is put."""
+    under way shares the next one with all who come until it is put. Of different questions so many are put at a time;
+    the others wait in the order in which they came."""
 
-    def __init__(self) -> None:
+    def __init__(self, at_a_time: int) -> None:
+        self._places = asyncio.Semaphore(at_a_time)
         self._next: dict[Hashable, _Batch[T]] = {}
         self._turns: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
 
@@ -43,12 +45,13 @@ class Coalesced(Generic[T]):
             batch = self._next[key] = _Batch(turn, [])
         async with batch.turn:
             if not batch.answer and batch.failure is None:
-                if self._next.get(key) is batch:
-                    del self._next[key]
-                try:
-                    batch.answer.append(await question())
-                except RepoSyncError as error:
-                    batch.failure = error
+                async with self._places:
+                    if self._next.get(key) is batch:
+                        del self._next[key]
+                    try:
+                        batch.answer.append(await question())
+                    except RepoSyncError as error:
+                        batch.failure = error
         if batch.failure is not None:
             raise batch.failure
         return batch.answer[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
+import logging
 import random
 import sqlite3
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -13,14 +13,17 @@ from typing import Any, cast
 
 from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, select, text
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.errors import StoreUnavailable
 from reposync.store.addresses import PostgresqlAddress, SqliteAddress, not_understood, parse_address
-from reposync.store.failures import connection_failure, is_locked, is_missing_table, translated
-from reposync.store.migrations import HEAD, REVISIONS
+from reposync.store.failures import connection_failure, is_locked, translated
+from reposync.store.migrations import HEAD
+from reposync.store.pooling import check_idle_connections
+from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
+
+log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
 STATEMENT_SECONDS = 60.0
@@ -32,13 +35,13 @@ POSTGRESQL_SETTINGS = """
     SET application_name = 'reposync'"""
 # What others may wait to hear of, as PostgreSQL's channels of LISTEN and NOTIFY.
 QUEUE, REGISTRATIONS = "reposync_queue", "reposync_registrations"
-POOL_SIZE = 5
-POOL_OVERFLOW = 10
+POOL_SIZE = 8
+POOL_OVERFLOW = 7
 POOL_SECONDS = 30.0
 
 SQLITE_PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
-# Any number that no other user of the same PostgreSQL database is likely to take: "reposync" in ASCII, halved.
-MIGRATION_LOCK = 0x7265706F73796E63 >> 1
+# A migration asks for the write lock again and again, and tells of it meanwhile.
+_MIGRATION_LOCK_SECONDS = 1.0
 
 _WRITES = "reposync_writes"
 
@@ -46,11 +49,19 @@ _WRITES = "reposync_writes"
 class Database:
     """One per process and event loop; give it back with `close`. Every method raises StoreUnavailable."""
 
-    def __init__(self, engine: AsyncEngine, where: str, lock_seconds: float = LOCK_SECONDS) -> None:
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        where: str,
+        make_engine: Callable[[], AsyncEngine],
+        lock_seconds: float = LOCK_SECONDS,
+    ) -> None:
         self._engine = engine
+        self._make_engine = make_engine  # for a migration, which has other time-outs than everything else
         self._lock_seconds = lock_seconds
         self._turn = asyncio.Lock()
         self._writer = engine.execution_options(**{_WRITES: True})
+        self._reader = engine
         self._announced: dict[AsyncConnection, set[str]] = {}
         self._hearers: list[Callable[[str], None]] = []
         self.connect: Callable[[], Awaitable[Any]] | None = None
@@ -79,15 +90,22 @@ class Database:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
+    def read_alone(self) -> None:
+        """No transaction around statements that only read: two exchanges fewer. Not for a pool between us and the
+        server that gives each transaction another connection (PgBouncer), where a statement is prepared on one and
+        executed on another."""
+        self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
+
     @property
     def is_postgresql(self) -> bool:
         return self._engine.dialect.name == "postgresql"
 
     @asynccontextmanager
-    async def read(self) -> AsyncGenerator[AsyncConnection, None]:
-        """A transaction that only reads."""
+    async def read(self, *, streams: bool = False) -> AsyncGenerator[AsyncConnection, None]:
+        """For statements that only read. On PostgreSQL each is a transaction of its own, as it would see what others
+        committed before it in any case; `streams`: one around them, which a cursor needs."""
         with translated(self.where):
-            async with self._engine.connect() as connection:
+            async with (self._engine if streams else self._reader).connect() as connection:
                 yield connection
 
     @asynccontextmanager
@@ -160,71 +178,52 @@ class Database:
 
     # Schema --------------------------------------------------------------------------------------------------------
 
+    async def schema(self) -> Schema:
+        with translated(self.where):
+            return await read_schema(self._engine, self.where)
+
     async def current(self) -> str | None:
         """The revision of the schema; None where there is none yet."""
-        try:
-            async with self._engine.connect() as connection:
-                return cast("str | None", await connection.scalar(text("SELECT version_num FROM alembic_version")))
-        except DBAPIError as error:
-            if is_missing_table(error):
-                return None
-            raise connection_failure(self.where, error) from error
+        return (await self.schema()).revision
 
     async def require_current(self) -> None:
-        """Raises StoreUnavailable unless the schema is the one that this version needs."""
+        """Raises StoreUnavailable unless the schema is one that this version can work with."""
+        (await self.schema()).require(self.where)
+
+    async def upgrade(self, *, told: Callable[[str], None] | None = None, wait_seconds: float = WAIT_SECONDS) -> bool:
+        """Bring the schema to this version's; tells whether there was something to do here. Any number of processes may
+        call it at once: one of them changes the schema, the others wait for it, and `told` hears what they wait for
+        (a warning in the log where it is None). One that a newer version made stays as it is."""
+        schema = await self.schema()
+        schema.refuse_incompatible(self.where)
+        if schema.state == "ahead":
+            log.info("the schema %s is newer than this version's %s, which can work with it", schema.revision, HEAD)
+        if schema.state in ("current", "ahead"):
+            return False
+        engine = self._make_engine()
         with translated(self.where):
-            self._compare(await self.current())
-
-    async def upgrade(self) -> bool:
-        """Bring the schema to this version's; tells whether there was something to do. Any number of processes may call
-        it at once: one of them changes the schema, the others wait for it."""
-        with translated(self.where):
-            current = await self.current()
-            if current == HEAD:
-                return False
-            self._refuse_newer(current)
-            runner = await asyncio.to_thread(importlib.import_module, "reposync.store.migrations.runner")
-            migrate: Callable[[Connection], None] = runner.migrate
-            async with self.write() as connection:
-                if self.is_postgresql:
-                    await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-                await connection.run_sync(migrate)
-            return True
-
-    def _compare(self, current: str | None) -> None:
-        if current == HEAD:
-            return
-        self._refuse_newer(current)
-        found = f"has schema {current}" if current else "has no tables yet"
-        raise StoreUnavailable(
-            f"The database {self.where} {found}; this version needs schema {HEAD}.",
-            remedy="Run `reposync db upgrade`.",
-        )
-
-    def _refuse_newer(self, current: str | None) -> None:
-        if current is not None and current not in REVISIONS:
-            raise StoreUnavailable(
-                f"The database {self.where} has schema {current}, which is newer than this version's {HEAD}.",
-                remedy="Use the version of reposync that made it, or a newer one.",
-            )
+            try:
+                writer = engine.execution_options(**{_WRITES: True})
+                return await Upgrade(engine, writer, self.where, told or log.warning, wait_seconds).run()
+            finally:
+                await engine.dispose()
 
 
 async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
     with translated(address.where):
         await asyncio.to_thread(address.path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
-    engine = create_async_engine(
-        URL.create("sqlite+aiosqlite", database=str(address.path)),
-        hide_parameters=True,
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_OVERFLOW,
-        pool_timeout=POOL_SECONDS,
-        connect_args={"timeout": lock_seconds},
-    )
-    event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-    event.listen(engine.sync_engine, "begin", _begin_sqlite)
-    return await _checked(
-        Database(engine, address.where, lock_seconds), lambda engine: _turn_on_wal(engine, lock_seconds)
-    )
+    url = URL.create("sqlite+aiosqlite", database=str(address.path))
+
+    def make_engine(timeout_seconds: float = _MIGRATION_LOCK_SECONDS, **options: Any) -> AsyncEngine:
+        connect_args = {"timeout": timeout_seconds}
+        engine = create_async_engine(url, hide_parameters=True, connect_args=connect_args, **options)
+        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
+        event.listen(engine.sync_engine, "begin", _begin_sqlite)
+        return engine
+
+    engine = make_engine(lock_seconds, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
+    database = Database(engine, address.where, make_engine, lock_seconds)
+    return await _checked(database, lambda engine: _turn_on_wal(engine, lock_seconds))
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
@@ -265,12 +264,12 @@ async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> Database:
     import asyncpg
 
-    async def connect() -> asyncpg.Connection:
+    async def connect(statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
         try:
             connection = await asyncpg.connect(
                 address.dsn,
                 timeout=CONNECT_SECONDS,
-                command_timeout=STATEMENT_SECONDS,
+                command_timeout=statement_seconds,
                 statement_cache_size=address.statement_cache_size,
             )
         except asyncpg.ClientConfigurationError as error:
@@ -284,17 +283,21 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> D
             raise
         return connection
 
-    engine = create_async_engine(
-        "postgresql+asyncpg://",
-        async_creator=connect,
-        connect_args={"prepared_statement_cache_size": address.statement_cache_size},
-        hide_parameters=True,
-        pool_pre_ping=True,
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_OVERFLOW,
-        pool_timeout=POOL_SECONDS,
-    )
-    database = Database(engine, address.where)
+    def make_engine(statement_seconds: float | None, **options: Any) -> AsyncEngine:
+        return create_async_engine(
+            "postgresql+asyncpg://",
+            async_creator=lambda: connect(statement_seconds),
+            connect_args={"prepared_statement_cache_size": address.statement_cache_size},
+            hide_parameters=True,
+            **options,
+        )
+
+    pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_timeout": POOL_SECONDS}
+    engine = make_engine(STATEMENT_SECONDS, **pool)
+    check_idle_connections(engine)
+    database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool))
+    if address.statement_cache_size:
+        database.read_alone()
     database.connect = connect
     return await _checked(database, _ping)
 

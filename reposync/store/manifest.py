@@ -68,7 +68,7 @@ class Manifests:
         rows: dict[str, ManifestRow] = {}
         # The few values that most rows share need to be in memory once.
         shared: dict[str | None, str | None] = {}
-        async with self._database.read() as connection, connection.stream(query) as result:
+        async with self._database.read(streams=True) as connection, connection.stream(query) as result:
             async for page in result.partitions(LOAD_ROWS):
                 for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch in page:
                     rows[path] = ManifestRow(

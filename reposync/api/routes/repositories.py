@@ -57,6 +57,7 @@ from reposync.scheduling.registering import (
 )
 from reposync.store.following import runs_by_id
 from reposync.store.idempotency import IdempotencyKeyReused, IdempotentRuns
+from reposync.store.joining import waiting_run
 from reposync.store.repositories import RepositoryState
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
@@ -64,6 +65,8 @@ from reposync.store.status import RunTrigger
 HTTP = "http"
 """The origin of what is registered here."""
 MAX_KEY_CHARS = 200
+# One event loop has no more to do than these; further ones would be connections to the database and nothing else.
+AT_A_TIME = 4
 
 IdempotencyKey = Annotated[
     str | None,
@@ -90,7 +93,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         return await runs_by_id(parts.application().database, ids)
 
     following = Following(fetch)
-    together: Coalesced[Run] = Coalesced()
+    together: Coalesced[Run] = Coalesced(AT_A_TIME)
 
     async def asked(request: Request, response: Response, run: RunShown, wait_seconds: float) -> RunShown:
         """The answer to whoever asked for that run."""
@@ -185,6 +188,9 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         if key is None:
 
             async def enqueue() -> Run:
+                how_joined = {"full": wanted.full, "approved": wanted.allow_mass_delete}
+                if waiting_already := await waiting_run(app.database, name, RunTrigger.HTTP, **how_joined):
+                    return waiting_already
                 row = await syncable(app, name)
                 return (await app.runs.enqueue(row.name, RunTrigger.HTTP, **how))[0]
 

@@ -36,7 +36,7 @@ async def turns() -> None:
 
 
 async def test_who_comes_while_a_question_is_under_way_shares_the_next_one(questions: Questions) -> None:
-    coalesced: Coalesced[int] = Coalesced()
+    coalesced: Coalesced[int] = Coalesced(4)
     first = asyncio.create_task(coalesced.ask("a", questions))
     await turns()
     later = [asyncio.create_task(coalesced.ask("a", questions)) for _ in range(50)]
@@ -57,7 +57,7 @@ async def test_who_comes_while_a_question_is_under_way_shares_the_next_one(quest
 
 
 async def test_other_questions_do_not_wait(questions: Questions) -> None:
-    coalesced: Coalesced[int] = Coalesced()
+    coalesced: Coalesced[int] = Coalesced(4)
     asked = [asyncio.create_task(coalesced.ask(key, questions)) for key in "abc"]
     await turns()
 
@@ -68,7 +68,7 @@ async def test_other_questions_do_not_wait(questions: Questions) -> None:
 
 
 async def test_a_failure_is_everybodys_and_not_tried_again_by_each(questions: Questions) -> None:
-    coalesced: Coalesced[int] = Coalesced()
+    coalesced: Coalesced[int] = Coalesced(4)
     questions.fails = True
     asked = [asyncio.create_task(coalesced.ask("a", questions)) for _ in range(5)]
     await turns()
@@ -84,7 +84,7 @@ async def test_a_failure_is_everybodys_and_not_tried_again_by_each(questions: Qu
 
 
 async def test_where_the_one_who_asks_is_cancelled_the_next_one_asks(questions: Questions) -> None:
-    coalesced: Coalesced[int] = Coalesced()
+    coalesced: Coalesced[int] = Coalesced(4)
     asked = [asyncio.create_task(coalesced.ask("a", questions)) for _ in range(4)]
     await turns()
     questions.through.release()

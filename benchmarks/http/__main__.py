@@ -1,0 +1,219 @@
+"""How many requests for a sync one daemon answers, beside the design that waits for a lock before it answers.
+
+    python -m benchmarks.http [--seconds 15] [--connections 16] [--repositories 20] [--files 200]
+
+One process of `reposync serve`, which executes the syncs as well, with PostgreSQL (which writes durably), Redis and a
+Qdrant server (the tests' own, in front of the real engine) on the same machine. Between the requests files of the
+repositories change, so that there is something to sync. The clients are a process of their own. The other design gets
+the same requests in the same run, and syncs that take as long as the daemon's took (median), but cost nothing.
+
+Two loads: all clients ask for one repository, and for all of them. Every answer is held against the rows: see
+`benchmarks.http.proofs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+import redis
+from sqlalchemy import select
+
+from benchmarks.http.proofs import Asked, Commits, read_journal, violations
+from benchmarks.measure import machine
+from benchmarks.queue import address
+from benchmarks.storm.pods import Pod
+from reposync.store.database import Database
+from reposync.store.run import Run, run_record
+from reposync.store.status import WAITING, RunStatus
+from reposync.store.tables import RUNS
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.repositories import GitRepository
+
+NEVER = "0 3 29 2 *"
+CHANGE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the clients saw; `cpu` is the share of one core that the server's process took."""
+
+    asked: list[Asked]
+    seconds: float
+    cpu: float
+
+    @property
+    def rate(self) -> float:
+        return len(self.asked) / self.seconds
+
+    def __str__(self) -> str:
+        times = sorted((each.answered - each.sent) * 1_000 for each in self.asked)
+        p50, p95, p99 = (times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.95, 0.99))
+        spread = f"p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, slowest {times[-1]:.0f} ms"
+        return f"{self.rate:8.1f} requests/s  {spread}; {self.cpu:.0%} of a core"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--repositories", type=int, default=20)
+    parser.add_argument("--files", type=int, default=200, help="in each repository")
+    options = parser.parse_args()
+    print(f"{machine()}; load {psutil.getloadavg()[0]:.1f} before", flush=True)
+    with tempfile.TemporaryDirectory() as name, address("postgresql") as url, RedisServer() as server:
+        asyncio.run(compare(url, server.url, Path(name), options))
+
+
+async def compare(url: str, redis_url: str, folder: Path, options: argparse.Namespace) -> None:
+    projects = [
+        Project(folder / f"repository-{number:02}.git", options.files) for number in range(options.repositories)
+    ]
+    entries = "".join(
+        f'  - {{name: repository-{number:02}, path: "{project.repository.path}", schedule: "{NEVER}"}}\n'
+        for number, project in enumerate(projects)
+    )
+    (folder / "registry.yaml").write_text(f"embedding: {{provider: none}}\nrepositories:\n{entries}")
+    with QdrantServer(folder / "qdrant") as qdrant, running(folder, url, redis_url, qdrant.url) as pod:
+        await pod.ready()
+        async with await Database.open(url) as database:
+            await first_syncs(database, len(projects))
+            for asked in (projects[:1], projects):
+                print(f"\n{options.connections} clients, repositories: {len(asked)}", flush=True)
+                ours, runs = await measured(database, pod, folder, asked, options)
+                took = statistics.median(run.duration_seconds or 0.0 for run in runs)
+                wrong = violations(ours.asked, runs, [project.commits for project in asked])
+                print(f"  reposync            {ours}")
+                print(f"    {len(ours.asked):,} requests, {len(runs):,} runs, each {took * 1_000:.0f} ms (median)")
+                print(f"    {len(wrong)} requests or runs that break what coalescing promises", *wrong[:5], flush=True)
+                theirs = await asyncio.to_thread(waiting, redis_url, folder, took, len(asked), options)
+                print(f"  waits for the lock  {theirs}")
+                print(f"  {ours.rate / theirs.rate:.1f} times the requests", flush=True)
+        await pod.terminate(30)
+
+
+class Project:
+    """A repository that changes; `commits` as they came."""
+
+    def __init__(self, path: Path, files: int) -> None:
+        self.repository = GitRepository.create(path)
+        self.commits = Commits()
+        self.commit({f"file_{number}.py": source(number) for number in range(files)})
+
+    def commit(self, files: dict[str, bytes]) -> None:
+        self.commits.add(self.repository.commit(files))
+
+
+def source(number: int) -> bytes:
+    return f"def answer_{number}():\n    return {number}\n".encode()
+
+
+@contextlib.contextmanager
+def running(folder: Path, url: str, redis_url: str, qdrant_url: str) -> Iterator[Pod]:
+    environment = {
+        "DATABASE_URL": url,
+        "REDIS_URL": redis_url,
+        "QDRANT_URL": qdrant_url,
+        "REPOSYNC_CONFIG": str(folder / "registry.yaml"),
+    }
+    pod = Pod("pod", folder, environment)
+    pod.start()
+    try:
+        yield pod
+    finally:
+        pod.kill()
+
+
+@contextlib.asynccontextmanager
+async def changing(projects: Sequence[Project]) -> AsyncIterator[None]:
+    """A file changes five times a second, now here and now there."""
+    over = asyncio.Event()
+
+    async def change() -> None:
+        dice = random.Random(1)
+        for number in itertools.count(1_000):
+            files = {f"file_{dice.randrange(50)}.py": source(number)}
+            await asyncio.to_thread(dice.choice(projects).commit, files)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(over.wait(), CHANGE_SECONDS)
+            if over.is_set():
+                return
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(change())
+        yield
+        over.set()
+
+
+async def measured(
+    database: Database, pod: Pod, folder: Path, projects: Sequence[Project], options: argparse.Namespace
+) -> tuple[Load, list[Run]]:
+    before = {run.id for run in await rows(database)}
+    life = pod.life
+    async with changing(projects):
+        load = await asyncio.to_thread(burden, life.address, life.process.pid, folder, len(projects), options)
+    await settled(database)
+    return load, [run for run in await rows(database) if run.id not in before]
+
+
+def waiting(redis_url: str, folder: Path, seconds: float, repositories: int, options: argparse.Namespace) -> Load:
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()  # locks that the last such server still held when it ended would stand for 30 minutes
+    command = (sys.executable, "-m", "benchmarks.http.waiting", redis_url, str(seconds))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            port = server.stdout.readline().strip()
+            return burden(f"http://127.0.0.1:{port}", server.pid, folder, repositories, options)
+        finally:
+            server.kill()
+
+
+def burden(url: str, pid: int, folder: Path, repositories: int, options: argparse.Namespace) -> Load:
+    """Let the clients ask for so many seconds."""
+    journal = folder / f"{uuid.uuid4().hex}.journal"
+    at = httpx.URL(url)
+    paths = [f"/api/v1/repositories/repository-{number:02}/sync" for number in range(repositories)]
+    process = psutil.Process(pid)
+    before, began = process.cpu_times(), time.perf_counter()
+    command = (sys.executable, "-m", "benchmarks.http.load", at.host, str(at.port))
+    subprocess.run([*command, str(options.seconds), str(options.connections), str(journal), *paths], check=True)
+    after, took = process.cpu_times(), time.perf_counter() - began
+    asked = read_journal(journal)
+    span = max(each.answered for each in asked) - min(each.sent for each in asked)
+    return Load(asked, span, (after.user + after.system - before.user - before.system) / took)
+
+
+async def rows(database: Database) -> list[Run]:
+    async with database.read() as connection:
+        return [run_record(row) for row in (await connection.execute(select(RUNS))).all()]
+
+
+async def first_syncs(database: Database, count: int) -> None:
+    while sum(run.status is RunStatus.COMPLETED for run in await rows(database)) < count:
+        await asyncio.sleep(0.1)
+
+
+async def settled(database: Database) -> None:
+    """Until nothing runs or waits."""
+    while any(run.status in WAITING or run.status is RunStatus.RUNNING for run in await rows(database)):
+        await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    main()

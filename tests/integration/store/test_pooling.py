@@ -1,0 +1,62 @@
+"""Connections that the server closed are replaced before anybody notices."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from reposync.store.database import Database
+from reposync.store.status import RunTrigger
+from tests.integration.store.conftest import Store
+
+
+@pytest.fixture
+def database_kind() -> str:
+    """SQLite has no server."""
+    return "postgresql"
+
+
+async def end_all_connections(url: str) -> int:
+    """Those of this database's users but for our own, as a restart of the server would, and wait until they are gone;
+    tells how many there were."""
+    server = await asyncpg.connect(url)
+    try:
+        ended = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+        others = "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        return len(await server.fetch(f"{ended} {others}"))
+    finally:
+        await server.close()
+
+
+async def test_nobody_notices_that_the_server_closed_every_connection_in_between(
+    database: Database, database_url: str
+) -> None:
+    store = Store(database)
+    await asyncio.gather(*(store.repository(f"repository-{number}") for number in range(6)))
+
+    for _ in range(3):
+        assert await end_all_connections(database_url)
+        for _ in range(5):  # the event loop reads that they were closed
+            await asyncio.sleep(0)
+        names = [f"repository-{number}" for number in range(6)]
+        runs = await asyncio.gather(*(store.runs.enqueue(name, RunTrigger.HTTP) for name in names))
+        assert {run.repository for run, _ in runs} == set(names)
+        assert len(await store.runs.history()) == 6
+
+
+async def test_what_only_reads_holds_no_transaction_open(database: Database, database_url: str) -> None:
+    async with database.read() as connection:
+        await connection.exec_driver_sql("SELECT 1")
+        server = await asyncpg.connect(database_url)
+        try:
+            states = await server.fetch(
+                "SELECT state FROM pg_stat_activity "
+                "WHERE application_name = 'reposync' AND datname = current_database()"
+            )
+        finally:
+            await server.close()
+
+    assert states
+    assert {row["state"] for row in states} == {"idle"}
