@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field, replace
 
 from pydantic import SecretStr
@@ -23,7 +23,7 @@ from reposync.scheduling.execution import Execution, Terms
 from reposync.scheduling.locks import NoLocks, RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.presence import Presence
-from reposync.scheduling.removal import RemovalRun
+from reposync.scheduling.removal import LeftoverRemoval, RemovalRun
 from reposync.sources.factory import open_source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -80,8 +80,11 @@ class Application:
         self.catalog = Catalog(configuration.registry, self.repositories)
 
     @contextlib.asynccontextmanager
-    async def parts(self, target: Target, row: Repository | None) -> AsyncGenerator[SyncParts, None]:
-        """What a run of `target` works with; its source is closed at the end."""
+    async def parts(
+        self, target: Target, row: Repository | None, *, repair: bool = False
+    ) -> AsyncGenerator[SyncParts, None]:
+        """What a run of `target` works with; its source is closed at the end. `repair`: points are looked for in the
+        other collections too."""
         source = open_source(target.source(row), observer=self.observer)
         try:
             yield SyncParts(
@@ -92,6 +95,7 @@ class Application:
                 self.manifests,
                 self.runs,
                 await self._former_index(target, row),
+                await self._other_indexes(target.repository.collection) if repair else (),
             )
         finally:
             await source.close()
@@ -102,7 +106,26 @@ class Application:
         former = self.index(row.indexed_collection)
         return former if await former.spec() is not None else None
 
-    async def sync(self, target: Target, *, full: bool, approved: bool, progress: RunProgress, watch: Watch) -> Run:
+    async def collections(self) -> set[str]:
+        """The names of all collections that repositories are in, or are configured to be in."""
+        names = {target.repository.collection for target in self.catalog.configured()}
+        for row in await self.repositories.list():
+            names |= {row.collection, row.indexed_collection or row.collection}
+        return names
+
+    async def _other_indexes(self, collection: str) -> list[Index]:
+        return [self.index(name) for name in sorted(await self.collections() - {collection})]
+
+    async def sync(
+        self,
+        target: Target,
+        *,
+        full: bool,
+        approved: bool,
+        repair: bool = False,
+        progress: RunProgress,
+        watch: Watch,
+    ) -> Run:
         """Queue a run of `target`, and execute it here, or follow it where another process does. Returns it as it
         ended. Raises LeaseLost, CancelledError."""
         # Opened before the run begins, whose duration is not to count the imports.
@@ -112,7 +135,7 @@ class Application:
         else:
             # Where the project of a group is, and what it is called, is for the group's discovery to say.
             row = await self.repositories.get(target.name)
-        run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved)
+        run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved, repair=repair)
         while run.status not in FINAL:
             asked = time.monotonic()
             claimed = await self.claim(row.id)
@@ -143,25 +166,37 @@ class Application:
     async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:
         """See `Execution.perform`. `target` is for syncs: a removal needs no configuration."""
         run = execution.run
-        row = await self.repositories.by_id(run.repository_id)
         if run.removal or target is None:
-            return await self._remove(execution, row)
+            return await self._remove(execution)
+        row = await self.repositories.by_id(run.repository_id)
         row = replace(row, collection=target.repository.collection)
         async with contextlib.AsyncExitStack() as stack:
 
             async def make(lease: Lease) -> SyncRun:
-                parts = await stack.enter_async_context(self.parts(target, row))
+                parts = await stack.enter_async_context(self.parts(target, row, repair=run.repair))
                 return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress, watch=watch)
 
             return await execution.perform(make)
 
-    async def _remove(self, execution: Execution, row: Repository) -> Run:
+    async def _remove(self, execution: Execution) -> Run:
+        run = execution.run
+        if run.repair:
+
+            async def make_leftover(lease: Lease) -> LeftoverRemoval:
+                indexes = await self._existing(await self.collections())
+                return LeftoverRemoval(run, indexes, self.repositories, lease)
+
+            return await execution.perform(make_leftover)
+        row = await self.repositories.by_id(run.repository_id)
+
         async def make(lease: Lease) -> RemovalRun:
-            collections = sorted({row.collection, row.indexed_collection or row.collection})
-            indexes = [index for index in map(self.index, collections) if await index.spec() is not None]
-            return RemovalRun(row, indexes, self.repositories, self.manifests, execution.run, lease)
+            indexes = await self._existing({row.collection, row.indexed_collection or row.collection})
+            return RemovalRun(row, indexes, self.repositories, self.manifests, run, lease)
 
         return await execution.perform(make)
+
+    async def _existing(self, collections: Collection[str]) -> list[Index]:
+        return [index for index in map(self.index, sorted(collections)) if await index.spec() is not None]
 
     async def claim(self, repository_id: str) -> Run | None:
         """The run of this repository that comes first: one that lost its worker, before one that waits. A worker that
@@ -207,9 +242,12 @@ class Application:
         return await search_collections(list(specs), query)
 
 
-def import_parts() -> None:
+def import_parts(registry: Registry) -> None:
     """What runs will need. Called in a thread: together these imports take seconds, and the event loop has none."""
-    for module in ("vectors.factory", "vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"):
+    parts = ["vectors.factory", "vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"]
+    if registry.embedding.provider == "local":
+        parts.append("embedding.local")
+    for module in parts:
         importlib.import_module(f"reposync.{module}")
 
 
@@ -223,10 +261,10 @@ async def open_application(
     async with contextlib.AsyncExitStack() as resources:
         database = await Database.open(settings.database_url)
         resources.push_async_callback(database.close)
-        await database.upgrade()
+        observer = observer or Observer()
+        await database.upgrade(told=observer.store_waited)
         presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
         repositories, runs = Repositories(database), Runs(database)
-        observer = observer or Observer()
         locks = _open_locks(configuration, runs, observer)
         resources.push_async_callback(locks.close)
         yield Application(
@@ -264,6 +302,7 @@ def embedder_config(registry: Registry) -> EmbedderConfig:
         model=each.model,
         dimensions=each.dimensions,
         api_key=_plain(each.api_key),
+        ca_file=each.ca_file,
         window=each.window,
         batch=each.batch,
         concurrency=each.concurrency,
@@ -275,6 +314,7 @@ def index_settings(configuration: Configuration, collection: str) -> IndexSettin
     return IndexSettings(
         url=qdrant.url,
         api_key=_plain(qdrant.api_key),
+        ca_file=qdrant.ca_file,
         collection=collection,
         state_dir=configuration.settings.state_dir,
         timeout_seconds=qdrant.timeout_seconds,

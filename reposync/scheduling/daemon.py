@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -54,6 +55,10 @@ class Telling(Observer):
         self._metrics = metrics
         self._health = health
 
+    def store_waited(self, reason: str) -> None:
+        super().store_waited(reason)
+        self._health.report("database", "down", reason)
+
     def request(self, kind: str) -> None:
         self._metrics.request(kind)
 
@@ -88,6 +93,13 @@ class Telling(Observer):
             chunks_embedded=figures.chunks_embedded,
             chunks_reused=figures.chunks_reused,
         )
+
+
+def _set_aside() -> None:
+    """What is loaded by now stays for good. Python's collector would look through all of it again and again, and the
+    event loop stands still meanwhile: 330 ms for 255,000 objects (2 cores, AMD EPYC)."""
+    gc.collect()
+    gc.freeze()
 
 
 class Daemon:
@@ -139,7 +151,7 @@ class Daemon:
         pause = 0.5
         while True:
             try:
-                await asyncio.to_thread(import_parts)
+                await asyncio.to_thread(import_parts, self._configuration.registry)
                 telling = Telling(self._metrics, self._health)
                 app = await stack.enter_async_context(open_application(self._configuration, telling))
             except StoreUnavailable as error:
@@ -148,6 +160,7 @@ class Daemon:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:
                 self._health.report("database", "ok")
+                _set_aside()
                 return app
 
     async def _serve(self, app: Application) -> None:
