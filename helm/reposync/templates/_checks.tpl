@@ -1,0 +1,185 @@
+{{/* What values.schema.json cannot say. All that is wrong is told at once, each with what to do. */}}
+{{- define "reposync.checks" -}}
+{{- $problems := list -}}
+{{- $registry := fromYaml (include "reposync.registry" .) | default dict -}}
+{{- $http := fromYaml (include "reposync.registry.section" (dict "root" . "name" "http")) -}}
+{{- $daemon := fromYaml (include "reposync.registry.section" (dict "root" . "name" "daemon")) -}}
+
+{{- /* Several pods need what they share. */ -}}
+{{- if include "reposync.several" . -}}
+  {{- $who := .Values.autoscaling.enabled | ternary "autoscaling is enabled" (printf "replicas is %d" (int .Values.replicas)) -}}
+  {{- if not (include "reposync.externalDatabase" .) -}}
+    {{- $problems = append $problems (printf "%s, and each pod would have a database of its own. Set database.existingSecret to a Secret whose key %s holds postgresql://user:password@host/name; or go back to one pod." $who .Values.database.key) -}}
+  {{- end -}}
+  {{- if not (include "reposync.externalIndex" .) -}}
+    {{- $problems = append $problems (printf "%s, and each pod would have an index of its own. Set qdrant.url; or go back to one pod." $who) -}}
+  {{- end -}}
+  {{- if and .Values.redis.required (not (include "reposync.externalRedis" .)) -}}
+    {{- $problems = append $problems (printf "%s, and there is no Redis. Set redis.existingSecret or redis.url; or set redis.required to false, and the database guards every sync alone." $who) -}}
+  {{- end -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
+  {{- $problems = append $problems "autoscaling.minReplicas is more than autoscaling.maxReplicas." -}}
+{{- end -}}
+{{- if and (not (include "reposync.keepsState" .)) .Values.persistence.existingClaim -}}
+  {{- $problems = append $problems "persistence.existingClaim is set, and nothing would be kept there: database and index are elsewhere. Take it out." -}}
+{{- end -}}
+
+{{- /* The registry. */ -}}
+{{- if and .Values.existingRegistry.configMap .Values.registry -}}
+  {{- $problems = append $problems "registry and existingRegistry.configMap are both set: keep one of them." -}}
+{{- end -}}
+{{- range $path := fromYamlArray (include "reposync.clearSecrets" $registry) -}}
+  {{- $problems = append $problems (printf "registry.%s holds a secret in the clear, and everybody who may read ConfigMaps could read it. Write ${NAME} there, and name its Secret under secretEnv: {NAME: {secret: ..., key: ...}}." $path) -}}
+{{- end -}}
+{{- if not .Values.envFrom -}}
+  {{- $set := concat (keys .Values.secretEnv) (list "POD_NAME" "REPOSYNC_API_TOKEN" "REPOSYNC_STATE_DIR" "REPOSYNC_CONFIG") -}}
+  {{- range .Values.extraEnv -}}{{- $set = append $set .name -}}{{- end -}}
+  {{- if .Values.qdrant.url -}}{{- $set = append $set "QDRANT_URL" -}}{{- end -}}
+  {{- if .Values.qdrant.apiKey.existingSecret -}}{{- $set = append $set "QDRANT_API_KEY" -}}{{- end -}}
+  {{- range $name := fromYamlArray (include "reposync.variablesNeeded" $registry) -}}
+    {{- if not (has $name $set) -}}
+      {{- $problems = append $problems (printf "The registry names ${%s}, and nothing sets it: the program would not start. Set secretEnv.%s to {secret: ..., key: ...}, or write ${%s:-default}." $name $name $name) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+
+{{- /* Variables that have values of their own. */ -}}
+{{- $owned := dict
+  "DATABASE_URL" "database.existingSecret" "REDIS_URL" "redis.existingSecret" "QDRANT_URL" "qdrant.url"
+  "QDRANT_API_KEY" "qdrant.apiKey.existingSecret" "REPOSYNC_API_TOKEN" "auth.existingSecret"
+  "REPOSYNC_CONFIG" "existingRegistry" "REPOSYNC_STATE_DIR" "persistence" "REPOSYNC_LOG_FORMAT" "server.logFormat"
+  "POD_NAME" "" "SSL_CERT_FILE" "ca.configMap"
+  "HTTP_PROXY" "proxy.http" "HTTPS_PROXY" "proxy.https" "NO_PROXY" "proxy.noProxy"
+-}}
+{{- $proxied := or .Values.proxy.http .Values.proxy.https -}}
+{{- $names := keys .Values.secretEnv -}}
+{{- range .Values.extraEnv -}}{{- $names = append $names .name -}}{{- end -}}
+{{- range $name := $names -}}
+  {{- if hasKey $owned $name -}}
+    {{- $free := or (and (has $name (list "HTTP_PROXY" "HTTPS_PROXY" "NO_PROXY")) (not $proxied)) (and (eq $name "SSL_CERT_FILE") (not (include "reposync.hasCa" $))) -}}
+    {{- if not $free -}}
+      {{- $value := get $owned $name -}}
+      {{- $problems = append $problems (printf "The variable %s is the chart's own%s: take it out of secretEnv or extraEnv." $name (empty $value | ternary "" (printf ", and comes from %s" $value))) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if ne (len $names) (len (uniq $names)) -}}
+  {{- $problems = append $problems "secretEnv and extraEnv set a variable twice." -}}
+{{- end -}}
+{{- range $key, $url := dict "redis.url" .Values.redis.url "qdrant.url" .Values.qdrant.url "proxy.http" .Values.proxy.http "proxy.https" .Values.proxy.https -}}
+  {{- if $url -}}
+    {{- $scheme := eq $key "redis.url" | ternary "rediss?" "https?" -}}
+    {{- if contains "@" $url -}}
+      {{- $instead := dict "redis.url" "redis.existingSecret" "qdrant.url" "qdrant.apiKey.existingSecret" "proxy.http" "secretEnv.HTTP_PROXY" "proxy.https" "secretEnv.HTTPS_PROXY" -}}
+      {{- $problems = append $problems (printf "%s holds credentials, and everybody who may read Deployments could read them. Put them into a Secret, and name it in %s." $key (get $instead $key)) -}}
+    {{- else if not (regexMatch (printf "^%s://[^/\\s]+[^\\s]*$" $scheme) $url) -}}
+      {{- $problems = append $problems (printf "%s is %q, and has to be an address that begins with %s://." $key $url (replace "s?" "" $scheme)) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if and .Values.redis.existingSecret .Values.redis.url -}}
+  {{- $problems = append $problems "redis.existingSecret and redis.url are both set: keep one of them." -}}
+{{- end -}}
+{{- if and .Values.qdrant.apiKey.existingSecret (not (include "reposync.externalIndex" .)) -}}
+  {{- $problems = append $problems "qdrant.apiKey is set, and no qdrant.url." -}}
+{{- end -}}
+{{- if and .Values.ca.configMap .Values.ca.secret -}}
+  {{- $problems = append $problems "ca.configMap and ca.secret are both set: keep one of them." -}}
+{{- end -}}
+
+{{- /* The end of a pod. */ -}}
+{{- if and (kindIs "string" $daemon.shutdown_grace_seconds) (not .Values.terminationGracePeriodSeconds) -}}
+  {{- $problems = append $problems "registry.daemon.shutdown_grace_seconds comes from a variable, and the chart cannot know what the pod needs: set terminationGracePeriodSeconds." -}}
+{{- end -}}
+{{- if .Values.terminationGracePeriodSeconds -}}
+  {{- $needed := int (include "reposync.neededGraceSeconds" .) -}}
+  {{- if lt (int .Values.terminationGracePeriodSeconds) $needed -}}
+    {{- $problems = append $problems (printf "terminationGracePeriodSeconds is %d, and pods would be killed while they hand back their runs. Set at least %d, or leave it out; registry.daemon.shutdown_grace_seconds and preStopSleepSeconds make it less." (int .Values.terminationGracePeriodSeconds) $needed) -}}
+  {{- end -}}
+{{- end -}}
+
+{{- /* How it is reached. */ -}}
+{{- if .Values.ingress.enabled -}}
+  {{- if not .Values.ingress.hosts -}}
+    {{- $problems = append $problems "ingress.enabled is true, and ingress.hosts names no host." -}}
+  {{- end -}}
+  {{- if $http.allowed_hosts -}}
+    {{- range $host := .Values.ingress.hosts -}}
+      {{- $allowed := has $host $http.allowed_hosts -}}
+      {{- range $http.allowed_hosts -}}
+        {{- if and (hasPrefix "*." .) (hasSuffix (trimPrefix "*" .) $host) -}}{{- $allowed = true -}}{{- end -}}
+      {{- end -}}
+      {{- if not $allowed -}}
+        {{- $problems = append $problems (printf "ingress.hosts names %s, and registry.http.allowed_hosts does not: every request would be answered with 421. Add it there." $host) -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- if .Values.metrics.serviceMonitor.enabled -}}
+  {{- $access := include "reposync.metricsAccess" . -}}
+  {{- if eq $access "off" -}}
+    {{- $problems = append $problems "metrics.serviceMonitor is enabled, and registry.http.metrics is off." -}}
+  {{- else if and (eq $access "token") .Values.auth.existingSecret (not .Values.metrics.serviceMonitor.token.existingSecret) -}}
+    {{- $problems = append $problems "registry.http.metrics is token, and Prometheus has none: set metrics.serviceMonitor.token.existingSecret to a Secret that holds one bare token." -}}
+  {{- end -}}
+{{- end -}}
+{{- if and .Values.autoscaling.enabled (not .Values.metrics.rules.enabled) (not .Values.autoscaling.metric.selector) -}}
+  {{- $problems = append $problems "autoscaling is enabled, and nothing records reposync:queue_depth. Set metrics.rules.enabled to true; or, where your adapter has a query of its own, autoscaling.metric.selector." -}}
+{{- end -}}
+{{- if and (not (kindIs "invalid" .Values.podDisruptionBudget.minAvailable)) (not (kindIs "invalid" .Values.podDisruptionBudget.maxUnavailable)) -}}
+  {{- $problems = append $problems "podDisruptionBudget has both minAvailable and maxUnavailable: set one of them to null." -}}
+{{- end -}}
+
+{{- if $problems -}}
+{{- fail (printf "\n\n- %s\n" (join "\n- " $problems)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Paths of secrets in a registry that come from no variable, as a YAML list. The program itself only warns. */}}
+{{- define "reposync.clearSecrets" -}}
+{{- $found := list -}}
+{{- range $section := list "gitlab" "repositories" -}}
+  {{- $items := get $ $section -}}
+  {{- if kindIs "slice" $items -}}
+    {{- range $index, $item := $items -}}
+      {{- if kindIs "map" $item -}}
+        {{- range $key := list "token" "webhook_secret" "webhook_signing" "password" -}}
+          {{- if include "reposync.isClear" (get $item $key) -}}
+            {{- $found = append $found (printf "%s[%d].%s" $section $index $key) -}}
+          {{- end -}}
+        {{- end -}}
+        {{- range $key := list "git" "url" -}}
+          {{- if regexMatch "^[A-Za-z][A-Za-z0-9+.-]*://[^/?#]*:[^/?#$]+@" (get $item $key | toString) -}}
+            {{- $found = append $found (printf "%s[%d].%s" $section $index $key) -}}
+          {{- end -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $section := list "embedding" "qdrant" -}}
+  {{- $item := get $ $section -}}
+  {{- if kindIs "map" $item -}}
+    {{- if include "reposync.isClear" (get $item "api_key") -}}
+      {{- $found = append $found (printf "%s.api_key" $section) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* A secret that comes from no variable, or has a default. */}}
+{{- define "reposync.isClear" -}}
+{{- $text := . | default "" | toString | replace "$$" "" -}}
+{{- if and $text (or (not (contains "${" $text)) (regexMatch "\\$\\{[A-Za-z0-9_]*:-[^}]" $text)) -}}true{{- end -}}
+{{- end -}}
+
+{{/* Names of variables that have no default, as a YAML list. `$$` is a dollar sign. */}}
+{{- define "reposync.variablesNeeded" -}}
+{{- $found := list -}}
+{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*\\}" (toYaml . | replace "$$" "") -1 -}}
+  {{- $found = append $found (. | trimPrefix "${" | trimSuffix "}") -}}
+{{- end -}}
+{{- toYaml (uniq $found) -}}
+{{- end -}}

@@ -1,0 +1,212 @@
+"""What Prometheus is told: that it exists, and that the rules speak of what the program exports."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.telemetry.figures import HEALTH_STATUSES
+from reposync.telemetry.metrics import Metrics, QueueFigures
+from tests.fixtures.chart import NAME, NAMESPACE, ROOT, render, together
+from tests.unit.chart.matrix import INGRESS, MONITORED, REDIS, SCALED, SERVERS
+
+RULES = {"metrics": {"rules": {"enabled": True}}}
+# Words of PromQL, and of what a recording rule of ours makes.
+LANGUAGE = {"absent", "and", "by", "increase", "max", "min", "sum"}
+ADDED_BY_PROMETHEUS = {"namespace", "job", "pod"}
+SELECTOR = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
+
+
+def rules(values: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    rendered = render(together(REDIS, RULES, values or {}))
+    return [rule for group in rendered.one("PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
+
+
+@cache
+def exported() -> dict[str, dict[str, set[str]]]:
+    """Every sample that a pod shows which has done a bit of everything: its labels, and their values."""
+    metrics = Metrics(
+        version="1", run_statuses=[each.value for each in RunStatus], run_triggers=[each.value for each in RunTrigger]
+    )
+    metrics.queue(QueueFigures(dict.fromkeys([str(status) for status in _watched()], 1), 1.0))
+    metrics.freshness({"payments-api": None})
+    metrics.repositories({"active": 1})
+    metrics.dependencies({"database": "ok", "registry": "degraded"})
+    for result in ("ok", "failed"):
+        metrics.group_discovered(result)
+    for reason in ("lease", "expired"):
+        metrics.lock_lost(reason)
+    found: dict[str, dict[str, set[str]]] = {}
+    for family in text_string_to_metric_families(metrics.render()[0].decode()):
+        for sample in family.samples:
+            labels = found.setdefault(sample.name, {})
+            for label, value in sample.labels.items():
+                labels.setdefault(label, set()).add(value)
+    return found
+
+
+def _watched() -> tuple[RunStatus, ...]:
+    from reposync.scheduling import daemon
+
+    return daemon._WATCHED
+
+
+def selectors(expression: str) -> Iterator[tuple[str, str]]:
+    yield from re.findall(r"\b(reposync_\w+)\{([^}]*)\}", expression)
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_speaks_of_metrics_labels_and_values_that_the_program_exports(rule: dict[str, Any]):
+    expression = rule["expr"]
+    asked = list(selectors(expression))
+    assert asked
+    assert {name for name, _ in asked} == set(re.findall(r"\breposync_\w+", expression)), "each has a selector"
+    for name, matchers in asked:
+        labels = exported()[name]
+        matched = SELECTOR.findall(matchers)
+        assert ",".join(f'{label}{how}"{value}"' for label, how, value in matched) == matchers
+        assert {label for label, *_ in matched} <= labels.keys() | ADDED_BY_PROMETHEUS
+        assert {label: value for label, _, value in matched}["job"] == NAME
+        assert {label: value for label, _, value in matched}["namespace"] == NAMESPACE
+        for label, _, value in matched:
+            if label in labels:
+                known = labels[label] | (set(HEALTH_STATUSES) if label == "status" else set())
+                assert set(value.split("|")) <= known, f"{name} has no {label} {value}"
+    by = {label.strip() for found in re.findall(r"\bby \(([^)]*)\)", expression) for label in found.split(",")}
+    known = ADDED_BY_PROMETHEUS.union(*(exported()[name] for name, _ in asked))
+    assert by <= known
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_a_rule_is_written_as_prometheus_reads_it(rule: dict[str, Any]):
+    expression = rule["expr"]
+    assert expression.count("(") == expression.count(")")
+    assert expression.count("{") == expression.count("}")
+    rest = re.sub(r"\{[^}]*\}|\[\d+[mh]\]|\bby \([^)]*\)", " ", expression)
+    words = set(re.findall(r"[a-zA-Z_:]\w*", rest)) - {name for name, _ in selectors(expression)}
+    assert words <= LANGUAGE
+    if "alert" not in rule:
+        return
+    assert rule["labels"]["severity"] in ("warning", "critical")
+    assert rule["annotations"].keys() == {"summary", "description"}
+    # Go's templates, with what Prometheus gives them.
+    for text in rule["annotations"].values():
+        for template in re.findall(r"\{\{(.*?)\}\}", text):
+            assert re.fullmatch(r" \$(value|labels\.\w+)( \| (humanize|humanizeDuration))? ", template)
+            for label in re.findall(r"\$labels\.(\w+)", template):
+                assert label in re.findall(r"\bby \(([^)]*)\)", expression)[0]
+    assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
+
+
+def test_what_people_are_told_to_type_exists():
+    from tests.docs.program import complaint
+
+    typed = [
+        command
+        for rule in rules()
+        for command in re.findall(r"`(reposync [^`]*)`", rule.get("annotations", {}).get("description", ""))
+    ]
+
+    assert typed
+    assert [said for command in typed if (said := complaint(command.split(), complete=True))] == []
+
+
+def test_thresholds_and_labels_are_the_values():
+    values = {
+        "metrics": {
+            "rules": {
+                "staleSeconds": 10_000_000,
+                "queueWaitSeconds": 60,
+                "failedRunsPerHour": 0,
+                "eventLoopSeconds": 0.5,
+                "alertLabels": {"team": "search", "severity": "ignored"},
+                "disabled": ["ReposyncDown"],
+                "extra": [{"alert": "Mine", "expr": "vector(1)"}],
+            }
+        }
+    }
+    found = {rule.get("alert"): rule for rule in rules(values)}
+
+    assert found["ReposyncRepositoryStale"]["expr"].endswith("> 10000000")
+    assert found["ReposyncQueueWaits"]["expr"].endswith("> 60")
+    assert found["ReposyncRunsFail"]["expr"].endswith("> 0")
+    assert found["ReposyncEventLoopLate"]["expr"].endswith("> 0.5")
+    assert found["ReposyncQueueWaits"]["labels"] == {"severity": "warning", "team": "search"}
+    assert "ReposyncDown" not in found
+    assert found["Mine"]["expr"] == "vector(1)"
+
+
+def test_alerts_about_redis_are_there_where_redis_is():
+    about = {"ReposyncWithoutLocks", "ReposyncLocksLost"}
+
+    assert about <= {rule.get("alert") for rule in rules()}
+    without = render(RULES).one("PrometheusRule")["spec"]["groups"]
+    assert not about & {rule.get("alert") for group in without for rule in group["rules"]}
+
+
+def test_every_alert_can_be_left_out_by_its_name():
+    import json
+
+    from tests.fixtures.chart import CHART
+
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    names = schema["properties"]["metrics"]["properties"]["rules"]["properties"]["disabled"]["items"]["enum"]
+    assert names == [rule["alert"] for rule in rules() if "alert" in rule]
+
+
+def test_every_alert_is_explained():
+    page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
+
+    assert [rule["alert"] for rule in rules() if "alert" in rule and f"`{rule['alert']}`" not in page] == []
+
+
+def test_a_scrape_is_what_the_program_answers():
+    (endpoint,) = render(together(MONITORED, INGRESS)).one("ServiceMonitor")["spec"]["endpoints"]
+
+    assert (endpoint["path"], endpoint["port"], endpoint["interval"]) == ("/metrics", "http", "30s")
+    assert "authorization" not in endpoint
+
+
+def test_metrics_behind_a_token_are_scraped_with_the_one_that_may_read():
+    by_token = together(MONITORED, {"registry": {"http": {"metrics": "token"}}})
+
+    rendered = render(by_token)
+    (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
+    credentials = endpoint["authorization"]["credentials"]
+    assert credentials == {"name": rendered.one("Secret")["metadata"]["name"], "key": "read"}
+    assert credentials["key"] in rendered.one("Secret")["data"]
+    own = {"metrics": {"serviceMonitor": {"token": {"existingSecret": "prometheus", "key": "bare"}}}}
+    (endpoint,) = render(together(by_token, own)).one("ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "bare"}
+
+
+def test_pods_follow_the_series_that_the_rule_records():
+    rendered = render(together(SERVERS, SCALED))
+
+    spec = rendered.one("HorizontalPodAutoscaler")["spec"]
+    (metric,) = spec["metrics"]
+    assert metric["type"] == "External"
+    assert metric["external"]["metric"]["name"] == "reposync_queue_depth"
+    selected = metric["external"]["metric"]["selector"]["matchLabels"]
+    (recorded,) = (rule for rule in rules() if "record" in rule)
+    assert recorded["record"] == "reposync:queue_depth"
+    assert selected == {"job": NAME}
+    assert all(f'{label}="{value}"' in recorded["expr"] for label, value in selected.items())
+    assert re.search(r"sum by \(namespace, job\)", recorded["expr"]), "the labels by which it is asked for stay"
+
+
+def test_the_adapter_of_the_guide_maps_the_recorded_series_to_the_metric_of_the_chart():
+    page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml prometheus\n(.*?)```", page, re.DOTALL)
+    (rule,) = yaml.safe_load(text)["rules"]["external"]
+
+    assert rule["seriesQuery"] == "reposync:queue_depth"
+    (metric,) = render(together(SERVERS, SCALED)).one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert rule["name"]["as"] == metric["external"]["metric"]["name"]

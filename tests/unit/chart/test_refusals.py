@@ -1,0 +1,118 @@
+"""Mistakes in the values: Helm stops before it changes anything, and the message says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fixtures.chart import Refused, render, together
+from tests.unit.chart.matrix import DATABASE, GITLAB, INGRESS, MONITORED, QDRANT, REDIS, SCALED, SERVERS
+
+THREE = {"replicas": 3}
+OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http": {"metrics": "token"}}}
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        # Several pods
+        (together(THREE, QDRANT, REDIS), ["replicas is 3", "database of its own", "database.existingSecret"]),
+        (together(THREE, DATABASE, REDIS), ["index of its own", "qdrant.url"]),
+        (together(THREE, DATABASE, QDRANT), ["no Redis", "redis.required to false"]),
+        (SCALED, ["autoscaling is enabled", "database of its own", "index of its own", "no Redis"]),
+        (together(SERVERS, SCALED, {"autoscaling": {"minReplicas": 10}}), ["autoscaling.minReplicas is more"]),
+        (together(SERVERS, {"autoscaling": {"enabled": True}}), ["reposync:queue_depth", "metrics.rules.enabled"]),
+        # The registry
+        ({"registry": GITLAB["registry"]}, ["${GITLAB_TOKEN}", "secretEnv.GITLAB_TOKEN"]),
+        ({"registry": "gitlab: ["}, ["registry is no YAML mapping"]),
+        ({"registry": "- gitlab"}, ["registry is no YAML mapping"]),
+        (together(GITLAB, {"existingRegistry": {"configMap": "x"}}), ["registry and existingRegistry.configMap"]),
+        ({"registry": {"daemon": {"shutdown_grace_seconds": "${GRACE:-9}"}}}, ["terminationGracePeriodSeconds"]),
+        # Variables
+        ({"extraEnv": [{"name": "DATABASE_URL", "value": "x"}]}, ["DATABASE_URL", "database.existingSecret"]),
+        ({"secretEnv": {"POD_NAME": {"secret": "x", "key": "y"}}}, ["POD_NAME is the chart's own:"]),
+        (
+            {"secretEnv": {"A": {"secret": "x", "key": "y"}}, "extraEnv": [{"name": "A", "value": "b"}]},
+            ["set a variable twice"],
+        ),
+        ({"proxy": {"http": "http://p:1"}, "extraEnv": [{"name": "NO_PROXY", "value": "x"}]}, ["proxy.noProxy"]),
+        # What excludes each other
+        (together(REDIS, {"redis": {"url": "redis://redis"}}), ["redis.existingSecret and redis.url"]),
+        ({"ca": {"configMap": "a", "secret": "b"}}, ["ca.configMap and ca.secret"]),
+        ({"podDisruptionBudget": {"minAvailable": 1}}, ["both minAvailable and maxUnavailable"]),
+        (together(SERVERS, {"persistence": {"existingClaim": "x"}}), ["nothing would be kept there"]),
+        ({"qdrant": {"apiKey": {"existingSecret": "x"}}}, ["no qdrant.url"]),
+        # Addresses
+        ({"qdrant": {"url": "qdrant:6333"}}, ["qdrant.url", "http://"]),
+        ({"redis": {"url": "http://redis"}}, ["redis.url", "redis://"]),
+        # How it ends, how it is reached
+        ({"terminationGracePeriodSeconds": 30}, ["terminationGracePeriodSeconds is 30", "Set at least 45"]),
+        ({"ingress": {"enabled": True}}, ["ingress.hosts names no host"]),
+        (
+            together(INGRESS, {"registry": {"http": {"allowed_hosts": ["other.example.com"]}}}),
+            ["tools.example.com", "allowed_hosts", "421"],
+        ),
+        (together(MONITORED, OFF), ["registry.http.metrics is off"]),
+        (
+            together(MONITORED, BY_TOKEN, {"auth": {"existingSecret": "x"}}),
+            ["metrics.serviceMonitor.token.existingSecret"],
+        ),
+        # What the schema says
+        ({"replica": 3}, ["additional properties 'replica' not allowed"]),
+        ({"image": {"tga": "1"}}, ["at '/image'", "'tga' not allowed"]),
+        ({"replicas": "3"}, ["at '/replicas': got string, want integer"]),
+        ({"image": {"digest": "latest"}}, ["/image/digest"]),
+        ({"server": {"host": "127.0.0.1"}}, ["/server/host", "0.0.0.0"]),
+        ({"secretEnv": {"TOKEN": "glpat-1"}}, ["/secretEnv/TOKEN", "want object"]),
+        ({"secretEnv": {"TO-KEN": {"secret": "a", "key": "b"}}}, ["TO-KEN"]),
+        ({"metrics": {"rules": {"disabled": ["ReposyncDwn"]}}}, ["ReposyncDown"]),
+        ({"persistence": {"size": "10 GB"}}, ["/persistence/size"]),
+        # What the registry's own schema says
+        ({"registry": {"daemn": {}}}, ["at '/registry'", "'daemn' not allowed"]),
+        ({"registry": {"daemon": {"concurrency": 1000}}}, ["/registry/daemon/concurrency", "want 256"]),
+        ({"registry": {"embedding": {"provider": "tei"}}}, ["/registry/embedding", "'url'"]),
+        (
+            {"registry": {"repositories": [{"name": "x", "git": "https://g.example.com/x.git", "shedule": "@daily"}]}},
+            ["/registry/repositories/0", "'shedule' not allowed"],
+        ),
+    ],
+    ids=str,
+)
+def test_a_mistake_is_refused_with_what_to_do(values: dict[str, Any], said: list[str]):
+    with pytest.raises(Refused) as refusal:
+        render(values)
+
+    assert [each for each in said if each not in str(refusal.value)] == []
+
+
+def test_all_mistakes_are_told_at_once():
+    with pytest.raises(Refused) as refusal:
+        render(together(THREE, {"ingress": {"enabled": True}}, OFF, MONITORED))
+
+    assert str(refusal.value).count("\n- ") == 5
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        together(THREE, DATABASE, QDRANT, {"redis": {"required": False}}),
+        together(THREE, DATABASE, QDRANT, {"redis": {"url": "redis://redis:6379/0"}}),
+        together({"registry": GITLAB["registry"]}, {"envFrom": [{"secretRef": {"name": "tokens"}}]}),
+        together({"registry": GITLAB["registry"]}, {"extraEnv": [{"name": "GITLAB_TOKEN", "value": ""}]}),
+        {"registry": {"repositories": [{"name": "a", "git": "https://e.example.com/a", "password": "${P:-}"}]}},
+        {"registry": {"defaults": {"exclude": ["$${NOT_A_VARIABLE}"]}}},
+        {"terminationGracePeriodSeconds": 45},
+        {"terminationGracePeriodSeconds": 30, "registry": {"daemon": {"shutdown_grace_seconds": 5}}},
+        together(INGRESS, {"registry": {"http": {"allowed_hosts": ["*.example.com"]}}}),
+        together(MONITORED, BY_TOKEN),
+        {"podDisruptionBudget": {"minAvailable": 1, "maxUnavailable": None}},
+        {"ca": {"configMap": ""}, "extraEnv": [{"name": "SSL_CERT_FILE", "value": "/x"}]},
+        {"global": {"anything": 1}},
+        {"registry": ""},
+        {"registry": None},
+    ],
+    ids=str,
+)
+def test_what_is_no_mistake_is_rendered(values: dict[str, Any]):
+    assert render(values).has("Deployment")

@@ -1,0 +1,174 @@
+"""The registry on its way from the values to the program."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import click
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reposync.cli.main import cli
+from reposync.config.daemon import DaemonConfig
+from reposync.config.document import read_document
+from reposync.config.loading import load_registry
+from reposync.config.settings import Settings
+from reposync.outgoing import AUTHORITY_VARIABLES
+from tests.fixtures.chart import CHART, ROOT, Refused, Values, chart, render, together
+from tests.unit.chart.matrix import GITLAB, INSTALLATIONS, PRIVATE, SERVERS
+
+EXAMPLE = (ROOT / "config" / "repositories.yaml").read_text()
+# What a YAML file may hold; the two line breaks of Unicode that YAML 1.1 knew and 1.2 forgot are nobody's.
+TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20)
+SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e6, 1e6, width=32) | TEXT
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.dictionaries(TEXT.filter(lambda key: "$" not in key), SCALARS.filter(lambda each: "$" not in str(each))))
+def test_values_of_every_kind_arrive_as_they_were(overrides: dict[str, Any]):
+    # The whole registry has a schema; what is in a text has none.
+    text = json.dumps({"defaults": {"timezone": "UTC"}, "x": overrides}, ensure_ascii=False)
+    rendered = render({"registry": text})
+
+    assert read_document(rendered.registry.encode(), "registry", {}).data["x"] == overrides
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.integers(1, 100_000_000),
+    st.floats(0.5, 36_500, width=32),
+    st.lists(TEXT.filter(lambda text: text.strip(" /!") and "$" not in text and text[0] not in "#!"), max_size=3),
+)
+def test_keys_of_the_registry_arrive_as_they_were(limit: int, days: float, patterns: list[str]):
+    registry = {"defaults": {"max_file_bytes": limit, "exclude": patterns}, "daemon": {"history_days": days}}
+
+    assert read_document(render({"registry": registry}).registry.encode(), "registry", {}).data == registry
+
+
+@pytest.mark.parametrize(
+    "text", [EXAMPLE, "  daemon:\n    concurrency: 2\n", "daemon: {concurrency: 2}\n\n# end\n", "{}"]
+)
+def test_a_file_arrives_as_it_is(text: str):
+    values = {"registry": text, "secretEnv": {"GITLAB_TOKEN": {"secret": "gitlab", "key": "token"}}}
+
+    assert render(values).registry.rstrip("\n") == text.rstrip("\n")
+
+
+def test_a_null_that_means_something_stays_one():
+    registry = {"daemon": {"history_days": None}, "http": {"secure_cookies": None}}
+
+    assert yaml.safe_load(render({"registry": registry}).registry) == registry
+
+
+@pytest.mark.parametrize("name", [name for name, values in INSTALLATIONS.items() if "existingRegistry" not in values])
+def test_the_program_accepts_what_is_rendered(name: str, tmp_path):
+    rendered = render(INSTALLATIONS[name])
+    variables = dict.fromkeys(re.findall(r"\$\{(\w+)", rendered.registry), "a-value-that-is-long-enough")
+    file = tmp_path / "repositories.yaml"
+    file.write_text(rendered.registry)
+
+    loaded = load_registry(file, variables)
+
+    assert [problem.message for problem in loaded.warnings if "on this machine" not in problem.message] == []
+
+
+def test_what_helm_refuses_in_a_registry_the_program_refuses_too_but_for_two_rules_of_the_chart():
+    """The schema is the program's own; the chart adds that secrets come from Secrets and that variables are set."""
+    assert json.loads((CHART / "values.schema.json").read_text())["$defs"]["registry"]["$defs"].keys() == (
+        json.loads((ROOT / "config" / "schema.json").read_text())["$defs"].keys()
+    )
+    with pytest.raises(Refused, match="'tokn' not allowed"):
+        render({"registry": {"gitlab": [{"name": "main", "url": "https://gitlab.example.com", "tokn": "${T}"}]}})
+
+
+# What the program knows ---------------------------------------------------------------------------------------------
+
+
+class _Asked(dict[str, str]):
+    """An environment that notes what it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.names.add(key)
+        return super().get(key, default)
+
+
+def known_variables() -> set[str]:
+    asked = _Asked()
+    Settings.from_environment(asked)
+    proxies = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
+    return asked.names | proxies | set(AUTHORITY_VARIABLES)
+
+
+def test_the_program_knows_every_variable_of_its_pods():
+    rendered = render(together(SERVERS, GITLAB, PRIVATE))
+
+    containers = [container for pod in rendered.pods() for container in pod["spec"]["containers"]]
+    named = {each["name"] for container in containers for each in container["env"]}
+    # The registry's own, what was added by hand (asyncpg reads it), and what the image's own health command reads.
+    assert named - known_variables() == {"GITLAB_TOKEN", "PGSSLROOTCERT", "REPOSYNC_HEALTH_URL"}
+    assert "REPOSYNC_HEALTH_URL" in (ROOT / ".ci" / "image" / "health.py").read_text()
+
+
+def test_there_is_a_value_for_every_variable_that_the_program_knows():
+    rendered = render(together(SERVERS, GITLAB, PRIVATE))
+
+    asked = _Asked()
+    Settings.from_environment(asked)
+    assert asked.names - rendered.environment().keys() == set()
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{}, SERVERS, {"server": {"workers": False, "scheduler": False, "logLevel": "DEBUG", "port": 9000, "host": "::"}}],
+)
+def test_the_program_accepts_the_arguments_of_its_pods(values: Values):
+    rendered = render(values)
+
+    for container in (rendered.container, *(pod["spec"]["containers"][0] for pod in rendered.pods())):
+        if "args" not in container:
+            continue
+        command: click.Command = cli
+        words = list(container["args"])
+        while isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), words.pop(0))
+            assert found is not None
+            command = found
+        command.make_context("reposync", words)
+
+
+def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
+    from reposync.api.connections import HttpLimits
+    from reposync.scheduling.execution import FAREWELL_SECONDS
+
+    daemon, rendered = DaemonConfig(), render()
+    slept = rendered.container["lifecycle"]["preStop"]["sleep"]["seconds"]
+    needed = daemon.shutdown_grace_seconds + 2 * FAREWELL_SECONDS + HttpLimits().grace_seconds + 2
+    assert rendered.pod["terminationGracePeriodSeconds"] >= slept + needed
+    scaled = together(SERVERS, {"autoscaling": {"enabled": True}, "metrics": {"rules": {"enabled": True}}})
+    (metric,) = render(scaled).one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metric["external"]["target"]["averageValue"] == str(daemon.concurrency)
+    more = together(scaled, {"registry": {"daemon": {"concurrency": 9}}})
+    (metric,) = render(more).one("HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert metric["external"]["target"]["averageValue"] == "9"
+
+
+@pytest.mark.parametrize(("grace", "whole"), [(0, 25), (5, 30), (20.5, 46), (100, 125)])
+def test_a_pod_has_the_time_that_the_program_takes_to_end(grace: float, whole: int):
+    rendered = render({"registry": {"daemon": {"shutdown_grace_seconds": grace}}})
+
+    assert rendered.pod["terminationGracePeriodSeconds"] == whole
+
+
+def test_the_chart_is_of_this_version():
+    from reposync import __version__
+
+    assert chart().metadata["appVersion"] == __version__
+    assert render().container["image"] == f"reposync:{__version__}"

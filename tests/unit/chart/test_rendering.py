@@ -1,0 +1,337 @@
+"""What Helm makes of the chart: whatever is switched on, Kubernetes takes it, and its parts fit together."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import helm_python
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.fixtures.chart import (
+    CHART,
+    CUSTOM,
+    LATEST,
+    NAME,
+    NAMESPACE,
+    OLDEST,
+    VERSIONS,
+    Refused,
+    complaints,
+    render,
+    together,
+)
+from tests.fixtures.chart import Rendered as Rendering
+from tests.unit.chart.matrix import (
+    DATABASE,
+    FEATURES,
+    FENCED,
+    GITLAB,
+    INGRESS,
+    INSTALLATIONS,
+    MONITORED,
+    PRIVATE,
+    QDRANT,
+    SCALED,
+    SERVERS,
+)
+
+FEATURE_SETS = st.sets(st.sampled_from(sorted(FEATURES)), max_size=8)
+
+
+def wrong(rendered: Rendering, version: str) -> list[str]:
+    return [
+        f"{each['kind']} {each['metadata']['name']}: {complaint}"
+        for each in rendered.documents
+        if each["apiVersion"] != CUSTOM
+        for complaint in complaints(each, version)
+    ]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("values", INSTALLATIONS.values(), ids=INSTALLATIONS)
+def test_kubernetes_accepts_every_document(values: dict[str, Any], version: str):
+    rendered = render(values, kube_version=version)
+
+    assert wrong(rendered, version) == []
+    names = [(each["kind"], each["metadata"]["name"]) for each in rendered.documents]
+    assert len(names) == len(set(names))
+    assert {each["metadata"]["namespace"] for each in rendered.documents} == {NAMESPACE}
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(FEATURE_SETS)
+def test_any_set_of_features_is_rendered_or_refused_in_words(names: set[str]):
+    values = together(*(FEATURES[name] for name in sorted(names)))
+    try:
+        rendered = render(values)
+    except Refused as refusal:
+        assert "\n- " in str(refusal) and "nil pointer" not in str(refusal)
+        return
+    assert wrong(rendered, LATEST) == []
+    assert_parts_fit(rendered)
+
+
+@pytest.mark.parametrize("values", INSTALLATIONS.values(), ids=INSTALLATIONS)
+def test_the_parts_fit_together(values: dict[str, Any]):
+    assert_parts_fit(render(values))
+
+
+def assert_parts_fit(rendered: Rendering) -> None:
+    deployment, service = rendered.one("Deployment"), rendered.one("Service")
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert deployment["spec"]["selector"]["matchLabels"].items() <= labels
+    assert service["spec"]["selector"].items() <= labels
+    named = {port["name"]: port["containerPort"] for port in rendered.container["ports"]}
+    assert f"--port={named['http']}" in rendered.container["args"]
+    assert {port["targetPort"] for port in service["spec"]["ports"]} <= named.keys()
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert rendered.container[probe]["httpGet"]["port"] in named
+    volumes = {volume["name"] for volume in rendered.pod["volumes"]}
+    assert {mount["name"] for mount in rendered.container["volumeMounts"]} <= volumes
+    for each in rendered.all("PodDisruptionBudget"):
+        assert each["spec"]["selector"]["matchLabels"].items() <= labels
+    for each in rendered.all("ServiceMonitor"):
+        assert each["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+        assert {endpoint["port"] for endpoint in each["spec"]["endpoints"]} <= {
+            port["name"] for port in service["spec"]["ports"]
+        }
+    for each in rendered.all("HorizontalPodAutoscaler"):
+        assert each["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
+        assert "replicas" not in deployment["spec"]
+    for each in rendered.all("Ingress"):
+        for rule in each["spec"]["rules"]:
+            backend = rule["http"]["paths"][0]["backend"]["service"]
+            assert backend == {"name": service["metadata"]["name"], "port": {"name": "http"}}
+    pods = [(pod["metadata"]["labels"], pod["spec"]["containers"][0]["name"]) for pod in rendered.pods()]
+    for each in rendered.all("NetworkPolicy"):
+        selector = each["spec"]["podSelector"]["matchLabels"].items()
+        chosen = [container for labels, container in pods if selector <= labels.items()]
+        assert chosen == (["migrate"] if each["metadata"]["name"].endswith("-migrate") else ["reposync"])
+    for volume in rendered.pod["volumes"]:
+        claim = volume.get("persistentVolumeClaim", {}).get("claimName")
+        assert claim in (None, "mine", *(each["metadata"]["name"] for each in rendered.all("PersistentVolumeClaim")))
+
+
+@pytest.mark.parametrize("version", [OLDEST, LATEST])
+@pytest.mark.parametrize("name", ["nothing set", "many pods, everything"])
+def test_the_linter_finds_nothing(name: str, version: str):
+    told = helm_python.lint(CHART, INSTALLATIONS[name], strict=True, kube_version=f"v{version}", namespace=NAMESPACE)
+
+    assert told["messages"] == []
+
+
+def test_the_package_holds_the_chart_and_nothing_else(tmp_path):
+    archive = helm_python.package(CHART, destination=tmp_path)
+
+    with helm_python.Chart.load(archive) as packed, helm_python.Chart.load(CHART) as chart:
+        kept = {each["name"]: each["data"] for each in packed.templates}
+        assert kept == {each["name"]: each["data"] for each in chart.templates}
+        assert {each["name"] for each in packed.files} == {"README.md", ".helmignore"}
+        assert packed.schema == chart.schema
+
+
+# The two modes ------------------------------------------------------------------------------------------------------
+
+
+def test_with_nothing_set_there_is_one_pod_with_a_volume_that_outlives_the_release():
+    rendered = render()
+
+    deployment, claim = rendered.one("Deployment"), rendered.one("PersistentVolumeClaim")
+    assert deployment["spec"]["replicas"] == 1
+    assert deployment["spec"]["strategy"] == {"type": "Recreate"}, "two pods must not have one volume"
+    (state,) = (each for each in rendered.pod["volumes"] if each["name"] == "state")
+    assert state["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert claim["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+    assert {each["kind"] for each in rendered.documents} == {
+        *("ConfigMap", "Deployment", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")
+    }
+    assert not {"DATABASE_URL", "REDIS_URL", "QDRANT_URL"} & rendered.environment().keys()
+
+
+def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
+    rendered = render(together(SERVERS, {"replicas": 3}))
+
+    spec = rendered.one("Deployment")["spec"]
+    assert spec["replicas"] == 3
+    assert spec["strategy"] == {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
+    assert not rendered.has("PersistentVolumeClaim")
+    assert [each["topologyKey"] for each in rendered.pod["topologySpreadConstraints"]] == [
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+    ]
+    labels = spec["template"]["metadata"]["labels"].items()
+    for each in rendered.pod["topologySpreadConstraints"]:
+        assert each["labelSelector"]["matchLabels"].items() <= labels
+    assert rendered.one("PodDisruptionBudget")["spec"]["maxUnavailable"] == 1
+    assert rendered.environment()["DATABASE_URL"] == {"secretKeyRef": {"name": "postgresql", "key": "uri"}}
+    assert rendered.environment()["REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "REDIS_URL"}}
+    assert rendered.environment()["QDRANT_URL"] == QDRANT["qdrant"]["url"]
+
+
+@pytest.mark.parametrize("values", [DATABASE, QDRANT, {}], ids=["database", "index", "neither"])
+def test_what_is_not_elsewhere_lies_in_the_volume_of_one_pod(values: dict[str, Any]):
+    rendered = render(values)
+
+    assert rendered.has("PersistentVolumeClaim")
+    assert rendered.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
+    assert not rendered.has("PodDisruptionBudget"), "it would keep the node from being drained"
+
+
+def test_an_index_that_the_registry_names_counts_as_one_that_is_elsewhere():
+    rendered = render(together(DATABASE, {"registry": {"qdrant": {"url": "http://qdrant:6333"}}}))
+
+    assert rendered.one("Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
+
+
+def test_each_pod_knows_its_own_name():
+    assert render().environment()["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
+
+
+# How it is reached --------------------------------------------------------------------------------------------------
+
+
+def test_the_ingress_leads_to_the_path_that_the_program_knows():
+    rendered = render(INGRESS)
+
+    (rule,) = rendered.one("Ingress")["spec"]["rules"]
+    assert rule["host"] == "tools.example.com"
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/reposync"]
+    assert "https://tools.example.com/reposync/" in rendered.notes
+    assert [
+        path["path"]
+        for path in render(together(INGRESS, {"registry": {"http": {"root_path": ""}}})).one("Ingress")["spec"][
+            "rules"
+        ][0]["http"]["paths"]
+    ] == ["/"]
+
+
+def test_a_fence_lets_in_the_port_and_out_what_was_named():
+    rendered = render(together(FENCED, SERVERS, {"replicas": 2}))
+
+    policy = rendered.one("NetworkPolicy", NAME)["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert policy["ingress"] == [
+        {"ports": [{"protocol": "TCP", "port": "http"}], "from": FENCED["networkPolicy"]["ingress"]["from"]}
+    ]
+    ports = [{port["port"] for port in rule["ports"]} for rule in policy["egress"]]
+    assert ports == [{53}, {443}, {5432}]
+    closed = {"networkPolicy": {"enabled": True, "egress": {"dns": False, "ports": [], "rules": []}}}
+    assert render(closed).one("NetworkPolicy")["spec"]["egress"] == []
+
+
+def test_a_private_authority_and_a_proxy_reach_the_program():
+    rendered = render(PRIVATE)
+
+    environment = rendered.environment()
+    (mount,) = (each for each in rendered.container["volumeMounts"] if each["name"] == "ca")
+    assert environment["SSL_CERT_FILE"] == f"{mount['mountPath']}/ca.crt"
+    assert environment["HTTPS_PROXY"] == "http://proxy:3128"
+    assert environment["NO_PROXY"].split(",")[-3:] == [".svc", ".cluster.local", "qdrant.example.com"]
+    image = f"registry.example.com:5000/tools/reposync@sha256:{'0' * 64}"
+    assert {container["image"] for pod in rendered.pods() for container in pod["spec"]["containers"]} == {image}
+    assert all(pod["spec"]["imagePullSecrets"] == [{"name": "pull"}] for pod in rendered.pods())
+
+
+# Upgrades -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_migration_goes_first_and_needs_nothing_that_the_chart_makes():
+    rendered = render(together(SERVERS, GITLAB, FENCED, {"replicas": 2}))
+
+    job = rendered.one("Job")
+    annotations = job["metadata"]["annotations"]
+    assert annotations["helm.sh/hook"] == "pre-install,pre-upgrade"
+    policy = next(each for each in rendered.all("NetworkPolicy") if each["metadata"]["name"].endswith("-migrate"))
+    assert int(policy["metadata"]["annotations"]["helm.sh/hook-weight"]) < int(annotations["helm.sh/hook-weight"])
+    made = {
+        each["metadata"]["name"]
+        for each in rendered.documents
+        if "helm.sh/hook" not in each["metadata"].get("annotations", {})
+        and each["kind"] in ("ConfigMap", "Secret", "ServiceAccount", "PersistentVolumeClaim")
+    }
+    assert made
+    spec = json.dumps(job["spec"]["template"]["spec"])
+    assert [name for name in made if f'"{name}"' in spec] == []
+    assert "GITLAB_TOKEN" not in spec, "it needs no more than the database"
+
+
+def test_there_is_no_migration_without_an_external_database():
+    assert not render().has("Job")
+    assert not render(together(DATABASE, {"migration": {"enabled": False}})).has("Job")
+
+
+def pod_of(values: dict[str, Any]) -> dict[str, Any]:
+    return render(values).one("Deployment")["spec"]["template"]
+
+
+def test_a_change_of_repositories_restarts_nothing():
+    changed = together(GITLAB, {"registry": {"daemon": {"concurrency": 8}, "defaults": {"exclude": ["*.snap"]}}})
+    changed["registry"]["repositories"] = []
+
+    assert pod_of(changed) == pod_of(GITLAB)
+    assert render(changed).registry != render(GITLAB).registry
+    assert pod_of(together(GITLAB, {"registry": {"http": {"allow_local_sources": True}}})) == pod_of(GITLAB)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"embedding": {"provider": "none"}},
+        {"qdrant": {"timeout_seconds": 5}},
+        {"http": {"root_path": "/reposync"}},
+        {"daemon": {"lock_watchdog_seconds": 60}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_the_program_reads_once_restarts_the_pods(change: dict[str, Any]):
+    assert pod_of(together(GITLAB, {"registry": change})) != pod_of(GITLAB)
+
+
+def test_the_registry_is_mounted_as_a_folder_so_that_a_change_arrives():
+    mounts = [each for each in render().container["volumeMounts"] if each["name"] == "registry"]
+
+    assert [each.get("subPath") for each in mounts] == [None]
+    (volume,) = (each for each in render().pod["volumes"] if each["name"] == "registry")
+    assert volume["configMap"]["name"] == render().one("ConfigMap")["metadata"]["name"]
+    assert render().environment()["REPOSYNC_CONFIG"] == f"{mounts[0]['mountPath']}/repositories.yaml"
+
+
+def test_a_new_version_of_the_chart_alone_restarts_nothing():
+    labels = pod_of({})["metadata"]["labels"]
+
+    assert "helm.sh/chart" not in labels
+    assert "helm.sh/chart" in render().one("Deployment")["metadata"]["labels"]
+
+
+# What people read ---------------------------------------------------------------------------------------------------
+
+
+def test_the_notes_tell_what_to_do_next():
+    notes = render().notes
+
+    assert f"port-forward service/{NAME}" in notes
+    assert f"get secret {NAME}-token" in notes
+    assert "The registry is empty" in notes
+    assert "WARNING" not in notes
+    assert "is upgraded" in render(is_upgrade=True).notes
+
+
+@pytest.mark.parametrize(
+    ("values", "warning"),
+    [
+        ({"persistence": {"enabled": False}}, "history, registrations and index are lost"),
+        (together(DATABASE, {"persistence": {"enabled": False}}), "the index is lost"),
+        (together(INGRESS, {"registry": {"http": {"trusted_proxies": []}}}), "trusted_proxies is empty"),
+    ],
+)
+def test_the_notes_warn_of_what_is_allowed_and_unwise(values: dict[str, Any], warning: str):
+    assert f"WARNING: {warning}" in render(values).notes or warning in render(values).notes.partition("WARNING")[2]
+
+
+def test_a_long_name_still_fits():
+    rendered = render({"fullnameOverride": "a" * 50, **together(MONITORED, SCALED, SERVERS, FENCED)})
+
+    assert all(len(each["metadata"]["name"]) <= 63 for each in rendered.documents)
