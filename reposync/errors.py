@@ -70,6 +70,13 @@ class RepositoryReadOnly(UsageError):
     status = 409
 
 
+class RepositoryChanged(UsageError):
+    """Somebody else changed it since it was read; nothing was written."""
+
+    code = "REPOSITORY_CHANGED"
+    status = 412
+
+
 class RepositoryInactive(UsageError):
     """It left the registry; what is indexed of it stays as it is."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync.cli.completion import repository_names
 from reposync.cli.output import ago, duration, json_option, print_json, run_json, short, visible
 from reposync.cli.startup import run_async
 from reposync.store.status import RunStatus
@@ -47,7 +48,7 @@ STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled
 
 
 @click.command()
-@click.option("--repository", metavar="NAME", help="Only runs of this repository.")
+@click.option("--repository", metavar="NAME", help="Only runs of this repository.", shell_complete=repository_names)
 @click.option(
     "--status", type=click.Choice([each.value for each in RunStatus]), help="Only runs that ended, or are, so."
 )

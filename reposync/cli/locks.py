@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync.cli.completion import repository_names
 from reposync.cli.output import duration, json_option, print_json, visible
 from reposync.cli.startup import run_async
 
@@ -47,7 +48,7 @@ def list_(as_json: bool) -> None:
 
 
 @locks.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @click.option("--force", is_flag=True, help="Whoever holds it; its run is asked to end.")
 @json_option
 def release(name: str, force: bool, as_json: bool) -> None:
@@ -97,7 +98,8 @@ def _print_table(found: list[LockOverview]) -> None:
             _lease_ends(each),
         )
     console = Console()
-    console.print(table, width=None if console.is_terminal else 200)
+    # Piped somewhere, a table must not be cut at the width of a terminal that is not there.
+    (console if console.is_terminal else Console(width=200)).print(table)
 
 
 def _lock_ends(each: LockOverview) -> str:

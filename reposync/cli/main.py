@@ -11,6 +11,7 @@ import sys
 from typing import Any, NoReturn
 
 import click
+from click.shell_completion import CompletionItem
 
 from reposync import __version__
 from reposync.errors import RepoSyncError
@@ -22,12 +23,14 @@ COMMANDS = {
     "history": ("reposync.cli.history", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
     "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),
+    "verify": ("reposync.cli.verify", "verify", "Prove that the index holds what it should, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "What guards the syncs at work: list the locks, or release one."),
     "webhooks": ("reposync.cli.webhooks", "webhooks", "Have GitLab tell of pushes: install, list or remove its hooks."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until told to stop."),
     "config": ("reposync.cli.config", "config", "Check and show the configuration."),
     "db": ("reposync.cli.db", "db", "The database's schema."),
     "version": ("reposync.cli.version", "version", "Versions of reposync and of what it stands on."),
+    "completion": ("reposync.cli.completion", "completion", "Complete commands and names in bash, zsh or fish."),
 }
 
 
@@ -44,6 +47,12 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)  # noqa: S101 - the table above is wrong otherwise
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
+        names = [
+            CompletionItem(name, help=text) for name, (*_, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -90,7 +99,7 @@ def main() -> NoReturn:
     except Exception as error:
         if os.environ.get("REPOSYNC_DEBUG"):
             raise
-        click.echo(f"error: {type(error).__name__}: {error}", err=True)
+        click.echo(f"error: {_redacted(f'{type(error).__name__}: {error}')}", err=True)
         click.echo("  This was not foreseen. REPOSYNC_DEBUG=1 shows where it happened; please report it.", err=True)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
@@ -108,6 +117,13 @@ def report(error: RepoSyncError) -> None:
         for problem in problems:
             click.echo(f"error: {problem}", err=True)
         return
-    click.echo(f"error: {error.message}", err=True)
+    click.echo(f"error: {_redacted(error.message)}", err=True)
     if error.remedy:
         click.echo(f"  {error.remedy}", err=True)
+
+
+def _redacted(text: str) -> str:
+    """Servers quote what they were sent, and libraries the address with its password."""
+    from reposync.telemetry.redaction import Secrets
+
+    return Secrets.of_environment().redact(text)

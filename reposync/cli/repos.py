@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reposync.cli.completion import repository_names
 from reposync.cli.output import ago, json_option, print_json, run_json, short, until, visible
 from reposync.cli.startup import configuration, run_async
 
@@ -36,7 +37,7 @@ def list_(as_json: bool) -> None:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @json_option
 def show(name: str, as_json: bool) -> None:
     """One repository: where it comes from, what is indexed of it, and its latest run."""
@@ -74,7 +75,7 @@ def add(name: str, as_json: bool, **said: Any) -> None:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
@@ -93,7 +94,7 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @click.option("--reason", default="Paused by command.", show_default=True, help="Shown to whoever asks why.")
 @json_option
 def pause(name: str, reason: str, as_json: bool) -> None:
@@ -102,7 +103,7 @@ def pause(name: str, reason: str, as_json: bool) -> None:
 
 
 @repos.command()
-@click.argument("name")
+@click.argument("name", shell_complete=repository_names)
 @json_option
 def resume(name: str, as_json: bool) -> None:
     """Let the schedule of the repository NAME go on."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync.cli.completion import repository_names
 from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import configuration, run_async
 
@@ -19,7 +20,7 @@ JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score"
 
 @click.command()
 @click.argument("query", nargs=-1, required=True)
-@click.option("--repository", metavar="NAME", help="Only in this repository.")
+@click.option("--repository", metavar="NAME", help="Only in this repository.", shell_complete=repository_names)
 @click.option(
     "--path", "path_glob", metavar="GLOB", help="Only files that this gitignore pattern matches: 'src/**/*.py'."
 )

@@ -25,10 +25,12 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def _root_path(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
+    if value is None:
+        return None
     from reposync.config.http import root_path
 
     try:
-        return root_path(value) if value is not None else None
+        return root_path(value)
     except ValueError as error:
         raise click.BadParameter(f"it {error}.") from error
 

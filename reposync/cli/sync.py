@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reposync.cli.completion import repository_names_or_folders
 from reposync.cli.output import duration, json_option, print_json, run_json, short, visible
 from reposync.cli.startup import configuration, run_async
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...")
+@click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...", shell_complete=repository_names_or_folders)
 @click.option("--full", is_flag=True, help="Read every file and check every point; known text is not embedded again.")
 @click.option("--plan", "plan_only", is_flag=True, help="Show what would change: files, chunks, characters. No writes.")
 @click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")
@@ -118,10 +119,10 @@ def summary(run: Run) -> str:
     if run.status != "completed":
         return f"{head}: {visible(run.error_message or run.error_code or 'no reason was given')}"
     figures: list[Any] = [
-        (run.files_processed, "files stored"),
+        (run.files_processed, "file stored" if run.files_processed == 1 else "files stored"),
         (run.files_deleted, "deleted"),
         (run.files_skipped, "skipped"),
-        (run.chunks_embedded, "chunks embedded"),
+        (run.chunks_embedded, "chunk embedded" if run.chunks_embedded == 1 else "chunks embedded"),
         (run.chunks_reused, "reused"),
     ]
     told = ", ".join(f"{number:,} {what}" for number, what in figures if number) or "nothing to do"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from reposync.cli.completion import repository_names
 from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import run_async
 
@@ -41,7 +42,7 @@ def _which(command: F) -> F:
         click.option(
             "--group", metavar="GROUP", help="The group's own hook, for all of its projects (GitLab Premium)."
         ),
-        click.argument("names", metavar="[NAME]...", nargs=-1),
+        click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names),
     ):
         command = option(command)
     return command
@@ -159,7 +160,8 @@ def _print_table(found: list[FoundHook]) -> None:
             each.secret,
         )
     console = Console(highlight=False)
-    console.print(table, width=None if console.is_terminal else 200)
+    # Piped somewhere, a table must not be cut at the width of a terminal that is not there.
+    (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
 
 
 async def _sites(app: Application, names: tuple[str, ...], group: str | None, gitlab: str | None) -> list[HookSite]:

@@ -35,6 +35,7 @@ from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
 from reposync.sync.run import SyncParts, SyncRun
 from reposync.sync.search import checked_text, make_query, search_collections
+from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index, SearchHit
 from reposync.vectors.settings import IndexSettings
 
@@ -161,6 +162,7 @@ class Application:
             terms=terms,
             observer=self.observer,
             claimed_since=claimed_since,
+            secrets=Secrets(self.configuration.secrets()),
         )
 
     async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:

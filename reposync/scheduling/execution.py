@@ -31,6 +31,7 @@ from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
 from reposync.sync.lease import Lease
 from reposync.sync.progress import RunProgress
+from reposync.telemetry.redaction import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -118,9 +119,11 @@ class Execution:
         terms: Terms,
         observer: Observer | None = None,
         claimed_since: float | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
-        """`claimed_since`: when the claim was asked for (monotonic). The lease runs from then on: the answer may have
-        been long on its way, or this process frozen before it read it."""
+        """`secrets` stay out of the history, whatever a server says. `claimed_since`: when the claim was asked for
+        (monotonic). The lease runs from then on: the answer may have been long on its way, or this process frozen
+        before it read it."""
         self.run = run
         self.progress = progress
         self.started = time.monotonic()
@@ -128,6 +131,7 @@ class Execution:
         self._locks = locks
         self._terms = terms
         self._observer = observer or Observer()
+        self._secrets = secrets or Secrets()
         self._lease = Lease(terms.lease_seconds, since=claimed_since)
         self._work: Work | None = None
         self._body: asyncio.Task[Ended] | None = None
@@ -242,15 +246,18 @@ class Execution:
     async def _write_once(self, ending: Ending) -> Run:
         match ending:
             case Ended(status, code, message):
-                return await self._runs.finish(self.run, status, self.figures, code, message)
+                return await self._runs.finish(self.run, status, self.figures, code, self._redacted(message))
             case Retried(delay, code, message):
-                return await self._runs.retry_later(self.run, delay, code, message, self.figures)
+                return await self._runs.retry_later(self.run, delay, code, self._secrets.redact(message), self.figures)
             case HandedBack(outcome, delay, priority, reason):
                 return await self._runs.release(
                     self.run, self.figures, outcome=outcome, delay_seconds=delay, priority=priority, reason=reason
                 )
             case _:
                 assert_never(ending)
+
+    def _redacted(self, message: str | None) -> str | None:
+        return None if message is None else self._secrets.redact(message)
 
     async def _keep_alive(self) -> None:
         """Renew the lease until cancelled. Ends the body when somebody asked for it or the run was lost."""

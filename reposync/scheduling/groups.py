@@ -20,6 +20,7 @@ from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.store.database import Database
 from reposync.store.followed import FollowedRepositories, RegistrationsChanged
 from reposync.store.groups import Groups
+from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index
 
 # Not structlog: unconfigured, as in a command, it writes to standard output.
@@ -116,7 +117,7 @@ class Discovery:
                 self._worker,
                 lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None),
                 error_code=known.code,
-                error_message=str(known),
+                error_message=Secrets.of_environment().redact(str(known)),
             )
             return known
         self._on_result("failed" if report.problem else "ok")
@@ -126,7 +127,7 @@ class Discovery:
             lambda now: _due(schedule, now, UNSETTLED_SECONDS if report.unsettled else None),
             projects=report.projects,
             error_code=report.problem_code,
-            error_message=report.problem,
+            error_message=None if report.problem is None else Secrets.of_environment().redact(report.problem),
         )
         return report
 

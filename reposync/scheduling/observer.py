@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+
 from reposync.store.run import Run, RunFigures
+
+log = logging.getLogger(__name__)
 
 
 class Observer:
     """Told on the event loop; every method must return at once and raise nothing. Fills the `SourceObserver` of sources
     and the `LockObserver` of locks too."""
+
+    def store_waited(self, reason: str) -> None:
+        """The database cannot be used yet: another process changes its schema, or stands in the way of that."""
+        log.warning(reason)
 
     def request(self, kind: str) -> None:
         """A request went out to a source."""

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
 from reposync.config.loading import checked_repository
-from reposync.errors import RepositoryExists, RepositoryInactive, RepositoryNotFound, RepositoryReadOnly, UsageError
+from reposync.errors import (
+    RepositoryChanged,
+    RepositoryExists,
+    RepositoryInactive,
+    RepositoryNotFound,
+    RepositoryReadOnly,
+    UsageError,
+)
 from reposync.scheduling.application import FOLLOW_SECONDS, Application
 from reposync.scheduling.catalog import COMMAND, Target
 from reposync.scheduling.execution import Terms
 from reposync.store.repositories import Repository
 from reposync.store.run import Run
 from reposync.store.status import FINAL, RunTrigger
+
+# How often a change is tried again that met another one.
+_TRIES = 10
 
 
 async def add_repository(app: Application, definition: Mapping[str, Any], *, origin: str = COMMAND) -> Repository:
@@ -37,15 +48,26 @@ async def add_repository(app: Application, definition: Mapping[str, Any], *, ori
     return await app.repositories.register(target.registration())
 
 
-async def change_repository(app: Application, name: str, changes: Mapping[str, Any]) -> Repository:
+async def change_repository(
+    app: Application, name: str, changes: Mapping[str, Any], *, expected: Repository | None = None
+) -> Repository:
     """Give the keys of `changes` new values in what was registered; None stands for the default again. A schedule, be
-    it the default one, makes what was synced by hand a scheduled one.
+    it the default one, makes what was synced by hand a scheduled one. Of two who change it at the same time none undoes
+    what the other did. `expected`: as the caller read it, where what others did since then must not stand beside it.
 
-    Raises RepositoryNotFound, RepositoryReadOnly for what is not registered by command or over HTTP, ConfigError, and
-    UsageError for a password.
+    Raises RepositoryNotFound, RepositoryReadOnly for what is not registered by command or over HTTP, ConfigError,
+    UsageError for a password, and RepositoryChanged.
     """
     refuse_read_only(app, name)
-    row = await app.repositories.get(name)
+    if expected is not None:
+        return await _change(app, expected, changes)
+    for _ in range(_TRIES):
+        with contextlib.suppress(RepositoryChanged):
+            return await _change(app, await app.repositories.get(name), changes)
+    return await _change(app, await app.repositories.get(name), changes)
+
+
+async def _change(app: Application, row: Repository, changes: Mapping[str, Any]) -> Repository:
     if row.definition is None or row.group_key is not None:
         raise _read_only(row.name, "does not stand alone: a group or another version of reposync registered it")
     definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
@@ -53,7 +75,8 @@ async def change_repository(app: Application, name: str, changes: Mapping[str, A
     if resolved.password is not None:
         raise _password_not_kept()
     is_scheduled = row.cron_expression is not None or "schedule" in changes
-    return await app.repositories.register(Target(resolved, row.origin, is_scheduled, definition).registration())
+    target = Target(resolved, row.origin, is_scheduled, definition)
+    return await app.repositories.register(target.registration(), expected=row)
 
 
 def refuse_read_only(app: Application, name: str) -> None:
@@ -86,16 +109,18 @@ async def syncable(app: Application, name: str) -> Repository:
     return row
 
 
-async def pause_repository(app: Application, name: str, reason: str) -> Repository:
-    """Raises RepositoryNotFound."""
+async def pause_repository(
+    app: Application, name: str, reason: str, *, expected: Repository | None = None
+) -> Repository:
+    """`expected`: see `change_repository`. Raises RepositoryNotFound, RepositoryChanged."""
     await _registered(app, name)
-    return await app.repositories.pause(name, reason)
+    return await app.repositories.pause(name, reason, expected=expected)
 
 
-async def resume_repository(app: Application, name: str) -> Repository:
-    """Raises RepositoryNotFound."""
+async def resume_repository(app: Application, name: str, *, expected: Repository | None = None) -> Repository:
+    """As `pause_repository`."""
     await _registered(app, name)
-    return await app.repositories.resume(name)
+    return await app.repositories.resume(name, expected=expected)
 
 
 async def remove_repository(app: Application, name: str) -> Run:

@@ -57,7 +57,7 @@ async def reconcile(app: Application) -> Reconciled:
 
 def differs(registration: Registration, row: Repository) -> bool:
     left = not row.is_active and row.paused_reason is None
-    said = {key: value for key, value in asdict(registration).items() if key not in ("branch", "project_id") or value}
+    said = {key: value for key, value in asdict(registration).items() if key != "project_id" or value}
     return left or any(getattr(row, key) != value for key, value in said.items())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from reposync.errors import RepositoryNotFound
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories, Repository
 from reposync.store.run import Run, RunFigures
@@ -40,8 +41,46 @@ class RemovalRun:
         totals = await self._manifests.totals(self._repository.id)
         for index in self._indexes:
             self._lease.check()
-            await index.remove_repository(self._repository.id)
+            await index.remove_repository(self._repository.id, check=self._lease.check)
         self._lease.check()
         await self._repositories.remove(self._repository.name, by=self._run)
         self._files = totals.files
         return None
+
+
+class LeftoverRemoval:
+    """Points of a repository that is registered no more. Where it was registered anew meanwhile its points are its own:
+    its next sync takes out what does not belong there."""
+
+    def __init__(self, run: Run, indexes: Sequence[Index], repositories: Repositories, lease: Lease) -> None:
+        self._run = run
+        self._indexes = indexes
+        self._repositories = repositories
+        self._lease = lease
+
+    @property
+    def figures(self) -> RunFigures:
+        return RunFigures()
+
+    async def execute(self) -> str | None:
+        """Returns what was removed. Raises LeaseLost, and what index and store raise."""
+        removed = 0
+        for index in self._indexes:
+            number = await index.count(self._run.repository_id)
+            if not number:
+                continue
+            # Asked last: as long as this run goes on no sync of that id begins, but it may have been taken over from a
+            # worker that died, with time for anything in between.
+            if await self._is_registered():
+                return "It is registered again; nothing was removed."
+            self._lease.check()
+            await index.remove_repository(self._run.repository_id, check=self._lease.check)
+            removed += number
+        return f"Mended on request: {removed:,} points of a repository that is not registered were removed."
+
+    async def _is_registered(self) -> bool:
+        try:
+            await self._repositories.by_id(self._run.repository_id)
+        except RepositoryNotFound:
+            return False
+        return True

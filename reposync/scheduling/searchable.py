@@ -14,7 +14,7 @@ from enum import StrEnum
 from reposync.errors import ConfigError, RepositoryNotFound, SourceError, SourceUnavailable, UsageError
 from reposync.scheduling.application import Application
 from reposync.scheduling.following import Following
-from reposync.sources.ancestry import Ancestry, ancestry, can_tell_ancestry
+from reposync.sources.ancestry import Ancestry, ancestry
 from reposync.sources.spec import SourceSpec
 from reposync.store.following import IndexedCommit, indexed_commits
 from reposync.store.repositories import Repository
@@ -25,6 +25,14 @@ ASK_SECONDS = 10.0
 ASK_AGAIN_SECONDS = 5.0
 _ASKED_AT_ONCE = 4
 _KNOWN_ANSWERS = 2_000
+
+_NO_SOURCE = "It left the configuration: only the indexed commit itself is known."
+_LIMITS = {
+    Ancestry.UNKNOWABLE: "Its server does not tell which commit comes after which (it has no filters): "
+    "only the indexed commit itself is known.",
+    Ancestry.SHORT_NAME: "Its server looks up no commit by the beginning of its name: ask with the full one.",
+    Ancestry.TOO_FAR: "The two commits lie too far apart to be compared.",
+}
 
 Answer = tuple[str, str, str | None]
 """(repository's id, commit, tip)"""
@@ -46,9 +54,9 @@ class Relation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CommitState:
-    """`relation`: None as long as the commit cannot be searched. `tells_descendants`: False where the source can only
-    tell whether two commits are the same. `trouble`: why it could not be asked, in words. `run`: the one that is on its
-    way, or the latest."""
+    """`relation`: None as long as the commit cannot be searched. `tells_descendants`: False where of these two commits
+    only can be told that they are not the same; `limit` says why. `trouble`: why the source could not be asked, in
+    words. `run`: the one that is on its way, or the latest."""
 
     repository: str
     commit: str
@@ -59,6 +67,7 @@ class CommitState:
     paused_reason: str | None
     tells_descendants: bool
     trouble: str | None
+    limit: str | None = None
     run: Run | None = None
 
 
@@ -111,7 +120,7 @@ class SearchableCommits:
                 self._answers.move_to_end(key)
                 return self._answers[key]
             answer = await self._ask(source, commit, tip)
-            if answer in (Ancestry.CONTAINED, Ancestry.NOT_CONTAINED):
+            if answer is not Ancestry.UNKNOWN_COMMIT:
                 self._answers[key] = answer
                 while len(self._answers) > _KNOWN_ANSWERS:
                     self._answers.popitem(last=False)
@@ -144,21 +153,24 @@ class _Waiting:
         self._source = source
         self._commit = commit
         self._trouble: SourceError | None = None
+        self._limit: str | None = None if source is not None else _NO_SOURCE
         self._ask_after = float("-inf")
 
     async def state(self, indexed: IndexedCommit | None) -> CommitState:
         if indexed is None:
             raise RepositoryNotFound(f"The repository {self._row.name!r} was removed meanwhile.")
+        relation = await self._relation(indexed.commit)
         return CommitState(
             repository=indexed.name,
             commit=self._commit,
-            relation=await self._relation(indexed.commit),
+            relation=relation,
             last_commit=indexed.commit,
             last_sync_at=indexed.last_sync_at,
             is_active=indexed.is_active,
             paused_reason=indexed.paused_reason,
-            tells_descendants=self._source is not None and can_tell_ancestry(self._source),
+            tells_descendants=self._limit is None,
             trouble=str(self._trouble) if self._trouble is not None else None,
+            limit=self._limit,
         )
 
     async def _relation(self, tip: str | None) -> Relation | None:
@@ -172,11 +184,11 @@ class _Waiting:
         except SourceError as error:
             self._trouble, self._ask_after = error, time.monotonic() + ASK_AGAIN_SECONDS
             return begins_like_it
-        self._trouble = None
+        self._trouble, self._limit = None, _LIMITS.get(answer)
         if answer is Ancestry.UNKNOWN_COMMIT:
             raise CommitNotFound(
                 f"{self._row.name!r} has no commit {self._commit}.", remedy="Push it before you wait for it."
             )
         if answer is Ancestry.CONTAINED:
             return begins_like_it or Relation.DESCENDANT
-        return begins_like_it if answer is Ancestry.UNKNOWABLE else None
+        return None if answer.is_known else begins_like_it

@@ -116,9 +116,9 @@ class WorkerPool:
         run = execution.run
         log.info("run started", trigger=run.trigger, full=run.full, waited_seconds=_waited(run))
         try:
-            row = await self._app.repositories.by_id(run.repository_id)
             if run.removal:
                 return await self._app.execute(execution, None, lambda _: None)
+            row = await self._app.repositories.by_id(run.repository_id)
             target = self._app.catalog.of_row(row)
         except RepositoryNotFound as error:
             return await self._not_mine(run, error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
@@ -10,6 +9,7 @@ from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 from pydantic import SecretStr
 
 from reposync.errors import ConfigError, SourceError
+from reposync.outgoing import names_authorities, proxy_for, trust
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -81,27 +81,12 @@ def redirected(url: str, location: str) -> str:
     return target
 
 
-def tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    """Certificates are always checked: against `ca_file` where there is one, else the usual authorities.
-    Raises ConfigError where the file cannot be used."""
-    check_ca_file(ca_file)
-    if ca_file is not None:
-        return ssl.create_default_context(cafile=str(ca_file))
-    import certifi  # what requests uses too: both ways to one GitLab trust the same authorities
-
-    return ssl.create_default_context(cafile=certifi.where())
-
-
-def check_ca_file(ca_file: Path | None) -> None:
-    """Raises ConfigError where `ca_file` holds no certificate."""
-    if ca_file is None:
-        return
-    try:
-        ssl.create_default_context(cafile=str(ca_file))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"The CA file {ca_file} cannot be used: {error}.", remedy="It must hold certificates in PEM form."
-        ) from error
+def check_way(url: str, ca_file: Path | None) -> None:
+    """Raises ConfigError where there is no way to `url`: what should hold the authorities holds no certificate, or what
+    the environment names as a proxy is none."""
+    if ca_file is not None or names_authorities():
+        trust(ca_file)
+    proxy_for(url)
 
 
 def certificate_refused(url: str, reason: str) -> SourceError:

@@ -4,7 +4,7 @@
 |---|---|
 | a repository on this machine | its commits, from both ends until they meet |
 | GitLab | 1 REST call: the merge base of the two |
-| git behind a URL | nobody: only that a commit is the tip itself can be told |
+| git behind a URL | the commits between the two, where the server filters (see `git_history`) |
 """
 
 from __future__ import annotations
@@ -36,7 +36,15 @@ class Ancestry(StrEnum):
     UNKNOWN_COMMIT = "unknown_commit"
     """The repository has no such commit."""
     UNKNOWABLE = "unknowable"
-    """This source cannot tell."""
+    """This source cannot tell of any two commits."""
+    SHORT_NAME = "short_name"
+    """This source can tell of full names alone."""
+    TOO_FAR = "too_far"
+    """More commits than are read lie between the two."""
+
+    @property
+    def is_known(self) -> bool:
+        return self in (Ancestry.CONTAINED, Ancestry.NOT_CONTAINED, Ancestry.UNKNOWN_COMMIT)
 
 
 class CommitAmbiguous(UsageError):
@@ -46,16 +54,11 @@ class CommitAmbiguous(UsageError):
     status = 409
 
 
-def can_tell_ancestry(spec: SourceSpec) -> bool:
-    """Whether `ancestry` has an answer for two different commits."""
-    return not isinstance(spec, RemoteGit)
-
-
 async def ancestry(
     spec: SourceSpec, commit: str, tip: str | None, *, observer: SourceObserver | None = None
 ) -> Ancestry:
     """How `commit` (7 to 64 lower-case hex digits, a unique beginning will do) stands to `tip` (a full name). Without
-    a tip the answer is NOT_CONTAINED where the commit is there.
+    a tip the answer is NOT_CONTAINED where the commit is there; git behind a URL is not asked then.
 
     Raises CommitAmbiguous, ConfigError, SourceError and its kind.
     """
@@ -65,7 +68,7 @@ async def ancestry(
         case GitLabProject():
             return await _gitlab(spec, commit, tip, observer)
         case RemoteGit():
-            return Ancestry.CONTAINED if tip is not None and tip.startswith(commit) else Ancestry.UNKNOWABLE
+            return await _remote(spec, commit, tip, observer)
         case _:
             assert_never(spec)
 
@@ -115,7 +118,7 @@ def _read_history(spec: LocalGit, commit: str, tip: str | None, stop: threading.
             f"The history of {spec.path} cannot be read: {error}.", remedy="Run `git fsck` there."
         ) from error
     except _Stopped:
-        return Ancestry.UNKNOWABLE
+        return Ancestry.TOO_FAR
 
 
 def _full_name(repo: Repo, commit: str, where: str) -> ObjectID | None:
@@ -164,16 +167,47 @@ class _History:
         return self._store[name]
 
 
+# Git behind a URL ----------------------------------------------------------------------------------------------------
+
+
+async def _remote(spec: RemoteGit, commit: str, tip: str | None, observer: SourceObserver | None) -> Ancestry:
+    if tip is None:
+        return Ancestry.NOT_CONTAINED
+    if tip.startswith(commit):
+        return Ancestry.CONTAINED
+    if len(commit) != len(tip):
+        # Git's servers look up nothing by its beginning.
+        return Ancestry.SHORT_NAME
+    from reposync.sources.git_history import MAX_HISTORY_BYTES
+    from reposync.sources.remote import RemoteGitSource
+
+    source = RemoteGitSource(
+        spec.url,
+        branch=spec.branch,
+        username=spec.username,
+        password=spec.password,
+        ca_file=spec.ca_file,
+        timeouts=spec.timeouts,
+        patience=_PATIENCE,
+        observer=observer,
+        max_spool_bytes=MAX_HISTORY_BYTES,
+    )
+    try:
+        return await source.ancestry(commit, tip)
+    finally:
+        await source.close()
+
+
 # GitLab --------------------------------------------------------------------------------------------------------------
 
 
 async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: SourceObserver | None) -> Ancestry:
-    from reposync.sources.addresses import check_ca_file, header_secret, parse_address
+    from reposync.sources.addresses import check_way, header_secret, parse_address
     from reposync.sources.gitlab_words import Refusal, explain
     from reposync.sources.rest import Rest, RestRefused
 
     address = parse_address(spec.url, what="GitLab's address")
-    check_ca_file(spec.ca_file)
+    check_way(address.url, spec.ca_file)
     secret = header_secret(spec.token or address.password, what=f"The token for {address.url}")
     rest = Rest(
         address.url, secret, ca_file=spec.ca_file, timeouts=spec.timeouts, patience=_PATIENCE, observer=observer

@@ -89,11 +89,20 @@ def version_2_command(server: Advertisement, name: bytes, arguments: Sequence[by
     return b"".join([*packets, DELIMITER_PACKET, *(packet(line + b"\n") for line in arguments), FLUSH_PACKET])
 
 
-def fetch_request(server: Advertisement, wants: Sequence[str], *, depth: int | None, filter_spec: str | None) -> bytes:
-    """The body that asks for a pack with `wants`, in the words of the server's version (0 knows no filter here)."""
+def fetch_request(
+    server: Advertisement,
+    wants: Sequence[str],
+    *,
+    haves: Sequence[str] = (),
+    depth: int | None,
+    filter_spec: str | None,
+) -> bytes:
+    """The body that asks for a pack with `wants`, in the words of the server's version (0 knows no filter here). What
+    the commits `haves` consist of is left out, with their history (version 2)."""
     if server.version != 2:
         return _version_0_fetch(server, wants, depth)
     arguments = [b"ofs-delta", b"no-progress", *(b"want " + sha.encode() for sha in wants)]
+    arguments += [b"have " + sha.encode() for sha in haves]
     if depth is not None:
         arguments.append(b"deepen %d" % depth)
     if filter_spec is not None:

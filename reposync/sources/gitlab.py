@@ -23,7 +23,7 @@ import gitlab
 from pydantic import SecretStr
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError, SourceGone, SourceUnavailable
-from reposync.sources.addresses import check_ca_file, header_secret, parse_address
+from reposync.sources.addresses import check_way, header_secret, parse_address
 from reposync.sources.branches import branch_not_found
 from reposync.sources.gitlab_blobs import GitLabBlobs
 from reposync.sources.gitlab_words import Refusal, explain
@@ -56,7 +56,7 @@ class GitLabSource:
     ) -> None:
         """Contacts nobody. Raises ConfigError where the address, the token or the CA file cannot be right."""
         address = parse_address(instance_url, what="GitLab's address")
-        check_ca_file(ca_file)
+        check_way(address.url, ca_file)
         secret = header_secret(token or address.password, what=f"The token for {address.url}")
         timeouts = Timeouts(connect_timeout_seconds, read_timeout_seconds)
         patience = patience or Patience()

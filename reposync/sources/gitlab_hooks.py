@@ -19,7 +19,7 @@ import gitlab
 from pydantic import SecretStr
 
 from reposync.errors import SourceDenied, SourceError, SourceUnavailable
-from reposync.sources.addresses import check_ca_file, header_secret, parse_address
+from reposync.sources.addresses import check_way, header_secret, parse_address
 from reposync.sources.git_protocol import printable
 from reposync.sources.gitlab_words import Refusal, explain
 from reposync.sources.rest import Rest, RestRefused
@@ -109,7 +109,7 @@ class GitLabHooks:
     ) -> None:
         """Contacts nobody. Raises ConfigError where the address, the token or the CA file cannot be right."""
         address = parse_address(instance_url, what="GitLab's address")
-        check_ca_file(ca_file)
+        check_way(address.url, ca_file)
         secret = header_secret(token or address.password, what=f"The token for {address.url}")
         self._instance = address.url
         self._has_token = secret is not None

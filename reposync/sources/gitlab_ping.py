@@ -10,7 +10,7 @@ import gitlab
 from pydantic import SecretStr
 
 from reposync.errors import SourceDenied, SourceError
-from reposync.sources.addresses import check_ca_file, header_secret, parse_address
+from reposync.sources.addresses import check_way, header_secret, parse_address
 from reposync.sources.gitlab_words import Refusal
 from reposync.sources.rest import Rest, RestRefused
 from reposync.sources.spec import Patience, Timeouts
@@ -22,7 +22,7 @@ async def ping_gitlab(
     """One request, never repeated. Raises SourceUnavailable, SourceDenied where it refuses the token, SourceError where
     it is no GitLab, ConfigError where address, token or CA file cannot be right."""
     address = parse_address(instance_url, what="GitLab's address")
-    check_ca_file(ca_file)
+    check_way(address.url, ca_file)
     secret = header_secret(token or address.password, what=f"The token for {address.url}")
     rest = Rest(
         address.url,

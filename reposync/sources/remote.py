@@ -12,14 +12,15 @@ from typing import NoReturn
 from pydantic import SecretStr
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceDenied, SourceError, SourceGone
-from reposync.sources.addresses import check_ca_file, header_secret, parse_address
+from reposync.sources.addresses import check_way, header_secret, parse_address
+from reposync.sources.ancestry import Ancestry
 from reposync.sources.branches import branch_not_found
 from reposync.sources.bulk import BlobFetcher, read_steps
 from reposync.sources.git_protocol import FetchRefused
 from reposync.sources.objects import COMMIT, TREE, UnreadableBlobs, distinct_blobs, parse_commit, walk_tree
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, Commit, TreeEntry
-from reposync.sources.smart_http import GitHttpRefused, UploadPack
+from reposync.sources.smart_http import MAX_SPOOL_BYTES, GitHttpRefused, UploadPack
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.sources.spool import ReceivedPack, SpoolFull
 
@@ -46,9 +47,10 @@ class RemoteGitSource:
         patience: Patience,
         observer: SourceObserver | None,
         known_commit: str | None = None,
+        max_spool_bytes: int = MAX_SPOOL_BYTES,
     ) -> None:
         address = parse_address(url, what="The repository's address")
-        check_ca_file(ca_file)
+        check_way(address.url, ca_file)
         secret = header_secret(password or address.password, what=f"The password for {address.url}")
         self._url = address.url
         self._branch = branch
@@ -62,6 +64,7 @@ class RemoteGitSource:
             timeouts=timeouts,
             patience=patience,
             observer=observer,
+            max_spool_bytes=max_spool_bytes,
         )
         # The commit whose pack is kept, and whether that holds blobs too.
         self._kept: tuple[str, ReceivedPack] | None = None
@@ -124,6 +127,17 @@ class RemoteGitSource:
             raise UnreadableBlobs.among(
                 entries, unreadable, where=self._url, remedy="Ask whoever runs that server to check the repository."
             )
+
+    async def ancestry(self, commit: str, tip: str) -> Ancestry:
+        """See `ancestry_by_fetch`. Raises SourceError and its kind."""
+        from reposync.sources.git_history import ancestry_by_fetch
+
+        try:
+            return await ancestry_by_fetch(self._server, commit, tip)
+        except GitHttpRefused as error:
+            self._explain(error)
+        except (FetchRefused, SpoolFull) as error:
+            raise self._refused(error) from error
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
         """Always None: git knows no pages."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
+import io
 import socket
 import threading
 import weakref
@@ -27,6 +29,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from reposync import __version__
 from reposync.errors import SourceError
+from reposync.outgoing import Pace, TooLarge, authorities, certificate_reason, check_unfolded, proxy_for
 from reposync.sources.addresses import OtherServer, certificate_refused, redirected, same_home
 from reposync.sources.retries import TransientFailure, patiently, retry_after_seconds
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
@@ -37,6 +40,8 @@ LANES = 4
 MAX_REDIRECTS = 5
 MAX_ANSWER_BYTES = 512 * 1024 * 1024  # the tree of 4 million files
 MAX_ERROR_BYTES = 64 * 1024
+# An answer has come in whole after so many read time-outs.
+ANSWER_FACTOR = 10
 # After its sockets are shut a thread ends at once, unless it is still resolving a name or connecting.
 CANCEL_GRACE_SECONDS = 1.0
 
@@ -114,7 +119,7 @@ class _Lane:
 
     def __init__(self, url: str, token: str | None, ca_file: Path | None, timeouts: Timeouts) -> None:
         self._transport = _Transport(url, timeouts)
-        session = _Session()
+        session = _Session(url)
         session.mount("https://", self._transport)
         session.mount("http://", self._transport)
         self._url = url
@@ -123,7 +128,7 @@ class _Lane:
         self._client = gitlab.Gitlab(
             url,
             oauth_token=token,
-            ssl_verify=str(ca_file) if ca_file is not None else True,
+            ssl_verify=str(authorities(ca_file)),
             keep_base_url=True,
             user_agent=f"reposync/{__version__}",
             session=session,
@@ -134,10 +139,8 @@ class _Lane:
         try:
             return work(self._client)
         except requests.exceptions.SSLError as error:
-            text = str(error)
-            if "CERTIFICATE_VERIFY_FAILED" in text:
-                reason = text.partition("certificate verify failed: ")[2].partition(" (_ssl")[0]
-                raise certificate_refused(self._url, reason or "it was refused") from error
+            if reason := certificate_reason(error):
+                raise certificate_refused(self._url, reason) from error
             raise TransientFailure(f"the encrypted connection broke ({_cause(error)})") from error
         except requests.exceptions.ConnectTimeout as error:
             raise TransientFailure("no connection within the time-out") from error
@@ -155,6 +158,10 @@ class _Lane:
             raise TransientFailure(f"the connection failed ({_cause(error)})") from error
         except (GitlabParsingError, requests.exceptions.JSONDecodeError) as error:
             raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
+        except gitlab.GitlabError as error:  # a status that is neither an answer nor a refusal
+            raise SourceError(
+                f"{self._url} answers as no GitLab does (HTTP {error.response_code}).", remedy="Check the URL."
+            ) from error
         except requests.exceptions.RequestException as error:
             raise SourceError(f"{self._url} cannot be asked: {_cause(error)}.", remedy="Check the URL.") from error
 
@@ -209,10 +216,15 @@ class _Session(requests.Session):
     """Follows redirects (a moved project answers 301) on the same server only, and takes credentials from nowhere but
     its caller: requests would look into ~/.netrc where there is no token, and again after each redirect."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str) -> None:
         super().__init__()
         self.max_redirects = MAX_REDIRECTS
         self.auth = _as_it_is
+        # Proxies and authorities are those of all our clients; requests reads the environment in its own way.
+        self.trust_env = False
+        rest = url.partition("://")[2]
+        schemes = ("https",) if url.startswith("https:") else ("http", "https")
+        self.proxies = {scheme: proxy for scheme in schemes if (proxy := proxy_for(f"{scheme}://{rest}"))}
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
         pass
@@ -238,9 +250,17 @@ class _Transport(HTTPAdapter):
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
         super().init_poolmanager(*args, **kwargs)
-        self.poolmanager.pool_classes_by_scheme = {
-            "http": _pool_class(HTTPConnectionPool, HTTPConnection, self.sockets),
-            "https": _pool_class(HTTPSConnectionPool, HTTPSConnection, self.sockets),
+        self.poolmanager.pool_classes_by_scheme = self._pool_classes()
+
+    def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
+        manager = super().proxy_manager_for(proxy, **kwargs)
+        manager.pool_classes_by_scheme = self._pool_classes()
+        return manager
+
+    def _pool_classes(self) -> dict[str, type[HTTPConnectionPool]]:
+        return {
+            "http": _pool_class(HTTPConnectionPool, HTTPConnection, self.sockets, self._timeouts),
+            "https": _pool_class(HTTPSConnectionPool, HTTPSConnection, self.sockets, self._timeouts),
         }
 
     def send(
@@ -270,14 +290,20 @@ class _Bounded:
 
     def __init__(self, raw: Any, max_bytes: int) -> None:
         self._raw = raw
-        self._left = max_bytes
+        self._max_bytes = max_bytes
 
     def stream(self, amt: int, decode_content: bool | None = None) -> Iterator[bytes]:
+        taken = 0
         for piece in self._raw.stream(amt, decode_content=decode_content):
-            self._left -= len(piece)
-            if self._left < 0:
+            taken += len(piece)
+            if taken > self._max_bytes:
                 self._raw.close()
-                raise SourceError(f"GitLab's answer is larger than {MAX_ANSWER_BYTES:,} bytes.")
+                raise SourceError(f"GitLab's answer is larger than {self._max_bytes:,} bytes.")
+            try:
+                check_unfolded(self._raw.tell(), taken)
+            except TooLarge as error:
+                self._raw.close()
+                raise SourceError(f"GitLab sends more than is taken: {error}.") from error
             yield piece
 
     def __getattr__(self, name: str) -> Any:
@@ -304,15 +330,46 @@ def _refuse(response: requests.Response) -> None:
     raise RestRefused(status, body, response.url.partition("?")[0])
 
 
+class _PacedBytes(io.RawIOBase):
+    """What a socket brings, as long as it comes fast enough: its own time-out is between two of its bytes."""
+
+    def __init__(self, raw: io.RawIOBase, pace: Pace) -> None:
+        self._raw = raw
+        self._pace = pace
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        count: int | None = self._raw.readinto(buffer)
+        self._pace.took(count or 0)
+        return count
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+def _response_class(timeouts: Timeouts) -> type[http.client.HTTPResponse]:
+    class Paced(http.client.HTTPResponse):
+        def __init__(self, sock: socket.socket, *args: Any, **kwargs: Any) -> None:
+            super().__init__(sock, *args, **kwargs)
+            pace = Pace(timeouts.read_seconds, ANSWER_FACTOR * timeouts.read_seconds)
+            self.fp = io.BufferedReader(_PacedBytes(self.fp.detach(), pace))
+
+    return Paced
+
+
 def _pool_class(
-    pool: type[HTTPConnectionPool], connection: type[HTTPConnection], sockets: _Sockets
+    pool: type[HTTPConnectionPool], connection: type[HTTPConnection], sockets: _Sockets, timeouts: Timeouts
 ) -> type[HTTPConnectionPool]:
     def connect(self: HTTPConnection) -> None:
         connection.connect(self)
         if isinstance(self.sock, socket.socket):
             sockets.add(self.sock)
 
-    known = type(f"Known{connection.__name__}", (connection,), {"connect": connect})
+    members = {"connect": connect, "response_class": _response_class(timeouts)}
+    known = type(f"Known{connection.__name__}", (connection,), members)
     return type(f"Known{pool.__name__}", (pool,), {"ConnectionCls": known})
 
 

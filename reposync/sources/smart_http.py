@@ -8,15 +8,16 @@ https://git-scm.com/docs/protocol-v2, https://git-scm.com/docs/http-protocol
 from __future__ import annotations
 
 import asyncio
-import ssl
+import contextlib
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import httpx
 
 from reposync.errors import SourceError
-from reposync.sources.addresses import certificate_refused, redirected, tls_context
+from reposync.outgoing import Pace, TooLarge, TooSlow, certificate_reason, client_options, pieces
+from reposync.sources.addresses import certificate_refused, redirected
 from reposync.sources.git_protocol import (
     AGENT,
     Advertisement,
@@ -37,8 +38,16 @@ from reposync.sources.spool import FLUSH_BYTES, ReceivedPack, Spool
 ADVERTISEMENT_TYPE = "application/x-git-upload-pack-advertisement"
 MAX_REDIRECTS = 5
 MAX_REFS_BYTES = 128 * 1024 * 1024  # a million refs
+MAX_REF_LINES = 2_000_000
 MAX_ERROR_BYTES = 16 * 1024
 MAX_SPOOL_BYTES = 4 * 1024 * 1024 * 1024
+# Beside the pack: what a server tells of its progress.
+MAX_CHATTER_BYTES = 64 * 1024 * 1024
+# While it packs a huge repository a server sends a few bytes every five seconds, for minutes.
+PACKING_FACTOR = 10
+MAX_FETCH_SECONDS = 6 * 3600.0
+# Refs have come in whole after so many read time-outs.
+ANSWER_FACTOR = 10
 
 
 class GitHttpRefused(Exception):
@@ -112,12 +121,17 @@ class UploadPack:
         )
 
     async def fetch(
-        self, wants: Sequence[str], *, depth: int | None = None, filter_spec: str | None = None
+        self,
+        wants: Sequence[str],
+        *,
+        haves: Sequence[str] = (),
+        depth: int | None = None,
+        filter_spec: str | None = None,
     ) -> ReceivedPack:
-        """A pack with the objects `wants`. Raises FetchRefused, SpoolFull; SourceCorrupt where every repeat came
-        damaged."""
+        """A pack with the objects `wants`, without what the commits `haves` hold. Raises FetchRefused, SpoolFull;
+        SourceCorrupt where every repeat came damaged."""
         server = await self.advertised()
-        body = fetch_request(server, wants, depth=depth, filter_spec=filter_spec)
+        body = fetch_request(server, wants, haves=haves, depth=depth, filter_spec=filter_spec)
         oid_bytes = 32 if server.object_format == "sha256" else 20
         pack = await patiently(
             lambda: self._receive(body, server.version, oid_bytes),
@@ -163,7 +177,9 @@ class UploadPack:
         spool = await asyncio.to_thread(Spool, oid_bytes=oid_bytes, max_bytes=self._max_spool_bytes)
         try:
             async with self._request("POST", f"{self._url}/git-upload-pack", kind="git_fetch", body=body) as response:
-                await _Demultiplexer(spool, version).run(response)
+                pace = Pace(PACKING_FACTOR * self._timeouts.read_seconds, MAX_FETCH_SECONDS)
+                body_pieces = pieces(response, pace, self._max_spool_bytes + MAX_CHATTER_BYTES)
+                await _Demultiplexer(spool, version).run(body_pieces)
             return await asyncio.to_thread(spool.finish)
         except FramingError as error:
             spool.close()
@@ -176,15 +192,14 @@ class UploadPack:
             raise
 
     async def _packets(self, response: httpx.Response) -> list[bytes | Mark]:
-        reader, packets, size = PacketReader(), list[bytes | Mark](), 0
-        async for piece in response.aiter_bytes():
-            size += len(piece)
-            if size > MAX_REFS_BYTES:
-                raise SourceError(f"{self.shown} lists more than {MAX_REFS_BYTES:,} bytes of refs.")
+        reader, packets = PacketReader(), list[bytes | Mark]()
+        async for piece in pieces(response, self._pace(), MAX_REFS_BYTES):
             try:
                 packets.extend(reader.feed(piece))
             except FramingError as error:
                 raise TransientFailure(f"the answer is not git's ({error})", corrupt=True) from error
+            if len(packets) > MAX_REF_LINES:
+                raise TooLarge(f"more than {MAX_REF_LINES:,} lines")
         if not reader.complete or not packets or packets[-1] is not Mark.FLUSH:
             raise TransientFailure("the answer was cut short", corrupt=True)
         return packets
@@ -194,7 +209,7 @@ class UploadPack:
         self, method: str, url: str, *, kind: str, body: bytes | None = None
     ) -> AsyncIterator[httpx.Response]:
         """One request; its answer is a success or, to a GET, a redirect."""
-        headers = {"Git-Protocol": "version=2", "User-Agent": AGENT}
+        headers = {"Git-Protocol": "version=2", "User-Agent": AGENT, "Accept-Encoding": "gzip"}
         if body is not None:
             headers["Content-Type"] = "application/x-git-upload-pack-request"
             headers["Accept"] = "application/x-git-upload-pack-result"
@@ -202,26 +217,39 @@ class UploadPack:
         if self._observer is not None:
             self._observer.request(kind)
         try:
-            async with client.stream(method, url, content=body, headers=headers, auth=self._auth) as response:
+            async with AsyncExitStack() as open_:
+                # The time-outs of the connection are between two of its bytes.
+                async with asyncio.timeout(self._timeouts.connect_seconds + 2 * self._timeouts.read_seconds):
+                    sending = client.stream(method, url, content=body, headers=headers, auth=self._auth)
+                    response = await open_.enter_async_context(sending)
                 if not (response.is_success or (response.is_redirect and method == "GET")):
-                    await _refuse(response)
+                    await _refuse(response, self._pace())
                 yield response
+        except TooSlow as error:
+            raise TransientFailure(f"the answer is too slow: {error}", overloaded=True) from error
+        except TooLarge as error:
+            raise SourceError(f"{self.shown} sends more than is taken: {error}.") from error
+        except TimeoutError as error:
+            raise TransientFailure("no answer within the time-out", overloaded=True) from error
         except httpx.TimeoutException as error:
             what = "no connection" if isinstance(error, httpx.ConnectTimeout) else "no answer"
             raise TransientFailure(f"{what} within the time-out", overloaded=what == "no answer") from error
         except httpx.ConnectError as error:
-            if isinstance(error.__cause__, ssl.SSLCertVerificationError) or "CERTIFICATE_VERIFY_FAILED" in str(error):
-                raise certificate_refused(url, _certificate_reason(error)) from error
+            if reason := certificate_reason(error):
+                raise certificate_refused(url, reason) from error
             raise TransientFailure(f"the connection failed ({error})") from error
         except httpx.HTTPError as error:
             raise TransientFailure(f"the connection broke ({error})") from error
 
     async def _connected(self) -> httpx.AsyncClient:
         if self._client is None:
-            context = await asyncio.to_thread(tls_context, self._ca_file)
+            options = await asyncio.to_thread(client_options, self._url, self._ca_file)
             timeout = httpx.Timeout(self._timeouts.read_seconds, connect=self._timeouts.connect_seconds)
-            self._client = httpx.AsyncClient(verify=context, timeout=timeout, follow_redirects=False)
+            self._client = httpx.AsyncClient(timeout=timeout, follow_redirects=False, **options)
         return self._client
+
+    def _pace(self) -> Pace:
+        return Pace(self._timeouts.read_seconds, ANSWER_FACTOR * self._timeouts.read_seconds)
 
 
 class _Demultiplexer:
@@ -235,10 +263,11 @@ class _Demultiplexer:
         self._done = False
         self._held: list[bytes] = []
         self._held_bytes = 0
+        self._chatter_bytes = 0
 
-    async def run(self, response: httpx.Response) -> None:
+    async def run(self, body: AsyncIterator[bytes]) -> None:
         reader = PacketReader()
-        async for piece in response.aiter_bytes():
+        async for piece in body:
             for line in reader.feed(piece):
                 self._take(line)
             if self._held_bytes >= FLUSH_BYTES:
@@ -248,6 +277,10 @@ class _Demultiplexer:
             raise PackDamaged("the pack was cut short")
 
     def _take(self, line: bytes | Mark) -> None:
+        if isinstance(line, Mark) or not self._in_pack or line[:1] != b"\1":
+            self._chatter_bytes += 4 if isinstance(line, Mark) else 4 + len(line)
+            if self._chatter_bytes > MAX_CHATTER_BYTES:
+                raise TooLarge(f"more than {MAX_CHATTER_BYTES:,} bytes beside the pack")
         if isinstance(line, Mark):
             self._done = self._done or (self._in_pack and line is Mark.FLUSH)
         elif self._in_pack:
@@ -270,12 +303,11 @@ class _Demultiplexer:
             await asyncio.to_thread(self._spool.write, held)
 
 
-async def _refuse(response: httpx.Response) -> None:
+async def _refuse(response: httpx.Response, pace: Pace) -> None:
     text = b""
-    async for piece in response.aiter_bytes():
-        text += piece
-        if len(text) > MAX_ERROR_BYTES:
-            break
+    with contextlib.suppress(TooLarge):
+        async for piece in pieces(response, pace, MAX_ERROR_BYTES):
+            text += piece
     shown = printable(text)
     if response.status_code == 429:
         wait = retry_after_seconds(response.headers.get("Retry-After"), response.headers.get("RateLimit-Reset"))
@@ -283,8 +315,3 @@ async def _refuse(response: httpx.Response) -> None:
     if response.status_code >= 500 or response.status_code == 408:
         raise TransientFailure(f"the server answered {response.status_code}", overloaded=True)
     raise GitHttpRefused(response.status_code, shown)
-
-
-def _certificate_reason(error: BaseException) -> str:
-    text = str(error)
-    return text.partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or "it was refused"

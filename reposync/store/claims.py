@@ -32,6 +32,7 @@ def new_run(
     full: bool = False,
     approved: bool = False,
     removal: bool = False,
+    repair: bool = False,
 ) -> dict[str, Any]:
     """The columns of a run that waits from `now` on."""
     return {
@@ -48,6 +49,7 @@ def new_run(
         "full": full,
         "approved": approved,
         "removal": removal,
+        "repair": repair,
     }
 
 

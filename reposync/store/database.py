@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import sqlite3
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,6 +15,7 @@ from typing import Any, cast
 
 from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, select, text
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
@@ -26,6 +29,7 @@ from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
 log = logging.getLogger(__name__)
 
 CONNECT_SECONDS = 10.0
+CLOSE_SECONDS = 5.0
 STATEMENT_SECONDS = 60.0
 LOCK_SECONDS = 10.0
 # By SET and not as start-up parameters, which PgBouncer refuses. A process that was frozen inside a transaction would
@@ -43,6 +47,9 @@ SQLITE_PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
 # A migration asks for the write lock again and again, and tells of it meanwhile.
 _MIGRATION_LOCK_SECONDS = 1.0
 
+# How long a writer's connection waits inside SQLite, and with it whoever is cancelled meanwhile.
+_TRY_SECONDS = 0.02
+
 _WRITES = "reposync_writes"
 
 
@@ -55,12 +62,13 @@ class Database:
         where: str,
         make_engine: Callable[[], AsyncEngine],
         lock_seconds: float = LOCK_SECONDS,
+        writer: AsyncEngine | None = None,
     ) -> None:
         self._engine = engine
         self._make_engine = make_engine  # for a migration, which has other time-outs than everything else
         self._lock_seconds = lock_seconds
         self._turn = asyncio.Lock()
-        self._writer = engine.execution_options(**{_WRITES: True})
+        self._writer = (writer or engine).execution_options(**{_WRITES: True})
         self._reader = engine
         self._announced: dict[AsyncConnection, set[str]] = {}
         self._hearers: list[Callable[[str], None]] = []
@@ -82,7 +90,11 @@ class Database:
         return await _open_postgresql(address, lock_seconds)
 
     async def close(self) -> None:
-        await self._engine.dispose()
+        """PostgreSQL's driver waits for the server to take its leave; one that hangs is left as it is."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._engine.dispose()
+                await self._writer.dispose()
 
     async def __aenter__(self) -> Database:
         return self
@@ -114,7 +126,7 @@ class Database:
         write would fail at once, whatever the busy time-out, if another process wrote in between."""
         announced: set[str] = set()
         with translated(self.where):
-            async with self._turn_to_write(), self._writer.begin() as connection:
+            async with self._turn_to_write(), self._begun() as connection:
                 self._announced[connection] = announced
                 try:
                     yield connection
@@ -139,6 +151,28 @@ class Database:
             yield
         finally:
             self._turn.release()
+
+    @asynccontextmanager
+    async def _begun(self) -> AsyncGenerator[AsyncConnection, None]:
+        """While SQLite waits for its lock, it has the driver's thread, and who is cancelled waits for its end. So it is
+        asked to for a moment at a time, and the waiting is done here."""
+        if self.is_postgresql:
+            async with self._writer.begin() as connection:
+                yield connection
+            return
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._lock_seconds
+        async with self._writer.connect() as connection:
+            while True:
+                try:
+                    await connection.begin()
+                    break
+                except DBAPIError as error:
+                    if not is_locked(error) or now() > deadline:
+                        raise
+                await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
+            yield connection
+            await connection.commit()
 
     async def ping(self) -> None:
         """Raises StoreUnavailable where the database does not answer."""
@@ -222,7 +256,8 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
         return engine
 
     engine = make_engine(lock_seconds, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
-    database = Database(engine, address.where, make_engine, lock_seconds)
+    writer = make_engine(_TRY_SECONDS, pool_size=1, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
+    database = Database(engine, address.where, make_engine, lock_seconds, writer)
     return await _checked(database, lambda engine: _turn_on_wal(engine, lock_seconds))
 
 
@@ -274,6 +309,8 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> D
             )
         except asyncpg.ClientConfigurationError as error:
             raise not_understood(str(error)) from None
+        except ssl.SSLError:  # one about a certificate is a ValueError, too
+            raise
         except ValueError:  # about a part of the address that is no number, and may be half of a password
             raise not_understood() from None
         try:

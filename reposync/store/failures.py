@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -66,14 +67,24 @@ def translated(where: str) -> Iterator[None]:
 
 def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
     """What to raise for `error`, which is left for the log as its cause."""
-    reason, remedy = _words(error)
+    reason, remedy = described(error)
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
+
+
+def described(error: BaseException) -> tuple[str, str]:
+    """What the database did wrong, as the end of a sentence, and what to do about it."""
+    return _words(error)
 
 
 def is_locked(error: BaseException) -> bool:
     """Another process holds SQLite's lock."""
     driver_error = _driver_error(error)
     return isinstance(driver_error, sqlite3.OperationalError) and bool(re.search("locked|busy", str(driver_error)))
+
+
+def is_lock_timeout(error: BaseException) -> bool:
+    """PostgreSQL did not get a lock in time."""
+    return _sqlstate(_driver_error(error)) == "55P03"
 
 
 def is_missing_table(error: DBAPIError) -> bool:
@@ -107,6 +118,9 @@ def _words(error: BaseException) -> tuple[str, str]:
     driver_error = _driver_error(error)
     if isinstance(driver_error, sqlite3.Error):
         return _sqlite_words(driver_error) or ("SQLite failed", _CHECK_ADDRESS)
+    if isinstance(driver_error, ssl.SSLCertVerificationError):
+        told = driver_error.verify_message or "it was refused"
+        return f"its certificate is not trusted ({told})", "Name the certificate of its authority in PGSSLROOTCERT."
     if isinstance(driver_error, TimeoutError):
         return "it did not answer in time", _CHECK_ADDRESS
     if isinstance(driver_error, ConnectionRefusedError):

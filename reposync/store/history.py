@@ -112,6 +112,17 @@ class RunHistory:
                     found[identity] = run_record(own)
         return found
 
+    async def latest_statuses(self) -> dict[str, RunStatus]:
+        """The status of the newest run of each registered repository that has one, by name: little, and quickly
+        read."""
+        mine = select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name)
+        # A removed repository's runs keep the name that it had: they say nothing of one that bears it now.
+        status = case((RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.status))
+        newest = _newest(mine, 1).with_only_columns(status).correlate(REPOSITORIES).scalar_subquery()
+        async with self._database.read() as connection:
+            rows = await connection.execute(select(REPOSITORIES.c.name, newest))
+            return {row[0]: RunStatus(row[1]) for row in rows if row[1] is not None}
+
     async def attempts(self, run_id: str) -> list[RunAttempt]:
         """Every attempt of the run, the first one first."""
         async with self._database.read() as connection:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, select, update
+from sqlalchemy import ColumnElement, Row, and_, case, delete, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RepositoryNotFound, UsageError
+from reposync.errors import RepositoryChanged, RepositoryNotFound, UsageError
 from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
@@ -37,8 +37,9 @@ class Registration:
     """What the registry, a command or the HTTP API says about a repository.
 
     `location` is a path or an address without a secret. `source` is gitlab, git or path; `origin` config, command, http
-    or group. `branch` and `project_id` are left as they are where None. `definition`: the entry as the registry file
-    would have it, without secrets, for what is not in that file. `group_key`: the group that it registered with.
+    or group. `branch` is None for the default branch; `project_id` is left as it is where None. `definition`: the entry
+    as the registry file would have it, without secrets, for what is not in that file. `group_key`: the group that it
+    registered with.
     """
 
     name: str
@@ -90,6 +91,11 @@ class Repository:
     created_at: datetime
     updated_at: datetime
 
+    @property
+    def changeable(self) -> tuple[object, ...]:
+        """What a person may change of it."""
+        return self.location, self.definition, self.is_active, self.paused_reason
+
 
 @dataclass(frozen=True, slots=True)
 class RepositoryState:
@@ -113,12 +119,16 @@ class Repositories:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def register(self, registration: Registration) -> Repository:
+    async def register(self, registration: Registration, *, expected: Repository | None = None) -> Repository:
         """Insert or update by name. Another location, branch or collection clears `last_commit`, so that the next sync
         plans afresh against the manifest, which stays. A repository that `deactivate` switched off is active again; a
-        paused one stays paused. Raises UsageError for a name that is empty or over 255 characters."""
+        paused one stays paused. `expected`: as it was read by whoever changes it.
+
+        Raises UsageError for a name that is empty or over 255 characters, RepositoryChanged where it is not as
+        expected.
+        """
         async with self._database.write() as connection:
-            return await self._register(connection, registration)
+            return await self._register(connection, registration, expected)
 
     async def register_all(self, registrations: Sequence[Registration]) -> None:
         """As `register`, many at a time: a thousand transactions take a minute where each is made durable."""
@@ -129,20 +139,21 @@ class Repositories:
                 for registration in ordered[start : start + _REGISTERED_AT_ONCE]:
                     await self._register(connection, registration)
 
-    async def _register(self, connection: AsyncConnection, registration: Registration) -> Repository:
+    async def _register(
+        self, connection: AsyncConnection, registration: Registration, expected: Repository | None = None
+    ) -> Repository:
         name = _checked_name(registration.name)
         said: dict[str, Any] = {
             "location": storable(registration.location),
             "source": registration.source,
             "origin": registration.origin,
+            "branch": None if registration.branch is None else storable(registration.branch),
             "collection": registration.collection,
             "cron_expression": registration.cron_expression,
             "timezone": registration.timezone,
             "definition": None if registration.definition is None else dict(registration.definition),
             "group_key": registration.group_key,
         }
-        if registration.branch is not None:
-            said["branch"] = storable(registration.branch)
         if registration.project_id is not None:
             said["project_id"] = registration.project_id
         now = self._database.moment()
@@ -159,6 +170,7 @@ class Repositories:
         row = row or await _row_of(connection, name)
         if row is None:
             raise _not_found(name)
+        _require_as_expected(row, expected)
         changes = {key: value for key, value in said.items() if getattr(row, key) != value}
         if changes.keys() & {"location", "source", "branch", "collection"}:
             changes["last_commit"] = None
@@ -210,15 +222,15 @@ class Repositories:
         """It left the registry: no more ticks, the index stays. Registering it again switches it on."""
         return await self._set(name, active=False, paused_reason=None)
 
-    async def pause(self, name: str, reason: str) -> Repository:
+    async def pause(self, name: str, reason: str, *, expected: Repository | None = None) -> Repository:
         """No ticks until `resume`; what waits because of one is cancelled, what runs goes on, and a person may still
-        sync it. `reason` must not be empty."""
+        sync it. `reason` must not be empty. `expected`: see `register`."""
         if not reason:
             raise UsageError("A pause needs a reason.")
-        return await self._set(name, active=False, paused_reason=storable(reason))
+        return await self._set(name, active=False, paused_reason=storable(reason), expected=expected)
 
-    async def resume(self, name: str) -> Repository:
-        return await self._set(name, active=True, paused_reason=None)
+    async def resume(self, name: str, *, expected: Repository | None = None) -> Repository:
+        return await self._set(name, active=True, paused_reason=None, expected=expected)
 
     async def rename(self, identity: str, name: str) -> Repository:
         """The repository with this id is called `name` from now on, in its history too. Raises RepositoryNotFound,
@@ -240,9 +252,15 @@ class Repositories:
         except IntegrityError as error:
             raise _name_taken(name) from error
 
-    async def _set(self, name: str, *, active: bool, paused_reason: str | None) -> Repository:
+    async def _set(
+        self, name: str, *, active: bool, paused_reason: str | None, expected: Repository | None = None
+    ) -> Repository:
         async with self._database.write() as connection:
-            identity = await lock_repository(connection, name)
+            row = await _row_of(connection, name)
+            if row is None:
+                raise _not_found(name)
+            _require_as_expected(row, expected)
+            identity = str(row.id)
             changes = {"is_active": active, "paused_reason": paused_reason}
             if not active:
                 unasked = RUNS.c.trigger.in_([RunTrigger.SCHEDULE, RunTrigger.WEBHOOK])
@@ -281,16 +299,19 @@ class Repositories:
     # In the name of a run ------------------------------------------------------------------------------------------
 
     async def begin_epoch(
-        self, run: Attempt, identity: str, *, content_fingerprint: str | None, collection: str
+        self, run: Attempt, identity: str, *, content_fingerprint: str | None, collection: str, above: int | None = None
     ) -> int:
-        """A number for this attempt's writes to the index, higher than any before it. `collection`: where these go.
+        """A number for this attempt's writes to the index, higher than any before it, and than `above`. `collection`:
+        where these go.
         `content_fingerprint`: of the settings under which every row of the manifest is going to be made; None where
         rows of other settings are among them until the run is complete."""
         async with self._database.write() as connection:
             await _locked(connection, identity, identity)
             await hold(connection, run)
+            known = REPOSITORIES.c.epoch
+            highest = known if above is None else case((known < above, above), else_=known)
             changes = {
-                "epoch": REPOSITORIES.c.epoch + 1,
+                "epoch": highest + 1,
                 "content_fingerprint": content_fingerprint,
                 "indexed_collection": collection,
             }
@@ -358,6 +379,15 @@ async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row
 async def _change(connection: AsyncConnection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
     query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORIES.c)
     return (await connection.execute(query)).one()
+
+
+def _require_as_expected(row: Row[Any], expected: Repository | None) -> None:
+    """What a person may change is as it was read. Syncs change other things all the time."""
+    if expected is None or expected.changeable == _record(row).changeable:
+        return
+    raise RepositoryChanged(
+        f"{expected.name!r} was changed by somebody else meanwhile; nothing was written.", remedy="Read it again."
+    )
 
 
 def _checked_name(name: str) -> str:

@@ -34,7 +34,9 @@ class Run:
 
     (id, attempt, worker) is the fence of every write that a worker makes in the run's name. `started_at` and
     `duration_seconds` are of the latest attempt. `full`: index everything again. `approved`: a person allowed the mass
-    deletion. `removal`: the repository goes, with its index. `progress` is whatever the executing worker last said.
+    deletion. `removal`: the repository goes, with its index. `repair`: every point is compared with what is recorded
+    and mended; with `removal`, what is left in the index of a repository that is registered no more goes.
+    `progress` is whatever the executing worker last said.
     """
 
     id: str
@@ -56,6 +58,7 @@ class Run:
     full: bool
     approved: bool
     removal: bool
+    repair: bool
     cancel_requested: bool
     progress: Mapping[str, Any] | None
     commit_before: str | None

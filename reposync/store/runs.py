@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, insert, select, update
+from sqlalchemy import case, insert, not_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -56,6 +56,7 @@ class Runs(RunHistory):
         full: bool = False,
         approved: bool = False,
         removal: bool = False,
+        repair: bool = False,
         priority: int | None = None,
         max_attempts: int = MAX_ATTEMPTS,
         within: AsyncConnection | None = None,
@@ -63,8 +64,8 @@ class Runs(RunHistory):
         """A run of the repository of that name, and whether it is a new one (for ticks see `Ticks`).
 
         One that waits already is returned instead, and takes over what this call asks for besides: full, approved,
-        removal (of the repository, in place of a sync), the better priority, and no further wait before it is tried
-        again. `within`: as a part of that transaction. Raises RepositoryNotFound.
+        removal (of the repository, in place of a sync), repair, the better priority, and no further wait before it is
+        tried again. `within`: as a part of that transaction. Raises RepositoryNotFound.
         """
         async with self._database.write() if within is None else nullcontext(within) as connection:
             identity = await lock_repository(connection, repository)
@@ -77,7 +78,7 @@ class Runs(RunHistory):
             )
             found = await connection.scalar(waiting)
             now = self._database.moment()
-            asked = {"full": full, "approved": approved, "removal": removal}
+            asked = {"full": full, "approved": approved, "removal": removal, "repair": repair}
             new = new_run(identity, repository, trigger, now, priority=priority, max_attempts=max_attempts, **asked)
             await self._database.announce(connection, QUEUE)
             if found is None:
@@ -88,6 +89,8 @@ class Runs(RunHistory):
                 "not_before": case((RUNS.c.not_before > now, now), else_=RUNS.c.not_before),
             }
             wanted |= {key: True for key, value in asked.items() if value}
+            if removal or repair:  # a removal that repairs is another thing: see `leftovers`
+                wanted["repair"] = False if removal else not_(RUNS.c.removal)
             return await self._change(connection, found, wanted), False
 
     async def request_cancel(self, run_id: str) -> Run:

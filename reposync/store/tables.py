@@ -98,6 +98,7 @@ class RunRow(_Base, table=True):
     full: bool = False
     approved: bool = False
     removal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    repair: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     cancel_requested: bool = False
     progress: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
     commit_before: str | None = Field(default=None, sa_type=SafeText)

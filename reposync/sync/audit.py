@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from reposync.embedding.port import EmbeddingSpec
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repositories import Repository
-from reposync.vectors.port import Index, point_id
+from reposync.vectors.port import Index, PointId, point_id
+
+REMADE = "The collection was dropped and made again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Audit:
     that no row accounts for; `lost` counts the points that are missing."""
 
     damaged: frozenset[str] = frozenset()
-    orphans: frozenset[str] = frozenset()
+    orphans: frozenset[PointId] = frozenset()
     lost: int = 0
 
     @property
@@ -49,7 +51,7 @@ async def inspect_index(
     totals = await manifests.totals(repository.id)
     points = await index.count(repository.id)
     if repository.index_identity is not None and repository.index_identity != identity and totals.chunks:
-        return IndexState(identity, remade=True, why="The collection was dropped and made again.")
+        return IndexState(identity, remade=True, why=REMADE)
     newest = await index.count(repository.id, epoch=totals.max_epoch) if totals.chunks else 0
     if points == totals.chunks and newest == totals.chunks_of_max_epoch and not thorough:
         return IndexState(identity)
@@ -72,12 +74,12 @@ async def inspect_index(
 
 async def audit_index(index: Index, repository_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
-    owners = {
+    owners: dict[PointId, str] = {
         point_id(repository_id, path, row.blob_sha, chunk): path
         for path, row in recorded.items()
         for chunk in range(row.chunks)
     }
-    orphans: set[str] = set()
+    orphans: set[PointId] = set()
     async for page in index.point_ids(repository_id):
         orphans.update(each for each in page if owners.pop(each, None) is None)
     return Audit(frozenset(owners.values()), frozenset(orphans), lost=len(owners))

@@ -11,13 +11,14 @@ from datetime import UTC, datetime
 from reposync.content.rules import CONTENT_REVISION, PathRules
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import IndexChanged
-from reposync.sources.paths import path_bytes
+from reposync.sources.paths import path_bytes, path_text
 from reposync.sources.port import Commit, Source
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repositories import Repositories, Repository
 from reposync.store.runs import Run, RunFigures, Runs
 from reposync.sync.attributes import parse_attributes, read_attributes
 from reposync.sync.audit import IndexState, audit_index, inspect_index
+from reposync.sync.audit_points import audit_points, inspect_for_repair
 from reposync.sync.dense import DenseVectors
 from reposync.sync.lease import Lease
 from reposync.sync.pipeline import run_pipeline
@@ -54,6 +55,8 @@ class SyncParts:
     runs: Runs
     former_index: Index | None = None
     """Where the repository's points still are, when it is configured to be in another collection now."""
+    elsewhere: Sequence[Index] = ()
+    """The other collections, in which a repair looks for points of the repository."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +114,13 @@ class SyncRun:
         if self._parts.former_index is not None:
             # It must not be found in the collection before. A run that dies in between does it again.
             self._lease.check()
-            await self._parts.former_index.remove_repository(self._repository.id)
+            await self._parts.former_index.remove_repository(self._repository.id, check=self._lease.check)
+        strays = await self._remove_elsewhere()
         self._enter("listing")
         head = await self._parts.source.head()
         # A server whose model and dimension the collection knows already is not asked for them again.
         spec = await self._parts.embedder.spec(await self._parts.index.spec())
-        state = await inspect_index(
-            self._parts.index, spec, self._repository, self._parts.manifests, thorough=self._run.full
-        )
+        state = await self._inspect(spec)
         if self._is_unchanged(head, state):
             await self._publish(head, state, self._repository.attributes)
             return None
@@ -128,13 +130,40 @@ class SyncRun:
         target.plan.stop_if_suspicious(approved=self._run.approved)
         await self._apply(head, spec, state, target)
         await self._publish(head, state, target.attributes)
-        return state.why
+        return _notice(state.why, strays, unlisted=self._unlisted(head, state, target))
+
+    async def _inspect(self, spec: EmbeddingSpec) -> IndexState:
+        index, manifests = self._parts.index, self._parts.manifests
+        if self._run.repair:
+            return await inspect_for_repair(index, spec, self._repository, manifests)
+        return await inspect_index(index, spec, self._repository, manifests, thorough=self._run.full)
+
+    async def _remove_elsewhere(self) -> int:
+        """How many points of the repository were in collections in which it is not."""
+        found = 0
+        for index in self._parts.elsewhere:
+            if await index.spec() is None:
+                continue
+            if number := await index.count(self._repository.id):
+                self._lease.check()
+                await index.remove_repository(self._repository.id, check=self._lease.check)
+                found += number
+        return found
+
+    def _unlisted(self, head: Commit, state: IndexState, target: Target) -> int:
+        """Of a repair at the recorded commit: how many files the manifest had otherwise than the commit has them."""
+        plan = target.plan
+        if not self._run.repair or state.remade or head.sha != self._repository.last_commit:
+            return 0
+        read = sum(1 for entry in plan.read if path_text(entry.path) not in state.audit.damaged)
+        return read + len(plan.skip) + len(plan.forget)
 
     def _is_unchanged(self, head: Commit, state: IndexState) -> bool:
         return (
             head.sha == self._repository.last_commit
             and state.intact
             and not self._run.full
+            and not self._run.repair
             and self._repository.content_fingerprint == fingerprint(self._settings, self._repository.attributes)
         )
 
@@ -184,11 +213,15 @@ class SyncRun:
             await self._parts.manifests.clear(self._run, self._repository.id)
         current = fingerprint(self._settings, target.attributes)
         known = not target.recorded or same_content(self._repository.content_fingerprint, current)
+        # After the database was restored to an older state, the index is ahead of it, and deletes would pass by its
+        # points.
+        later = await self._parts.index.later_epoch(self._repository.id, self._repository.epoch)
         epoch = await self._parts.repositories.begin_epoch(
             self._run,
             self._repository.id,
             content_fingerprint=current if known else None,
             collection=self._repository.collection,
+            above=later,
         )
         return WriteScope(self._repository.id, self._repository.name, head.sha, epoch, self._lease.check)
 
@@ -197,12 +230,16 @@ class SyncRun:
         too few mean that something else deletes in this collection, and the run fails in words."""
         parts, repository_id = self._parts, self._repository.id
         totals = await parts.manifests.totals(repository_id)
-        if await parts.index.count(repository_id) == totals.chunks:
+        if not self._run.repair and await parts.index.count(repository_id) == totals.chunks:
             return
-        audit = await audit_index(parts.index, repository_id, await parts.manifests.load(repository_id))
+        recorded = await parts.manifests.load(repository_id)
+        if self._run.repair:
+            audit = (await audit_points(parts.index, repository_id, self._repository.name, recorded)).audit
+        else:
+            audit = await audit_index(parts.index, repository_id, recorded)
         if audit.orphans:
             self._lease.check()
-            await parts.index.remove_points(scope, sorted(audit.orphans))
+            await parts.index.remove_points(scope, sorted(audit.orphans, key=str))
         if audit.damaged or await parts.index.count(repository_id) != totals.chunks:
             raise IndexChanged(
                 f"The index lacks {audit.lost} of {totals.chunks} points that this run stored or found.",
@@ -254,6 +291,14 @@ async def make_target(
         damaged=state.audit.damaged,
     )
     return Target(plan, recorded, attributes, rules)
+
+
+def _notice(why: str | None, strays: int, *, unlisted: int) -> str | None:
+    """What a person should know of a completed run: what was wrong before it."""
+    more = [f"{strays:,} points in other collections were removed."] if strays else []
+    if unlisted:
+        more.append(f"The manifest had {unlisted:,} files otherwise than the commit has them.")
+    return " ".join([*([why] if why else []), *more]) or None
 
 
 def path_rules(settings: SyncSettings, attributes: Mapping[str, Sequence[str]]) -> PathRules:

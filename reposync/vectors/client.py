@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
+import asyncio
 import warnings
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
-from reposync.errors import ConfigError
+from reposync.errors import ConfigError, VectorIndexError
+from reposync.outgoing import Pace, TooLarge, client_options, pieces
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.settings import IndexSettings
 from reposync.vectors.stock_client import AsyncQdrantClient, make_client
@@ -18,6 +20,10 @@ _LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepali
 # The connection broke, or nobody listened: the engine was killed, or ended because nobody had used it for a while.
 _GONE = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 _ENGINE_ATTEMPTS = 3
+MAX_ANSWER_BYTES = 256 * 1024 * 1024
+# An answer has come in whole after so many time-outs.
+_ANSWER_FACTOR = 4
+_OF_THE_WAY = ("content-encoding", "content-length", "transfer-encoding")
 
 
 class EmbeddedTransport(httpx.AsyncBaseTransport):
@@ -65,6 +71,43 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
             await self._pool.aclose()
 
 
+class BoundedTransport(httpx.AsyncBaseTransport):
+    """Whole answers, within bounds of time and size: Qdrant's client reads whatever comes for as long as it comes."""
+
+    def __init__(self, way: httpx.AsyncBaseTransport, settings: IndexSettings) -> None:
+        self._way = way
+        self._seconds = settings.timeout_seconds
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        request.headers["Accept-Encoding"] = "gzip"
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_ANSWER_FACTOR * self._seconds):
+                response = await self._way.handle_async_request(request)
+                response.request = request
+                try:
+                    pace = Pace(self._seconds, _ANSWER_FACTOR * self._seconds)
+                    async for piece in pieces(response, pace, MAX_ANSWER_BYTES):
+                        body += piece
+                finally:
+                    await response.aclose()
+        except TimeoutError as error:  # our own, and an answer that is too slow
+            raise httpx.ReadTimeout("the answer did not come in time", request=request) from error
+        except TooLarge as error:
+            raise VectorIndexError(f"Qdrant's answer is larger than what is taken: {error}.") from error
+        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _OF_THE_WAY]
+        return httpx.Response(response.status_code, headers=headers, content=bytes(body), request=request)
+
+    async def aclose(self) -> None:
+        await self._way.aclose()
+
+
+def _way_to(url: str, ca_file: Path | None) -> httpx.AsyncBaseTransport:
+    options = client_options(url, ca_file, limits=_LIMITS)
+    mounts: dict[str, httpx.AsyncBaseTransport] = options.pop("mounts")
+    return mounts.get(f"{urlsplit(url).scheme}://") or httpx.AsyncHTTPTransport(**options)
+
+
 def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport | None = None) -> AsyncQdrantClient:
     """Opens no connection yet. `transport` takes the place of the one to the server. Raises ConfigError."""
     if settings.url is None:
@@ -77,14 +120,6 @@ def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport 
             transport=embedded,
             trust_env=False,
         )
-    try:
-        verify: ssl.SSLContext | bool = (
-            ssl.create_default_context(cafile=settings.ca_file) if settings.ca_file else True
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"The CA file {settings.ca_file} of Qdrant cannot be read: {error.strerror or error}."
-        ) from error
     with warnings.catch_warnings():
         # An API key over plain http: said by `config check`, in our words.
         warnings.filterwarnings("ignore", message="Api key is used with an insecure connection")
@@ -94,9 +129,8 @@ def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport 
                 api_key=settings.api_key,
                 timeout=_whole_seconds(settings),
                 check_compatibility=False,
-                limits=_LIMITS,
-                verify=verify,
-                transport=transport,
+                transport=transport or BoundedTransport(_way_to(settings.url, settings.ca_file), settings),
+                trust_env=False,
             )
         except ValueError as error:
             raise ConfigError(f"The address of Qdrant, {place(settings)}, is no http or https URL.") from error

@@ -15,6 +15,7 @@ from qdrant_client.http.exceptions import ApiException, ResponseHandlingExceptio
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
 from reposync.errors import IndexUnavailable, IndexUnsupported, VectorIndexError
+from reposync.outgoing import certificate_reason
 
 T = TypeVar("T")
 
@@ -95,6 +96,11 @@ class Patience:
             return self._refused(what, error.status_code or 0, _message(error.content))
         if isinstance(error, httpx.TimeoutException):
             return IndexUnavailable(f"{self.where} did not answer in time: could not {what}.")
+        if isinstance(error, httpx.TransportError) and (reason := certificate_reason(error)):
+            return VectorIndexError(
+                f"The certificate of {self.where} is not trusted: {reason}.",
+                remedy="If its authority is your own, name its certificate as qdrant.ca_file.",
+            )
         if isinstance(error, httpx.TransportError):
             return IndexUnavailable(
                 f"{self.where} cannot be reached: could not {what} ({error or type(error).__name__})."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from reposync.vectors.port import SearchQuery, WriteScope
+from reposync.vectors.port import LATEST_EPOCH, PointId, SearchQuery, WriteScope
 
 Filter = dict[str, Any]
 
@@ -42,8 +42,22 @@ def points_of_paths(scope: WriteScope, paths: Sequence[str]) -> Filter:
     return {"must": [*_mine(scope), one_of(PATH, paths)]}
 
 
-def points_by_id(scope: WriteScope, ids: Sequence[str]) -> Filter:
-    return {"must": [*_mine(scope), {"has_id": list(ids)}]}
+def points_by_id(scope: WriteScope, ids: Sequence[PointId]) -> Filter:
+    """Not of a later epoch, in place of one up to mine: a foreign point may have none at all, or no number."""
+    mine = [equals(REPOSITORY_ID, scope.repository_id), {"has_id": list(ids)}]
+    return {"must": mine, "must_not": [_later_than(scope.epoch)]}
+
+
+def _later_than(epoch: int) -> Filter:
+    return {"key": EPOCH, "range": {"gt": epoch, "lt": LATEST_EPOCH}}
+
+
+def points_of_later_epochs(repository_id: str, epoch: int) -> Filter:
+    return {"must": [equals(REPOSITORY_ID, repository_id), _later_than(epoch)]}
+
+
+def points_without(vector: str, repository_id: str) -> Filter:
+    return {**points_of_repository(repository_id), "must_not": [{"has_vector": vector}]}
 
 
 def points_of_repository(repository_id: str, *, epoch: int | None = None) -> Filter:

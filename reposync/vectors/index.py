@@ -19,7 +19,16 @@ from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.encoding import WriteRequest, write_requests
 from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
 from reposync.vectors.filters import Filter
-from reposync.vectors.port import DENSE, FileWrite, SearchHit, SearchQuery, WriteScope
+from reposync.vectors.port import (
+    DENSE,
+    FileWrite,
+    PointId,
+    SearchHit,
+    SearchQuery,
+    StoredPoint,
+    WriteScope,
+    no_check,
+)
 from reposync.vectors.search import Search
 from reposync.vectors.settings import IndexSettings
 from reposync.vectors.stock_client import AsyncQdrantClient
@@ -32,11 +41,12 @@ _HASHES_A_PAGE = 512
 _VECTORS_A_PAGE = 128
 _MULTIVECTORS_A_PAGE = 32
 _IDS_A_PAGE = 4_000
+# With their texts, of 7,000 characters each: some 4 MB.
+_POINTS_A_PAGE = 500
+# Facets are listed up to here. An id is 36 bytes.
+_MAX_REPOSITORIES = 100_000
+_MAX_NAMES = 10
 _SELECTED_A_REQUEST = 1_000
-
-
-def _unguarded() -> None:
-    """For requests that no lease stands behind."""
 
 
 class QdrantIndex:
@@ -134,12 +144,12 @@ class QdrantIndex:
         for page in _pages(paths):
             await self._delete(filters.points_of_paths(scope, page), scope.check)
 
-    async def remove_points(self, scope: WriteScope, ids: Sequence[str]) -> None:
+    async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         for page in _pages(ids):
             await self._delete(filters.points_by_id(scope, page), scope.check)
 
-    async def remove_repository(self, repository_id: str) -> None:
-        await self._delete(filters.points_of_repository(repository_id))
+    async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
+        await self._delete(filters.points_of_repository(repository_id), check)
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
         what = "rename a repository"
@@ -157,10 +167,10 @@ class QdrantIndex:
             for some in _pages(operations):
                 await self._write(what, "/points/batch", orjson.dumps({"operations": some}))
 
-    async def _delete(self, selected: Filter, check: Callable[[], None] = _unguarded) -> None:
+    async def _delete(self, selected: Filter, check: Callable[[], None] = no_check) -> None:
         await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}), check)
 
-    async def _write(self, what: str, path: str, body: bytes, check: Callable[[], None] = _unguarded) -> list[Any]:
+    async def _write(self, what: str, path: str, body: bytes, check: Callable[[], None] = no_check) -> list[Any]:
         """Raises IndexUnavailable where Qdrant took the write but did not say in time that it is done."""
 
         async def attempt() -> list[Any]:
@@ -183,15 +193,47 @@ class QdrantIndex:
         answer = await self._request("count points", "POST", "/points/count", {"filter": counted, "exact": True})
         return int(answer["count"])
 
-    async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[str]]:
+    async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
         async for page in self._scrolled(repository_id, False):
-            yield [str(point["id"]) for point in page]
+            yield [point["id"] for point in page]
 
-    async def _scrolled(self, repository_id: str, payload: bool | list[str]) -> AsyncIterator[list[dict[str, Any]]]:
-        """All points of the repository, in pages that are not empty."""
+    async def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
+        selected = filters.points_without(DENSE, repository_id) if without_vector else None
+        async for page in self._scrolled(repository_id, True, selected=selected, limit=_POINTS_A_PAGE):
+            yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
+
+    async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
+        later = filters.points_of_later_epochs(repository_id, epoch)
+        found: list[int] = []
+        async for page in self._scrolled(repository_id, [filters.EPOCH], selected=later):
+            found += [each for point in page if isinstance(each := point["payload"]["metadata"]["epoch"], int)]
+            found = [max(found)] if found else []
+        return found[0] if found else None
+
+    async def repositories(self) -> Mapping[str, int]:
+        return await self._facet(filters.REPOSITORY_ID, None, _MAX_REPOSITORIES)
+
+    async def names_of(self, repository_id: str) -> Sequence[str]:
+        return list(await self._facet(filters.REPOSITORY, filters.points_of_repository(repository_id), _MAX_NAMES))
+
+    async def _facet(self, key: str, selected: Filter | None, limit: int) -> dict[str, int]:
+        body = {"key": key, "filter": selected, "exact": True, "limit": limit}
+        answer = await self._request("count points by a field", "POST", "/facet", body)
+        # The embedded engine still lists values whose last point is gone.
+        return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
+
+    async def _scrolled(
+        self,
+        repository_id: str,
+        payload: bool | list[str],
+        *,
+        selected: Filter | None = None,
+        limit: int = _IDS_A_PAGE,
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """All points of the repository, or those `selected`, in pages that are not empty."""
         request = {
-            "filter": filters.points_of_repository(repository_id),
-            "limit": _IDS_A_PAGE,
+            "filter": selected or filters.points_of_repository(repository_id),
+            "limit": limit,
             "with_payload": payload,
             "with_vector": False,
         }

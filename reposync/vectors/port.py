@@ -5,17 +5,35 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
 
 DENSE, SPARSE = "dense", "sparse"
+LATEST_EPOCH = 2**53
+"""No run gets this far; numbers from here on came from somebody else, and not every reader of JSON tells them apart."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
 
 
 def point_id(repository_id: str, path: str, blob_sha: str, chunk_index: int) -> str:
     """UUIDv5 of the four: two contents never share an id, and a repeat changes nothing."""
     return str(uuid.uuid5(POINT_NAMESPACE, f"{repository_id}\0{path}\0{blob_sha}\0{chunk_index}"))
+
+
+PointId = str | int
+"""Ours are UUIDs as text. A point that somebody else put there may have a number."""
+
+
+def no_check() -> None:
+    """For writes that no lease stands behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPoint:
+    """A point as it is in the collection. Nothing is sure of its payload: anybody may have written it."""
+
+    id: PointId
+    payload: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +71,7 @@ class WriteScope:
     repository: str
     commit: str
     epoch: int
-    check: Callable[[], None] = lambda: None
+    check: Callable[[], None] = no_check
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +124,13 @@ class Index(Protocol):
         """Delete all points of these paths with epoch <= scope.epoch."""
         ...
 
-    async def remove_points(self, scope: WriteScope, ids: Sequence[str]) -> None:
-        """Delete these points of the repository with epoch <= scope.epoch."""
+    async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
+        """Delete these points of the repository, but for those of a later epoch than scope.epoch."""
         ...
 
-    async def remove_repository(self, repository_id: str) -> None: ...
+    async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
+        """Delete all its points. `check`: see `WriteScope`."""
+        ...
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
         """All its points say `name` from now on. `links`: where the pages of its files are now; it takes the place of
@@ -121,8 +141,26 @@ class Index(Protocol):
         """Exact number of points of the repository (of the collection where None), of that epoch alone where given."""
         ...
 
-    def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[str]]:
+    def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
         """Ids of all points of the repository, in pages."""
+        ...
+
+    def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
+        """All points of the repository with their payload, in pages of some megabytes at most. `without_vector`: those
+        alone that have no dense vector, which a search by meaning cannot find."""
+        ...
+
+    async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
+        """The highest epoch that a point of the repository has beyond `epoch` (and below LATEST_EPOCH), None where none
+        has. One has where the database was restored to an older state than the index."""
+        ...
+
+    async def repositories(self) -> Mapping[str, int]:
+        """Repository id -> number of points, of all that the collection holds."""
+        ...
+
+    async def names_of(self, repository_id: str) -> Sequence[str]:
+        """What the points of the repository say that it is called; usually one name."""
         ...
 
     async def search(self, query: SearchQuery) -> list[SearchHit]:

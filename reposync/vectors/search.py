@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
-
-from pathspec import GitIgnoreSpec
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.vectors import filters
 from reposync.vectors.port import DENSE, SPARSE, SearchHit, SearchQuery
+from reposync.wildmatch import Glob
 
 # Ranks that each kind of vector hands to the fusion: deep enough that a hit that one kind ranks low and the other
 # high is found, and so that the first page does not depend on the page's size.
@@ -41,7 +41,7 @@ class Search:
             return [_hit(point) for point in await self._points(self._query.limit, True)]
         return await self._matching(self._glob)
 
-    async def _matching(self, glob: GitIgnoreSpec) -> list[SearchHit]:
+    async def _matching(self, glob: Glob) -> list[SearchHit]:
         """Exact: where the best of all paths hold too few that match, those that match are searched alone."""
         limit = self._query.limit * _GROWTH
         points = await self._points(limit, [filters.PATH])
@@ -56,14 +56,16 @@ class Search:
         self._filter = filters.both(self._filter, filters.one_of(filters.PATH, paths))
         return [_hit(point) for point in await self._points(self._query.limit, True)]
 
-    async def _paths(self, glob: GitIgnoreSpec) -> list[str] | None:
+    async def _paths(self, glob: Glob) -> list[str] | None:
         """All paths that match; None where there are too many to list."""
         body = {"key": filters.PATH, "filter": self._filter, "exact": True, "limit": _MAX_PATHS}
         answer = await self._ask("list paths", "POST", "/facet", body)
         paths = [hit["value"] for hit in answer["hits"]]
-        return None if len(paths) == _MAX_PATHS else [path for path in paths if glob.match_file(path)]
+        if len(paths) == _MAX_PATHS:
+            return None
+        return await asyncio.to_thread(lambda: [path for path in paths if glob.match_file(path)])
 
-    async def _search_on(self, glob: GitIgnoreSpec, limit: int) -> list[dict[str, Any]]:
+    async def _search_on(self, glob: Glob, limit: int) -> list[dict[str, Any]]:
         """What is fetched grows until enough of it matches or there is no more."""
         while True:
             limit *= _GROWTH
@@ -72,7 +74,7 @@ class Search:
             if len(matching) == self._query.limit or len(points) < limit:
                 return matching
 
-    def _of_glob(self, points: list[dict[str, Any]], glob: GitIgnoreSpec) -> list[dict[str, Any]]:
+    def _of_glob(self, points: list[dict[str, Any]], glob: Glob) -> list[dict[str, Any]]:
         return [point for point in points if glob.match_file(_metadata(point)["path"])][: self._query.limit]
 
     async def _with_texts(self, points: list[dict[str, Any]]) -> list[SearchHit]:
@@ -104,11 +106,11 @@ class Search:
         return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
 
 
-def _glob(pattern: str | None) -> GitIgnoreSpec | None:
+def _glob(pattern: str | None) -> Glob | None:
     if pattern is None:
         return None
     try:
-        return GitIgnoreSpec.from_lines([pattern])
+        return Glob(pattern)
     except ValueError as error:
         raise UsageError(f"{pattern!r} is no glob: {error}.") from error
 

@@ -6,7 +6,10 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.migration import MigrationContext
 from sqlalchemy import Connection
+
+from reposync.store.migrations import REVISIONS
 
 
 def alembic_config(connection: Connection | None = None) -> Config:
@@ -16,6 +19,11 @@ def alembic_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def migrate(connection: Connection) -> None:
-    """Bring the schema to head inside the connection's transaction."""
-    command.upgrade(alembic_config(connection), "head")
+def migrate(connection: Connection, revision: str = "head") -> bool:
+    """Bring the schema to head, or to an earlier `revision`, inside the connection's transaction. Whether there was
+    something to do: another process may have done it just before, even one of a newer version."""
+    before = MigrationContext.configure(connection).get_current_revision()
+    if before not in (None, *REVISIONS):
+        return False
+    command.upgrade(alembic_config(connection), revision)
+    return before != MigrationContext.configure(connection).get_current_revision()

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.migrations import HEAD, REVISIONS
+from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 from reposync.store.migrations.runner import alembic_config
 from reposync.store.tables import metadata
 
@@ -104,16 +104,54 @@ async def test_a_database_without_tables_says_how_to_make_them(empty: Database) 
         await empty.require_current()
 
 
+def later(revision: str, oldest_program: str | None, database: Database) -> list[str]:
+    """What a migration of a later version leaves behind."""
+    if database.is_postgresql:
+        comment = f"'oldest program: {oldest_program}'" if oldest_program else "NULL"
+        word = f"COMMENT ON TABLE alembic_version IS {comment}"
+    else:
+        word = f"PRAGMA user_version = {int(oldest_program or 0)}"
+    return [f"UPDATE alembic_version SET version_num = '{revision}'", word]
+
+
+async def become(database: Database, revision: str, oldest_program: str | None) -> None:
+    async with database.write() as connection:
+        for statement in later(revision, oldest_program, database):
+            await connection.exec_driver_sql(statement)
+
+
 @pytest.mark.parametrize("operation", ["upgrade", "require_current"])
-async def test_a_schema_of_a_newer_version_is_left_alone(empty: Database, operation: str) -> None:
+@pytest.mark.parametrize("oldest_program", ["9000", None])
+async def test_a_schema_that_only_newer_versions_can_work_with_is_left_alone(
+    empty: Database, operation: str, oldest_program: str | None
+) -> None:
     await empty.upgrade()
-    async with empty.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    await become(empty, "9999", oldest_program)
 
     with pytest.raises(StoreUnavailable, match=r"9999, which is newer"):
         await getattr(empty, operation)()
 
+    assert (await empty.schema()).state == "incompatible"
     assert await empty.current() == "9999"
+
+
+async def test_a_schema_of_a_newer_version_that_only_added_to_it_is_worked_with(empty: Database) -> None:
+    await empty.upgrade()
+    await become(empty, "9999", HEAD)
+
+    assert await empty.upgrade() is False
+    await empty.require_current()
+
+    assert (await empty.schema()).state == "ahead"
+    assert await empty.current() == "9999"
+
+
+async def test_a_migration_leaves_word_of_the_oldest_program_that_can_work_with_it(empty: Database) -> None:
+    await empty.upgrade()
+    async with empty.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+    assert (await empty.schema()).oldest_program == OLDEST_PROGRAM
 
 
 def test_a_current_schema_is_recognised_without_loading_alembic(database_url: str) -> None:

@@ -85,12 +85,14 @@ async def plan(store: Store, operation: Callable[[Store], Awaitable[object]]) ->
     def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, is_many: bool) -> None:
         asked.append((statement, parameters[0] if is_many else parameters))
 
-    engine = store.database._engine.sync_engine
-    event.listen(engine, "before_cursor_execute", note)
+    engines = (store.database._engine.sync_engine, store.database._writer.sync_engine)
+    for engine in engines:
+        event.listen(engine, "before_cursor_execute", note)
     try:
         await operation(store)
     finally:
-        event.remove(engine, "before_cursor_execute", note)
+        for engine in engines:
+            event.remove(engine, "before_cursor_execute", note)
     steps = []
     async with store.database.read() as connection:
         for statement, parameters in asked:

@@ -1,0 +1,192 @@
+"""Proving that the index holds what it should, beside whatever else goes on, and mending what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.scheduling.application import FOLLOW_SECONDS, Application
+from reposync.store.repositories import Repository
+from reposync.store.run import Run
+from reposync.store.status import RunStatus
+from reposync.sync.audit_points import Difference, DifferenceKind, audit_points
+from reposync.sync.audit_tree import audit_tree
+from reposync.sync.progress import RunProgress, Watch
+
+# A repository that is synced again and again while it is read is read so often; then its guard is needed.
+READS = 5
+_RUNS_LOOKED_AT = 100
+# The database's clock and this machine's; a lease that seems to be over may go on.
+_CLOCKS_APART = timedelta(seconds=30)
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of one repository. `counts`: of points (or chunks, or files), by kind; `differences`: one a path
+    and kind, at most 10,000. `note`: what a person should know besides. `trouble`: why nothing could be proven."""
+
+    repository: str
+    collection: str | None = None
+    commit: str | None = None
+    files: int = 0
+    chunks: int = 0
+    points: int = 0
+    counts: Mapping[DifferenceKind, int] = field(default_factory=dict)
+    differences: Sequence[Difference] = ()
+    note: str | None = None
+    trouble: str | None = None
+
+    @property
+    def exact(self) -> bool:
+        return self.trouble is None and not self.counts
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What changes with every sync that writes. A verification holds where it is the same before and after."""
+
+    row: Repository
+    running: Run | None
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        row = self.row
+        return row.epoch, row.name, row.collection, row.indexed_collection, row.last_commit, row.last_sync_at
+
+
+class Verification:
+    """Reads beside syncs and runs of other processes, and takes no lock: what a sync changed meanwhile is read again.
+    Repairs are runs like any other. `tell`: what it waits for, in a sentence."""
+
+    def __init__(self, app: Application, *, against_source: bool, tell: Tell) -> None:
+        self._app = app
+        self._against_source = against_source
+        self._tell = tell
+
+    async def names(self, words: Sequence[str]) -> list[str]:
+        """The repositories that these words mean, all where there are none. Raises RepositoryNotFound, UsageError."""
+        registered = [row.name for row in await self._app.repositories.list()]
+        if words:
+            named = [word if word in registered else (await self._app.catalog.find(word)).name for word in words]
+            return list(dict.fromkeys(named))
+        configured = [target.name for target in self._app.catalog.configured()]
+        return sorted({*registered, *configured})
+
+    async def verify(self, name: str) -> Verdict:
+        """Raises StoreUnavailable; any other trouble is in the verdict."""
+        try:
+            return await self._verify(name)
+        except StoreUnavailable:
+            raise
+        except RepoSyncError as error:
+            return Verdict(name, trouble=str(error))
+
+    async def repair(self, name: str, watch: Watch) -> Run:
+        """A run that mends what is wrong, executed here or wherever it is claimed; as it ended.
+
+        Raises RepositoryNotFound for what left the configuration, LeaseLost, CancelledError."""
+        rows = await self._app.repositories.list([name])
+        target = self._app.catalog.of_row(rows[0]) if rows else await self._app.catalog.find(name)
+        progress = RunProgress()
+        return await self._app.sync(target, full=False, approved=False, repair=True, progress=progress, watch=watch)
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    async def _verify(self, name: str) -> Verdict:
+        if not await self._app.repositories.list([name]):
+            return Verdict(name, note="It was never synced.")
+        for _ in range(READS):
+            before = await self._quiet_moment(name)
+            verdict = await self._read(before.row)
+            after = await self._moment(name)
+            if after.running is None and after.state == before.state:
+                return verdict
+        return Verdict(
+            name,
+            trouble=f"It was synced again and again while it was read, {READS} times. `--repair` looks at it under its "
+            "guard, where no sync comes in between.",
+        )
+
+    async def _quiet_moment(self, name: str) -> _Moment:
+        told = False
+        while (moment := await self._moment(name)).running is not None:
+            if not told:
+                self._tell(f"{name}: waits for run {moment.running.id}, which is under way")
+            told = True
+            await asyncio.sleep(FOLLOW_SECONDS)
+        return moment
+
+    async def _moment(self, name: str) -> _Moment:
+        """Runs first: one that begins after this question has begun an epoch before it writes."""
+        row = await self._app.repositories.get(name)
+        running = [run for run in await self._app.runs.active(row.id) if run.status is RunStatus.RUNNING]
+        alive = [run for run in running if await self._is_alive(run)]
+        return _Moment(await self._app.repositories.by_id(row.id), alive[0] if alive else None)
+
+    async def _is_alive(self, run: Run) -> bool:
+        """Whether its worker may still write: its lease goes on, and it is not known to be dead."""
+        over = run.lease_until is not None and run.lease_until + _CLOCKS_APART < datetime.now(UTC)
+        return not over and not await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
+
+    async def _read(self, row: Repository) -> Verdict:
+        collection = row.indexed_collection or row.collection
+        recorded = await self._app.manifests.load(row.id)
+        index = self._app.index(collection)
+        found = await audit_points(index, row.id, row.name, recorded)
+        counts = Counter(found.counts)
+        more = [*await self._elsewhere(row, collection), *await self._unfinished(row, bool(recorded))]
+        if self._against_source:
+            more += await self._unlisted(row)
+        for each in more:
+            counts[each.kind] += max(each.points, 1)
+        note = None
+        if row.last_commit is None and not recorded:
+            note = "No sync of it was completed yet."
+        elif recorded and await index.spec() is None:
+            note = f"There is no collection {collection!r} that reposync made."
+        return Verdict(
+            repository=row.name,
+            collection=collection,
+            commit=row.last_commit,
+            files=sum(1 for each in recorded.values() if each.skip_reason is None),
+            chunks=sum(each.chunks for each in recorded.values()),
+            points=found.points,
+            counts=dict(counts),
+            differences=[*more, *found.differences],
+            note=note,
+        )
+
+    async def _elsewhere(self, row: Repository, collection: str) -> list[Difference]:
+        # Where it is going to be is no place for points either, until it is there.
+        found = []
+        for name in sorted(await self._app.collections() - {collection}):
+            index = self._app.index(name)
+            if await index.spec() is not None and (points := await index.count(row.id)):
+                what = f"the collection {name!r} has {points:,} points of it, which belong in {collection!r}"
+                found.append(Difference(DifferenceKind.ELSEWHERE, None, what, points))
+        return found
+
+    async def _unfinished(self, row: Repository, has_rows: bool) -> list[Difference]:
+        """A run that was cut off leaves every file whole, and the index between two commits."""
+        for run in await self._app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
+            if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
+                break
+            wrote = run.files_processed or run.files_deleted or run.files_skipped or run.error_code == "RUN_ABANDONED"
+            if not run.removal and (wrote or run.status is RunStatus.RUNNING):
+                what = f"run {run.id} is {run.status} and stored a part of its commit; the index is between two commits"
+                return [Difference(DifferenceKind.UNFINISHED, None, what)]
+        if row.last_commit is None and has_rows:
+            what = "no sync was completed since it was registered, or changed"
+            return [Difference(DifferenceKind.UNFINISHED, None, what)]
+        return []
+
+    async def _unlisted(self, row: Repository) -> list[Difference]:
+        target = self._app.catalog.of_row(row)
+        async with self._app.parts(target, row) as parts:
+            return await audit_tree(parts, target.settings(), row)

@@ -1,0 +1,143 @@
+"""`reposync verify` as a person types it, on the embedded engine, alone and beside a daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reposync.store.addresses import sqlite_url
+from reposync.store.repositories import repository_id
+from reposync.vectors.factory import open_index
+from reposync.vectors.port import StoredPoint, WriteScope
+from reposync.vectors.settings import IndexSettings
+from tests.acceptance.conftest import Person
+from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.repositories import GitRepository
+
+HOSTILE = "src/\x1b[31mred\n.py"
+REGISTRY = """\
+embedding: {{provider: none}}
+repositories:
+  - {{name: payments, path: '{path}', schedule: yearly}}
+{more}"""
+
+
+@pytest.fixture
+def configured(person: Person, repository: GitRepository) -> Person:
+    repository.commit({"a.py": b"a = 1\n", "b.py": b"b = 1\n", HOSTILE: b"c = 1\n"})
+    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    person.configures(REGISTRY.format(path=repository.path, more=""))
+    return person
+
+
+@pytest.fixture
+def pod(configured: Person) -> Generator[Pod, None, None]:
+    pod = Pod("laptop", configured.home)
+    try:
+        yield pod
+    finally:
+        pod.__exit__(None, None, None)
+
+
+def loses(person: Person, *paths: str, name: str = "payments") -> None:
+    """The points of these paths vanish from the index, by nobody's doing."""
+
+    async def remove() -> None:
+        index = open_index(IndexSettings(collection="code", state_dir=person.home / "state"))
+        try:
+            await index.remove_files(WriteScope(repository_id(name), name, "0" * 40, 2**40), paths)
+        finally:
+            await index.close()
+
+    asyncio.run(remove())
+
+
+def points(person: Person, name: str = "payments") -> dict[Any, Any]:
+    async def read() -> dict[Any, Any]:
+        index = open_index(IndexSettings(collection="code", state_dir=person.home / "state"))
+        try:
+            pages: list[StoredPoint] = [point async for page in index.points(repository_id(name)) for point in page]
+            return {point.id: point.payload["page_content"] for point in pages}
+        finally:
+            await index.close()
+
+    return asyncio.run(read())
+
+
+def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, repository: GitRepository):
+    configured.types("sync")
+    before = points(configured)
+    done = configured.types("verify", "--source")
+    assert done.stdout == f"payments: exact at {str(repository.head())[:10]}: 3 files, 3 points\n"
+
+    loses(configured, "b.py", HOSTILE)
+    done = configured.types("verify", "payments", "--limit", "1", exit_code=1)
+    assert "payments: NOT exact" in done.stdout and "2 missing" in done.stdout
+    assert "  missing    b.py  lacks 1 of 1 points\n  ... and 1 more (--limit)\n" in done.stdout
+    told = configured.asks("verify", "--repair")
+
+    assert (told["exact"], told["leftovers"], told["trouble"]) == (True, [], None)
+    (found,) = told["repositories"]
+    assert (found["exact"], found["counts"], found["points"]) == (True, {}, 3)
+    assert found["repair"]["found"]["counts"] == {"missing": 2}
+    assert {each["path"] for each in found["repair"]["found"]["differences"]} == {"b.py", HOSTILE}
+    (run, _) = configured.asks("history")
+    assert run == found["repair"]["run"]
+    assert (run["status"], run["trigger"], run["files_processed"]) == ("completed", "command", 2)
+    assert run["error_message"] == "Mended on request: 2 missing."
+    assert points(configured) == before
+
+
+def test_what_cannot_be_is_refused(configured: Person):
+    assert "Did you mean 'payments'" in configured.types("verify", "paymets", exit_code=2).stderr
+    assert "goes with --repair" in configured.types("verify", "--remove-unknown", exit_code=2).stderr
+
+
+def test_a_repair_beside_a_daemon_is_a_run_of_its_own(configured: Person, pod: Pod):
+    log = ExecutionLog(sqlite_url(configured.home / "state" / "reposync.db"))
+    pod.start()
+    until(lambda: log.ended("payments"), told=pod.said)
+    before = points(configured)
+    assert configured.asks("verify")["exact"] is True
+    loses(configured, "a.py")
+
+    repaired = configured.asks("verify", "--repair")
+
+    assert repaired["exact"] is True
+    assert points(configured) == before
+    assert repaired["repositories"][0]["repair"]["run"]["files_processed"] == 1
+    assert pod.terminate() == 0
+
+
+def test_what_a_removed_repository_left_is_told_and_removed(
+    configured: Person, repository: GitRepository, tmp_path: Path
+):
+    database = configured.home / "state" / "reposync.db"
+    more = f"  - {{name: old, path: '{repository.path}', schedule: yearly}}\n"
+    # Of an installation that is no more, in the same collection: nobody here ever knew the one, and knows the other.
+    for name, keep in (("theirs", False), ("old", True)):
+        configured.environment["DATABASE_URL"] = "" if keep else sqlite_url(tmp_path / "theirs.db")
+        configured.configures(REGISTRY.format(path=repository.path, more=more.replace("old", name)))
+        configured.types("sync", name)
+    configured.environment["DATABASE_URL"] = ""
+    configured.configures(REGISTRY.format(path=repository.path, more=""))
+    with sqlite3.connect(database) as connection:  # as after a back-up from before it was registered
+        connection.execute("PRAGMA foreign_keys=ON")
+        connection.execute("DELETE FROM repositories WHERE name = 'old'")
+
+    done = configured.types("verify", exit_code=1).stdout
+    assert "payments: It was never synced." in done
+    assert "collection code: 3 points of 'old', which is not registered" in done and "--repair removes them" in done
+    assert "3 points of 'theirs'" in done and "Another installation" in done
+
+    left = configured.asks("verify", "--repair", exit_code=1)["leftovers"]
+    assert [(each["repository"], each["run"] is not None) for each in left] == [("old", True), ("theirs", False)]
+    mended = configured.types("verify", "--repair", "--remove-unknown").stdout
+    assert "'theirs'" in mended and "Removed by run" in mended and "'old'" not in mended
+    assert points(configured, "old") == points(configured, "theirs") == {}
+    assert [run["repository"] for run in configured.asks("history", "--limit", "2")] == ["theirs", "old"]

@@ -1,0 +1,61 @@
+"""Runs for what a repository left that is registered no more."""
+
+from __future__ import annotations
+
+from reposync.store.leftovers import begin_leftover_removal, ever_known
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+WORKER = "pod-a:1:0"
+
+
+async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_id_waiting(store: Store) -> None:
+    row = await store.repository()
+    await store.repositories.remove(row.name)
+
+    run = await begin_leftover_removal(store.database, row.id, row.name, WORKER, 60.0)
+
+    assert run is not None
+    assert (run.status, run.worker, run.attempt, run.removal, run.repair) == ("running", WORKER, 1, True, True)
+    assert (await store.runs.attempts(run.id))[0].worker == WORKER
+    assert await begin_leftover_removal(store.database, row.id, row.name, "another", 60.0) is None
+    again = await store.repository()
+    assert again.id == row.id
+    sync, is_new = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
+    assert (is_new, sync.removal, sync.repair) == (True, False, False)
+    assert await store.runs.claim("another", 60.0) is None
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    claimed = await store.runs.claim("another", 60.0)
+    assert claimed is not None and claimed.id == sync.id
+
+
+async def test_there_is_none_for_what_is_registered(store: Store) -> None:
+    row = await store.repository()
+
+    assert await begin_leftover_removal(store.database, row.id, row.name, WORKER, 60.0) is None
+    assert await store.runs.history() == []
+
+
+async def test_what_had_a_run_here_is_known_by_its_latest_name(store: Store) -> None:
+    row = await store.repository()
+    run, _ = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
+    await store.runs.request_cancel(run.id)
+    await store.repositories.rename(row.id, "renamed")
+    await store.repositories.remove("renamed")
+
+    assert await ever_known(store.database, [row.id, "unheard of"]) == {row.id: "renamed"}
+
+
+async def test_an_epoch_is_higher_than_what_the_index_has_seen(store: Store) -> None:
+    row = await store.repository()
+    run, _ = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
+    claimed = await store.runs.claim(WORKER, 60.0, run_id=run.id)
+    assert claimed is not None
+
+    async def begun(above: int | None) -> int:
+        return await store.repositories.begin_epoch(
+            claimed, row.id, content_fingerprint=None, collection="code", above=above
+        )
+
+    assert [await begun(above) for above in (None, 41, 7, None, 2**52)] == [1, 42, 43, 44, 2**52 + 1]

@@ -1,0 +1,263 @@
+"""Several processes meet at a schema that has to change: one changes it, the others wait and say for whom."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from reposync.config.configuration import Configuration
+from reposync.config.settings import Settings
+from reposync.errors import StoreUnavailable
+from reposync.scheduling.application import open_application
+from reposync.scheduling.daemon import Telling
+from reposync.store.addresses import sqlite_url
+from reposync.store.database import Database
+from reposync.store.migrations import HEAD
+from reposync.store.schema import MIGRATION_LOCK
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from tests.fixtures.databases import PostgresqlDatabases
+from tests.fixtures.released_schemas import execute, make, rows
+from tests.integration.store.test_processes import Start, go, rest, start  # noqa: F401
+
+PATIENCE_SECONDS = 60.0
+MANY_RUNS = 100_000
+MIGRATES = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+
+
+@dataclass
+class Upgrading:
+    """`reposync db upgrade`, as a pod or a job runs it."""
+
+    process: subprocess.Popen[str]
+    errors: Path
+
+    def said(self) -> str:
+        return self.errors.read_text()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def ends(self) -> str:
+        out, _ = self.process.communicate(timeout=PATIENCE_SECONDS)
+        assert self.process.returncode == 0, self.said()
+        return out.strip()
+
+
+Upgrades = Callable[[str], Upgrading]
+
+
+@pytest.fixture
+def empty_postgresql(postgresql: PostgresqlDatabases) -> str:
+    return postgresql.empty()
+
+
+@pytest.fixture
+def upgrades(tmp_path: Path) -> Iterator[Upgrades]:
+    under_way: list[Upgrading] = []
+
+    def begin(url: str) -> Upgrading:
+        errors = tmp_path / f"errors-{len(under_way)}"
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "DATABASE_URL": url}
+        with errors.open("w") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "reposync", "db", "upgrade"],
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+            )
+        under_way.append(Upgrading(process, errors))
+        return under_way[-1]
+
+    yield begin
+    for each in under_way:
+        each.kill()
+
+
+async def until(condition: Callable[[], Awaitable[object]]) -> None:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def report_in_psql(url: str) -> AsyncIterator[asyncpg.Connection]:
+    """Somebody else's transaction that reads the history, and goes on."""
+    connection = await asyncpg.connect(url, server_settings={"application_name": "psql"})
+    try:
+        async with connection.transaction():
+            await connection.execute("SELECT count(*) FROM sync_runs")
+            yield connection
+    finally:
+        await connection.close()
+
+
+async def test_of_several_processes_at_once_one_changes_the_schema_and_nothing_is_lost(
+    empty_database_url: str,
+    start: Start,  # noqa: F811
+) -> None:
+    await make(empty_database_url, "0001")
+    before = await rows(empty_database_url)
+
+    processes = [start(empty_database_url, "upgrade") for _ in range(2)]
+    go(*processes)
+
+    assert sorted(word for process in processes for word in rest(process)) == ["False", "True"]
+    after = await rows(empty_database_url)
+    assert {table: len(there) for table, there in after.items() if there} == {
+        table: len(there) for table, there in before.items()
+    }
+
+
+async def test_a_migration_that_meets_a_long_transaction_steps_aside_and_says_whose_it_is(
+    empty_postgresql: str, upgrades: Upgrades
+) -> None:
+    url = empty_postgresql
+    await make(url, "0001")
+    before = await rows(url)
+
+    async with report_in_psql(url):
+        killed = upgrades(url)
+        await until(lambda: has_said(killed, "waiting for psql", "whose transaction uses its tables"))
+        pod = await asyncpg.connect(url)
+        try:
+            # It asks for the table, and does not keep those waiting who only want to write a heartbeat.
+            await pod.execute("UPDATE sync_runs SET worker = worker")
+            # It is in the middle: some of its changes are made, and none is committed.
+            await until(lambda: pod.fetchval(MIGRATES))
+            killed.kill()
+            assert await pod.fetchval("SELECT version_num FROM alembic_version") == "0001"
+        finally:
+            await pod.close()
+        survivor = upgrades(url)
+        await until(lambda: has_said(survivor, f"needs schema {HEAD}; waiting for"))
+
+    assert survivor.ends() == f"0001 -> {HEAD}"
+    after = await rows(url)
+    assert {table: len(after[table]) for table in before} == {table: len(there) for table, there in before.items()}
+
+
+async def has_said(each: Upgrading, *words: str) -> bool:
+    assert each.process.poll() is None, each.said()
+    return all(word in each.said() for word in words)
+
+
+async def test_a_process_that_waits_for_another_ones_migration_says_so_and_for_how_long_it_will(
+    empty_postgresql: str,
+) -> None:
+    url = empty_postgresql
+    await make(url, "0003")
+    migrating = await asyncpg.connect(url, server_settings={"application_name": "reposync"})
+    try:
+        async with await Database.open(url) as database, migrating.transaction():
+            await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+
+            with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for reposync .*brings the schema up"):
+                await database.upgrade(wait_seconds=0.1)
+            assert await database.current() == "0003"
+    finally:
+        await migrating.close()
+
+
+async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgresql: str, tmp_path: Path) -> None:
+    await make(empty_postgresql, "0003")
+    variables = {"DATABASE_URL": empty_postgresql, "REPOSYNC_STATE_DIR": str(tmp_path), "HOME": str(tmp_path)}
+    health = Health()
+    telling = Telling(Metrics(version="1", run_statuses=[], run_triggers=[]), health)
+    opening = open_application(Configuration.load(Settings.from_environment(variables)), telling)
+
+    async def is_told() -> bool:
+        found = health.snapshot()
+        return found.status == "down" and "which brings the schema up to date" in str(
+            found.components["database"].reason
+        )
+
+    migrating = await asyncpg.connect(empty_postgresql)
+    try:
+        async with migrating.transaction():
+            await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            entered = asyncio.create_task(opening.__aenter__())
+            await until(is_told)
+    finally:
+        await migrating.close()
+    app = await asyncio.wait_for(entered, PATIENCE_SECONDS)
+    try:
+        assert await app.database.current() == HEAD
+    finally:
+        await opening.__aexit__(None, None, None)
+
+
+async def test_sqlite_waits_for_who_writes_and_says_so(tmp_path: Path) -> None:
+    url, told = sqlite_url(tmp_path / "reposync.db"), list[str]()
+    await make(url, "0002")
+    writer = sqlite3.connect(tmp_path / "reposync.db", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+
+    def hear(sentence: str) -> None:
+        told.append(sentence)
+        writer.execute("COMMIT")
+
+    with closing(writer):
+        async with await Database.open(url) as database:
+            assert await database.upgrade(told=hear) is True
+            assert await database.current() == HEAD
+
+    assert len(told) == 1 and "waiting for another process that writes to it" in told[0]
+
+
+async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves_it_to_the_next(
+    tmp_path: Path, upgrades: Upgrades
+) -> None:
+    path = tmp_path / "reposync.db"
+    url = sqlite_url(path)
+    await make(url, "0002")
+    await execute(url, MANY)
+    await execute(url, "PRAGMA journal_mode = WAL")
+    killed = upgrades(f"sqlite:///{path}")
+    await until(lambda: is_being_written(path))
+    killed.process.send_signal(signal.SIGSTOP)
+    assert await is_being_written(path), "frozen, it still holds the write lock: it is in the middle"
+    waiting = upgrades(f"sqlite:///{path}")
+    await until(lambda: has_said(waiting, "waiting for another process that writes to it"))
+    with closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT version_num FROM alembic_version").fetchone() == ("0002",), "readers go on"
+    killed.kill()
+
+    assert waiting.ends() == f"0002 -> {HEAD}"
+    with closing(sqlite3.connect(path)) as reader:
+        assert reader.execute("SELECT count(*) FROM sync_runs WHERE repository = 'many'").fetchone() == (MANY_RUNS,)
+        assert reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+MANY = f"""
+    INSERT INTO sync_runs (id, repository_id, repository, status, "trigger", priority, not_before, queued_at, attempt,
+        max_attempts, "full", approved, cancel_requested, files_processed, files_deleted, files_skipped,
+        chunks_embedded, chunks_reused)
+    WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {MANY_RUNS})
+    SELECT 'many-' || n, 'r', 'many', 'completed', 'http', 0, '2026-01-01', '2026-01-01', 1, 3, 0, 0, 0, 0, 0, 0, 0, 0
+    FROM numbers"""
+
+
+async def is_being_written(path: Path) -> bool:
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as another:
+        try:
+            another.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return True
+        another.execute("ROLLBACK")
+        return False

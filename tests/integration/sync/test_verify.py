@@ -1,0 +1,489 @@
+"""`verify` tells every way in which an index can be wrong, and a repair brings it back to what a fresh sync makes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import random
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from reposync.scheduling.application import index_settings
+from reposync.scheduling.leftovers import find_leftovers, remove_leftover
+from reposync.scheduling.verification import Verdict, Verification
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.sync.progress import RunProgress
+from reposync.vectors.factory import open_index
+from reposync.vectors.port import point_id
+from tests.fixtures.repositories import Symlink
+from tests.fixtures.world import World, comparable
+from tests.integration.sync.test_exactness import CODE, module
+
+KEYS = ("path", "blob_sha", "chunk_index")
+Points = dict[str, dict[str, Any]]
+FILES = {"a.py": CODE, "b.py": module("b", 30), "docs/c.md": b"# Title\n\nwords\n", "link": Symlink("a.py")}
+
+
+def verification(world: World, *, source: bool = False, told: list[str] | None = None) -> Verification:
+    return Verification(world.app, against_source=source, tell=(told if told is not None else []).append)
+
+
+async def verdict(world: World, *, source: bool = False, name: str = "project") -> Verdict:
+    found = await verification(world, source=source).verify(name)
+    assert found.trouble is None, found.trouble
+    return found
+
+
+async def repaired(world: World, name: str = "project") -> Run:
+    run = await verification(world).repair(name, lambda _: None)
+    assert run.status == "completed", f"{run.error_code}: {run.error_message}"
+    return run
+
+
+async def asks(world: World, method: str, path: str, body: Any) -> Any:
+    async with httpx.AsyncClient(base_url=world.qdrant_url, timeout=30) as client:
+        url = f"/collections/{world.collection}{path}"
+        answer = await client.request(method, url, params={"wait": "true"}, json=body)
+        assert answer.is_success, answer.text
+        return answer.json()["result"]
+
+
+def vectors(points: Points) -> dict[str, Any]:
+    return {key: point["vector"] for key, point in points.items()}
+
+
+# Damage: what it does to the points, and the kinds of differences that it makes --------------------------------------
+
+Damage = Callable[[Points, random.Random], tuple[list[str], list[dict[str, Any]]]]
+"""-> ids that go, points that come"""
+
+
+def _one(points: Points, chance: random.Random) -> dict[str, Any]:
+    return copy.deepcopy(points[chance.choice(sorted(points, key=str))])
+
+
+def lose(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+    return chance.sample(sorted(points, key=str), chance.randint(1, len(points))), []
+
+
+def saying(**said: Any) -> Damage:
+    """A point of ours with other metadata; `...` takes a key away."""
+
+    def change(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+        point = _one(points, chance)
+        metadata = point["payload"]["metadata"] | said
+        point["payload"]["metadata"] = {key: value for key, value in metadata.items() if value is not ...}
+        return [], [point]
+
+    return change
+
+
+def another_text(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+    point = _one(points, chance)
+    point["payload"]["page_content"] = chance.choice(["something else\n", "", None, 7])
+    return [], [point]
+
+
+def as_another_file(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+    """It says that it is a chunk of another file, whose points are all there."""
+    point = _one(points, chance)
+    path = point["payload"]["metadata"]["path"]
+    others = {key: each for key, each in points.items() if each["payload"]["metadata"].get("path") != path}
+    other = _one(others, chance) if others else point | {"payload": {"metadata": dict.fromkeys(KEYS, "x")}}
+    for key in KEYS:
+        point["payload"]["metadata"][key] = other["payload"]["metadata"][key]
+    return [], [point]
+
+
+def twice(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+    identity = chance.choice([str(uuid.UUID(int=chance.getrandbits(128), version=4)), chance.getrandbits(40)])
+    return [], [_one(points, chance) | {"id": identity}]
+
+
+def of_another(**said: Any) -> Damage:
+    """A point with the id that it would have had at another path, blob or chunk."""
+
+    def change(points: Points, chance: random.Random) -> tuple[list[str], list[dict[str, Any]]]:
+        point = _one(points, chance)
+        metadata = point["payload"]["metadata"] = point["payload"]["metadata"] | said
+        keys = ("repository_id", "path", "blob_sha", "chunk_index")
+        return [], [point | {"id": point_id(*(metadata[key] for key in keys))}]
+
+    return change
+
+
+WAYS: dict[str, tuple[Damage, set[str]]] = {
+    "points are gone": (lose, {"missing"}),
+    "another text": (another_text, {"altered"}),
+    "another content hash": (saying(content_hash="0" * 32), {"altered"}),
+    "another file": (as_another_file, {"altered"}),
+    "a path that there is not": (saying(path="nowhere.py"), {"altered"}),
+    "a path that is no text": (saying(path=["a.py"]), {"altered"}),
+    "no path": (saying(path=...), {"altered"}),
+    "another repository's name": (saying(repository="old name"), {"altered"}),
+    "another repository's id": (saying(repository_id=str(uuid.UUID(int=7))), {"missing"}),
+    "another blob": (saying(blob_sha="1" * 40), {"altered"}),
+    "another chunk": (saying(chunk_index=999), {"altered"}),
+    "a chunk that is no number": (saying(chunk_index="0"), {"altered"}),
+    "another language": (saying(language="cobol"), {"altered"}),
+    "lines that are none": (saying(start_line=9, end_line=2), {"altered"}),
+    "no commit": (saying(commit=None), {"altered"}),
+    "no url": (saying(url=...), {"altered"}),
+    "an older epoch": (saying(epoch=0), {"altered"}),
+    "a later epoch": (saying(epoch=1_000), {"altered"}),
+    "an epoch beyond all": (saying(epoch=2**60), {"altered"}),
+    "an epoch that is no number": (saying(epoch="later"), {"altered"}),
+    "no epoch": (saying(epoch=...), {"altered"}),
+    "a second copy": (twice, {"duplicate"}),
+    "a blob that was": (of_another(blob_sha="2" * 40), {"stale"}),
+    "a blob that was, of a later epoch": (of_another(blob_sha="2" * 40, epoch=5_000), {"stale"}),
+    "a blob that was, of no epoch": (of_another(blob_sha="2" * 40, epoch=None), {"stale"}),
+    "a blob that was, of an epoch beyond all": (of_another(blob_sha="2" * 40, epoch=2**62), {"stale"}),
+    "a tail that was": (of_another(chunk_index=77), {"stale"}),
+    "a file that was": (of_another(path="gone.py"), {"foreign"}),
+    "a file that is skipped": (of_another(path="link"), {"foreign"}),
+}
+
+
+async def damage(world: World, way: Damage, chance: random.Random) -> None:
+    lost, come = way(await world.points(), chance)
+    if lost:
+        await world.delete_points(lost)
+    if come:
+        await world.put_points(come)
+
+
+@pytest.mark.parametrize("some", range(4))
+async def test_each_way_in_which_points_go_wrong_is_told_and_mended(world: World, some: int):
+    world.repository.commit(FILES)
+    await world.completed()
+    before = await world.points()
+    for way in list(WAYS)[some::4]:
+        do, kinds = WAYS[way]
+        await damage(world, do, random.Random(way))
+
+        found = await verdict(world)
+        run = await repaired(world)
+
+        assert {str(kind) for kind in found.counts} == kinds, way
+        assert {str(each.kind) for each in found.differences} == kinds, way
+        assert (run.trigger, run.error_code) == ("command", "INDEX_REBUILT"), way
+        assert str(run.error_message).startswith("Mended on request: "), way
+        after = await world.points()
+        assert comparable(after) == comparable(before), way
+        assert vectors(after) == vectors(before), way
+    assert (await verdict(world, source=True)).exact
+    assert (await world.completed()).error_code is None
+
+
+@pytest.fixture
+async def settled(world: World) -> tuple[World, Points]:
+    world.repository.commit(FILES)
+    await world.completed()
+    return world, comparable(await world.points())
+
+
+@settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=6), seed=st.integers(0, 2**32))
+async def test_any_damage_is_told_and_a_repair_ends_where_a_fresh_sync_does(
+    settled: tuple[World, Points], ways: list[str], seed: int
+):
+    world, fresh = settled
+    chance = random.Random(seed)
+    for way in ways:
+        await damage(world, WAYS[way][0], chance)
+        if not await world.points():
+            break
+
+    found = await verdict(world)
+    assert not found.exact, "points that say that they are something else are no points of a fresh sync"
+    await repaired(world)
+
+    for leftover in await find_leftovers(world.app):  # a point that says that it is another repository's
+        if leftover.repository_id == str(uuid.UUID(int=7)):
+            assert leftover.repository_id is not None
+            await remove_leftover(world.app, leftover.repository_id, "nobody")
+    assert (await verdict(world, source=True)).exact
+    assert comparable(await world.points()) == fresh
+
+
+async def test_only_files_that_differ_are_read_and_what_is_known_is_not_embedded_again(world: World):
+    world.repository.commit({f"m{n}.py": module(f"m{n}", 20) for n in range(12)} | {"copy.py": module("m3", 20)})
+    await world.completed()
+    points = await world.points()
+    of = {key: point["payload"]["metadata"]["path"] for key, point in points.items()}
+    await world.delete_points([key for key, path in of.items() if path in ("m3.py", "m5.py")])
+    world.embeddings.forget()
+
+    run = await repaired(world)
+
+    assert run.files_processed == 2
+    # The copy of m3.py still holds its vectors.
+    assert set(world.embeddings.inputs) == {
+        point["payload"]["page_content"] for key, point in points.items() if of[key] == "m5.py"
+    }
+    assert "missing" in str(run.error_message)
+
+
+async def test_points_without_a_vector_are_told_and_mended(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    before = await world.points()
+    some = sorted(before)[:2]
+    await asks(world, "POST", "/points/vectors/delete", {"points": some, "vector": ["dense"]})
+
+    found = await verdict(world)
+    await repaired(world)
+
+    assert dict(found.counts) == {"no_vector": 2}
+    assert vectors(await world.points()) == vectors(before)
+    assert (await verdict(world)).exact
+
+
+async def test_a_collection_that_is_gone_is_told_and_made_again(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    before = comparable(await world.points())
+    await world.drop_collection()
+
+    found = await verdict(world)
+    assert dict(found.counts) == {"missing": len(before)}
+    assert "There is no collection" in str(found.note)
+    await repaired(world)
+
+    assert comparable(await world.points()) == before
+
+
+async def test_rows_that_do_not_fit_the_commit_are_told_by_the_source_and_mended(world: World):
+    world.repository.commit(FILES | {"d.py": b"d = 1\n", "e.py": b"e = 1\n"})
+    await world.completed()
+    fresh = comparable(await world.points())
+    row = await world.app.repositories.get("project")
+    run, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
+    claimed = await world.app.runs.claim("vandal", 60, run_id=run.id)
+    assert claimed is not None
+    rows = await world.app.manifests.load(row.id)
+    await world.app.manifests.forget(claimed, row.id, ["d.py", "link"])
+    await world.app.manifests.record(
+        claimed, row.id, [rows["e.py"]._replace(path="never.py"), rows["b.py"]._replace(chunks=1)]
+    )
+    await world.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+    alone, asked = await verdict(world), await verdict(world, source=True)
+    assert {str(kind) for kind in alone.counts} == {"foreign", "missing", "stale"}
+    unlisted = {each.path: each.what for each in asked.differences if str(each.kind) == "unlisted"}
+    assert unlisted == {
+        "d.py": "is in the commit and not in the manifest",
+        "link": "is to be skipped (symlink), and the manifest does not say so",
+        "never.py": "is in the manifest and not in the commit",
+    }
+    await repaired(world)
+
+    assert comparable(await world.points()) == fresh
+    assert (await verdict(world, source=True)).exact
+
+
+async def test_an_index_between_two_commits_is_not_exact(world: World):
+    world.repository.many(450)
+    await world.completed()
+    world.repository.many(450, content=lambda n: b"other = %d\n" % n)
+    target = await world.app.catalog.find("project")
+    cut_off: list[asyncio.Task[Run]] = []
+
+    def cut(progress: RunProgress) -> None:
+        if progress.files_done:
+            cut_off[0].cancel()
+
+    sync = world.app.sync(target, full=False, approved=False, progress=RunProgress(), watch=cut)
+    cut_off.append(asyncio.create_task(sync))
+    with pytest.raises(asyncio.CancelledError):
+        await cut_off[0]
+    (last, *_) = await world.app.runs.history()
+
+    found = await verdict(world)
+
+    assert dict(found.counts) == {"unfinished": 1}
+    assert last.id in found.differences[0].what
+    await repaired(world)
+    assert (await verdict(world, source=True)).exact
+    assert await world.indexed() == await world.expected()
+
+
+async def test_points_in_another_collection_are_told_and_removed(closed_world: World):
+    world = closed_world
+    world.configure(extra=f"  - {{name: other, path: '{world.repository.path}', collection: {world.collection}-b}}\n")
+    async with world.opened():
+        world.repository.commit(FILES)
+        await world.completed()
+        await world.completed("other")
+        strays = [point | {"id": str(uuid.uuid4())} for point in (await world.points()).values()]
+        beside = World(world.folder, world.repository, world.embeddings, world.qdrant_url, f"{world.collection}-b")
+        mine = await beside.points()
+        await beside.put_points(strays)
+
+        found = await verdict(world)
+        assert dict(found.counts) == {"elsewhere": len(strays)}
+        assert (await verdict(world, name="other")).exact
+        run = await repaired(world)
+
+        assert f"{len(strays)} points in other collections" in str(run.error_message)
+        assert await beside.points() == mine
+        assert (await verdict(world)).exact
+
+
+# What is left of removed repositories --------------------------------------------------------------------------------
+
+
+async def test_what_is_left_of_a_removed_repository_is_told_and_removed_by_a_run(closed_world: World):
+    world = closed_world
+    world.configure(extra=f"  - {{name: old, path: '{world.repository.path}'}}\n")
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        await world.completed("old")
+        before = {key: p for key, p in (await world.points()).items() if _name(p) == "project"}
+        await world.app.repositories.remove("old")
+        nameless = next(iter(before.values())) | {"id": 17, "payload": {"note": "somebody else's"}}
+        stranger = copy.deepcopy(next(iter(before.values()))) | {"id": 18}
+        stranger["payload"]["metadata"] |= {"repository_id": "unheard of", "repository": "theirs"}
+        await world.put_points([nameless, stranger])
+    world.configure()
+    async with world.opened():
+        left = await find_leftovers(world.app)
+        told = {each.repository: (each.points, each.known) for each in left}
+        assert told == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
+        assert (await verdict(world)).exact
+
+        identity = next(each.repository_id for each in left if each.repository == "old")
+        assert identity is not None
+        run = await remove_leftover(world.app, identity, "old")
+
+        assert run is not None and (run.status, run.repository, run.trigger) == ("completed", "old", "command")
+        assert f"{len(before)} points" in str(run.error_message)
+        assert {each.repository for each in await find_leftovers(world.app)} == {"theirs", None}
+        assert {key: p for key, p in (await world.points()).items() if _name(p) == "project"} == before
+
+
+def _name(point: dict[str, Any]) -> Any:
+    return point["payload"].get("metadata", {}).get("repository")
+
+
+async def test_what_is_registered_again_is_no_leftover(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    row = await world.app.repositories.get("project")
+    before = await world.points()
+
+    assert await find_leftovers(world.app) == []
+    assert await remove_leftover(world.app, row.id, "project") is None
+    assert await world.points() == before
+
+
+async def test_points_that_a_removal_left_do_not_hinder_whoever_registers_that_name_again(world: World):
+    """Their epochs are later than the new repository's first ones."""
+    world.repository.commit(FILES)
+    for number in range(4):
+        world.repository.commit({"a.py": b"a = %d\n" % number})
+        await world.completed()
+    await world.app.repositories.remove("project")
+    world.repository.commit({"b.py": None, "a.py": CODE})
+    target = await world.app.catalog.find("project")
+    await world.app.repositories.register(target.registration())
+
+    await world.completed()
+
+    assert await world.indexed() == await world.expected()
+    assert (await verdict(world, source=True)).exact
+
+
+# Beside syncs --------------------------------------------------------------------------------------------------------
+
+
+async def test_a_verification_beside_a_sync_waits_for_it_and_tells_no_difference(world: World):
+    world.repository.commit({f"{n}.py": module(f"f{n}", 20) for n in range(8)})
+    await world.completed()
+    world.repository.commit({f"{n}.py": module(f"g{n}", 20) for n in range(8)})
+    told: list[str] = []
+    with world.embeddings.holding():
+        syncing = asyncio.create_task(world.completed())
+        await asyncio.to_thread(world.embeddings.wait_for_waiting, 1)
+        verifying = asyncio.create_task(verification(world, told=told).verify("project"))
+        while not told:
+            await asyncio.sleep(0.01)
+        assert not verifying.done()
+    run = await syncing
+    found = await verifying
+
+    assert found.exact, found
+    assert found.commit == run.commit_after
+    assert told == [f"project: waits for run {run.id}, which is under way"]
+
+
+async def test_syncs_while_it_reads_are_no_differences(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    syncs = 0
+
+    async def keep_syncing() -> None:
+        nonlocal syncs
+        while True:
+            world.repository.commit({"a.py": b"a = %d\n" % syncs})
+            await world.completed()
+            syncs += 1
+            await asyncio.sleep(0.05)
+
+    syncing = asyncio.create_task(keep_syncing())
+    verdicts = []
+    while syncs < 6:
+        verdicts.append(await verification(world).verify("project"))
+    syncing.cancel()
+    await asyncio.gather(syncing, return_exceptions=True)
+
+    assert all(not each.counts for each in verdicts), verdicts
+
+
+async def test_a_repair_runs_under_the_guard_and_with_an_epoch_of_its_own(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    row = await world.app.repositories.get("project")
+    await world.delete_points(sorted(await world.points())[:1])
+    queued, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
+
+    run = await repaired(world)
+
+    assert run.id == queued.id, "what waits takes over what is asked for besides"
+    assert (await world.app.repositories.get("project")).epoch > row.epoch
+    assert (await world.app.runs.attempts(run.id))[0].outcome == "completed"
+
+
+async def test_a_repair_that_finds_nothing_wrong_writes_nothing(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    before, row = await world.points(), await world.app.repositories.get("project")
+
+    run = await repaired(world)
+
+    assert (run.error_code, run.files_processed) == (None, 0)
+    assert await world.points() == before
+    assert (await world.app.repositories.get("project")).epoch == row.epoch
+
+
+async def test_an_index_that_does_not_answer_proves_nothing(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    settings = index_settings(world.app.configuration, world.collection)
+    world.app.indexes[world.collection] = open_index(replace(settings, url="http://127.0.0.1:9", attempts=1))
+    world.app.resources.push_async_callback(world.app.indexes[world.collection].close)
+
+    found = await verification(world).verify("project")
+
+    assert not found.exact
+    assert "127.0.0.1:9" in str(found.trouble)

