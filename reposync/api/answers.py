@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from reposync.api.access import AccessDenied, RoleMissing
+from reposync.api.access import AccessDenied, RoleMissing, TooManyAttempts
 from reposync.api.bounds import BodyTooLarge, BodyTooSlow, QueryTooLong, RequestInvalid
+from reposync.api.csrf import CsrfRefused
 from reposync.api.envelope import ErrorAnswer
 from reposync.errors import RepoSyncError, StoreUnavailable
 
@@ -26,15 +27,50 @@ class ShuttingDown(RepoSyncError):
     status = 503
 
 
-EVERYWHERE = (AccessDenied, RoleMissing, RequestInvalid, QueryTooLong, BodyTooLarge, StoreUnavailable, ShuttingDown)
+class HostNotAllowed(RepoSyncError):
+    """The Host header names another server: a page of another site may have pointed its name here."""
+
+    code = "HOST_NOT_ALLOWED"
+    status = 421
+
+
+class CrossSiteRefused(RepoSyncError):
+    """A page of another site made the browser send this."""
+
+    code = "CROSS_SITE_REFUSED"
+    status = 403
+
+
+class Unforeseen(RepoSyncError):
+    """Not foreseen; the log has it under the incident's id."""
+
+
+EVERYWHERE = (
+    AccessDenied,
+    RoleMissing,
+    TooManyAttempts,
+    HostNotAllowed,
+    RequestInvalid,
+    QueryTooLong,
+    BodyTooLarge,
+    StoreUnavailable,
+    ShuttingDown,
+    Unforeseen,
+)
+CHANGING = (CsrfRefused, CrossSiteRefused)
+"""Of routes that change something: browsers are made to send such requests by pages that nobody trusts."""
 WITH_BODY = (BodyUnreadable, BodyTooSlow)
 
 
 def errors(*kinds: type[RepoSyncError]) -> Responses:
     """For `responses` of a route: these errors, and those that every route has."""
+    return errors_alone(*kinds, *EVERYWHERE)
+
+
+def errors_alone(*kinds: type[RepoSyncError]) -> Responses:
+    """For a route that nobody needs a token for: these errors and no others."""
     described: Responses = {}
-    everything: tuple[type[RepoSyncError], ...] = (*kinds, *EVERYWHERE)
-    for kind in everything:
+    for kind in kinds:
         words = (kind.__doc__ or kind.code).strip().partition("\n\n")[0].replace("\n    ", " ")
         each = described.setdefault(kind.status, {"model": ErrorAnswer, "description": "", "content": {}})
         each["description"] += f"{' ' if each['description'] else ''}`{kind.code}`: {words}"

@@ -20,7 +20,10 @@ from reposync.api.routes.session import session_routes
 from reposync.api.routes.wait import wait_routes
 from reposync.api.routes.webhooks import webhook_routes
 from reposync.api.web.actions import action_routes
-from reposync.api.web.pages import page_routes, static_files
+from reposync.api.web.pages import page_routes
+from reposync.api.web.reference import reference_page
+from reposync.api.web.refusals import ErrorPages
+from reposync.api.web.renderer import Renderer, StaticContent
 
 __all__ = ["ApiParts", "create_app"]
 
@@ -56,10 +59,13 @@ def create_app(parts: ApiParts) -> FastAPI:
     add_error_handlers(app)
     for routes in ROUTES:
         app.include_router(routes(parts))
-    for routes in (page_routes, action_routes):
-        app.include_router(routes(parts))
-    app.mount("/static", static_files(), name="static")
+    renderer = Renderer(parts)
+    for pages in (page_routes, action_routes):
+        app.include_router(pages(parts, renderer))
+    app.include_router(reference_page(parts, renderer, app.openapi))
+    app.mount("/static", StaticContent(), name="static")
     # Last: what is added last goes around everything before it.
     guard(app, parts.access)
+    app.add_middleware(ErrorPages, renderer=renderer, access=parts.access)
     app.add_middleware(RequestIds)
     return app

@@ -25,6 +25,9 @@ class RequestBounds:
     body_bytes: int = 1_000_000
     body_seconds: float = 15.0
     query_bytes: int = 8_192
+    path_bytes: int = 8_192
+    header_bytes: int = 16_384
+    headers: int = 100
     streamed: tuple[str, ...] = ("/api/v1/webhooks/gitlab",)
 
 
@@ -47,6 +50,20 @@ class QueryTooLong(RepoSyncError):
 
     code = "QUERY_TOO_LONG"
     status = 414
+
+
+class PathTooLong(RepoSyncError):
+    """The part of the address before the question mark is too long."""
+
+    code = "PATH_TOO_LONG"
+    status = 414
+
+
+class HeadersTooLarge(RepoSyncError):
+    """The request has too many headers, or too much in them."""
+
+    code = "HEADERS_TOO_LARGE"
+    status = 431
 
 
 class RequestInvalid(RepoSyncError):
@@ -93,6 +110,17 @@ class Bounded:
         await self._app(scope, replayed, send)
 
     def _check_address(self, scope: Scope) -> None:
+        # The server's own bound is for heads that come in several pieces.
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        size = sum(len(name) + len(value) for name, value in headers)
+        if size > self._bounds.header_bytes or len(headers) > self._bounds.headers:
+            raise HeadersTooLarge(
+                f"The request has {len(headers):,} headers of {size:,} bytes; {self._bounds.headers} of "
+                f"{self._bounds.header_bytes:,} bytes are taken."
+            )
+        path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
+        if len(path) > self._bounds.path_bytes:
+            raise PathTooLong(f"The path has {len(path):,} bytes; {self._bounds.path_bytes:,} are taken.")
         query: bytes = scope["query_string"]
         if len(query) > self._bounds.query_bytes:
             raise QueryTooLong(f"The query has {len(query):,} bytes; {self._bounds.query_bytes:,} are taken.")

@@ -16,10 +16,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reposync.api.envelope import error_answer
 from reposync.errors import RepoSyncError
+from reposync.telemetry.redaction import Secrets
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 5
+MOST_PROBLEMS = 50
 _LONGEST_PATH_CHARS = 200
 
 
@@ -40,14 +42,18 @@ def add_error_handlers(app: FastAPI) -> None:
             {"where": [str(part) for part in each["loc"]], "message": each["msg"], "type": each["type"]}
             for each in error.errors()
         ]
-        return error_answer(422, "REQUEST_INVALID", _problem_sentence(problems), {"problems": problems})
+        # A body may hold a hundred thousand mistakes.
+        told = {"problems": problems[:MOST_PROBLEMS]}
+        return error_answer(422, "REQUEST_INVALID", _problem_sentence(problems), told)
 
     @app.exception_handler(RepoSyncError)
     async def known_error(request: Request, error: RepoSyncError) -> Response:
         if error.status >= 500:
             log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         wait = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else None
-        return error_answer(error.status, error.code, str(error), headers=wait)
+        # Servers quote what they were sent.
+        told = Secrets.of_environment().redact(str(error))
+        return error_answer(error.status, error.code, told, headers=wait)
 
 
 class Incidents:

@@ -46,7 +46,7 @@ class Gate:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if not self._hosts.allows(host) and not (self._has_tokens and self._path(scope) in _PROBES):
+        if not self._hosts.allows(host) and not self._is_for_everybody(self._path(scope)):
             return error_answer(
                 421,
                 "HOST_NOT_ALLOWED",
@@ -63,6 +63,10 @@ class Gate:
                 headers={"Connection": "close"},
             )
         return None
+
+    def _is_for_everybody(self, path: str) -> bool:
+        # The looks of the pages are no secret, and the page that says so is to have them.
+        return path.startswith("/static/") or (self._has_tokens and path in _PROBES)
 
     def _path(self, scope: Scope) -> str:
         path: str = scope["path"]

@@ -130,6 +130,7 @@ class RunDetail(RunShown):
     not_before: datetime = Field(description="A run that waits is not begun before.")
     cancel_requested: bool = Field(description="A running one ends at its worker's next heartbeat.")
     removal: bool = Field(description="It removes the repository with its index, in place of a sync.")
+    repair: bool = Field(description="It compares every point with what is recorded, and mends what differs.")
     progress: dict[str, Any] | None = Field(
         description="How far the attempt under way is; null where there is none.",
         examples=[{"phase": "indexing", "files_total": 1204, "files_done": 311, "eta_seconds": 23.0}],
@@ -157,6 +158,7 @@ class RunDetail(RunShown):
             not_before=run.not_before,
             cancel_requested=run.cancel_requested,
             removal=run.removal,
+            repair=run.repair,
             progress=None if progress is None else dict(progress),
             attempts=attempts,
             problems=problems,

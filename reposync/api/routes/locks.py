@@ -12,7 +12,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from reposync.api.access import Role
-from reposync.api.answers import errors
+from reposync.api.answers import CHANGING, errors
 from reposync.api.models import Asked, NoFilters
 from reposync.api.parts import ApiParts
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
@@ -96,7 +96,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         description="From a holder that does not count any more. This is seldom needed: the next run replaces such a "
         "lock by itself. With `force` from any holder, and its run is asked to end.",
         dependencies=[parts.access.requires(Role.OPERATE)],
-        responses=errors(LockNotFound, LockHeld, RedisUnavailable),
+        responses=errors(LockNotFound, LockHeld, RedisUnavailable, *CHANGING),
     )
     async def delete_lock(
         repository: Annotated[

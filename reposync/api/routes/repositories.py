@@ -13,9 +13,9 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from reposync.api.access import Role
-from reposync.api.answers import WITH_BODY, errors
+from reposync.api.answers import CHANGING, WITH_BODY, errors
 from reposync.api.coalescing import Coalesced
-from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional
+from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional, still_is, tag_of
 from reposync.api.cursors import cursor_after, key_before
 from reposync.api.definitions import CHANGEABLE, IDENTITY, NOT_OVER_HTTP, change_body, new_repository_body
 from reposync.api.models import (
@@ -37,6 +37,7 @@ from reposync.config.loading import checked_repository
 from reposync.config.spelling import hint
 from reposync.errors import (
     ConfigError,
+    RepositoryChanged,
     RepositoryExists,
     RepositoryInactive,
     RepositoryNotFound,
@@ -58,7 +59,7 @@ from reposync.scheduling.registering import (
 from reposync.store.following import runs_by_id
 from reposync.store.idempotency import IdempotencyKeyReused, IdempotentRuns
 from reposync.store.joining import waiting_run
-from reposync.store.repositories import RepositoryState
+from reposync.store.repositories import Repository, RepositoryState
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 
@@ -78,6 +79,16 @@ IdempotencyKey = Annotated[
         description="The same key with the same request gets the same answer for 24 hours, on every pod, and asks for "
         "one run alone. `wait` may differ.",
         examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
+    ),
+]
+
+IfMatch = Annotated[
+    str | None,
+    Header(
+        alias="If-Match",
+        max_length=1_000,
+        description="Change it only if it is as it was in the answer with this ETag.",
+        examples=['"0a1b2c3d4e5f6071-9c8b7a6f5e4d3c2b1a0f9e8d7c6b5a4f"'],
     ),
 ]
 
@@ -137,8 +148,22 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         dependencies=operates,
         status_code=201,
         responses={
-            201: {"headers": {"Location": {"schema": {"type": "string"}, "description": "Where it is now."}}},
-            **errors(ConfigError, UsageError, SourceNotAllowed, RepositoryExists, RepositoryReadOnly, *WITH_BODY),
+            201: {
+                "headers": {
+                    "Location": {"schema": {"type": "string"}, "description": "Where it is now."},
+                    **ETAG_HEADER,
+                }
+            },
+            **errors(
+                ConfigError,
+                UsageError,
+                SourceNotAllowed,
+                RepositoryNotFound,  # removed in the very moment
+                RepositoryExists,
+                RepositoryReadOnly,
+                *CHANGING,
+                *WITH_BODY,
+            ),
         },
         openapi_extra=new_repository_body(),
     )
@@ -155,7 +180,9 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         row = await add_repository(app, definition, origin=HTTP)
         root = request.scope.get("root_path", "")
         response.headers["Location"] = f"{root}{PREFIX}/repositories/{path_of(row.name)}"
-        return await _detail(app, row.name)
+        shown, seen = await _detail(app, row.name)
+        response.headers["ETag"] = tag_of(shown, _changeable(seen))
+        return shown
 
     @routes.post(
         "/repositories/{name:path}/sync",
@@ -167,7 +194,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         responses={
             200: {"model": RunShown, "description": "The run, which ended within `wait`", "headers": LOCATION},
             202: {"headers": {**LOCATION, **REPEATED}},
-            **errors(RepositoryNotFound, RepositoryInactive, IdempotencyKeyReused, *WITH_BODY),
+            **errors(RepositoryNotFound, RepositoryInactive, IdempotencyKeyReused, *CHANGING, *WITH_BODY),
         },
     )
     async def sync_repository(
@@ -214,34 +241,57 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RepositoryNotFound)},
     )
     async def get_repository(request: Request, name: RepositoryName, _: Annotated[NoFilters, Query()]) -> Response:
-        return conditional(request, await _detail(parts.application(), name))
+        shown, row = await _detail(parts.application(), name)
+        return conditional(request, shown, changeable=_changeable(row))
 
     @routes.patch(
         "/repositories/{name:path}",
         summary="Pause or resume a repository, or change how it is registered",
         description="Keys that are left out stay as they are; null is the default again. What stands in the registry "
-        "file, or comes from a group, can be paused and resumed here, and is changed there.",
+        "file, or comes from a group, can be paused and resumed here, and is changed there. Two who change different "
+        "keys at the same time do not undo each other's. With `If-Match`, the ETag of an answer before, it is changed "
+        "only if nobody else has changed it since; syncs do not count.",
         dependencies=operates,
-        responses=errors(
-            ConfigError, UsageError, RepositoryNotFound, RepositoryReadOnly, RepositoryInactive, *WITH_BODY
-        ),
+        responses={
+            200: {"headers": ETAG_HEADER},
+            **errors(
+                ConfigError,
+                UsageError,
+                RepositoryNotFound,
+                RepositoryReadOnly,
+                RepositoryInactive,
+                RepositoryChanged,
+                *CHANGING,
+                *WITH_BODY,
+            ),
+        },
         openapi_extra=change_body(),
     )
     async def patch_repository(
-        name: RepositoryName, changes: Annotated[dict[str, Any], Body()], _: Annotated[NoFilters, Query()]
+        response: Response,
+        name: RepositoryName,
+        changes: Annotated[dict[str, Any], Body()],
+        _: Annotated[NoFilters, Query()],
+        if_match: IfMatch = None,
     ) -> RepositoryDetail:
         app = parts.application()
         pause, definition = _split(changes)
+        expected = None
+        if if_match is not None:
+            expected = await _as_expected(app, name, if_match)
         if definition:
-            await change_repository(app, name, definition)
+            changed = await change_repository(app, name, definition, expected=expected)
+            expected = changed if expected is not None else None
         if pause.is_active is not None:
             # What left the registry must not come back to life under a name that nothing describes any more.
             await syncable(app, name)
         if pause.is_active is False:
-            await pause_repository(app, name, pause.paused_reason or "Paused over HTTP.")
+            await pause_repository(app, name, pause.paused_reason or "Paused over HTTP.", expected=expected)
         elif pause.is_active:
-            await resume_repository(app, name)
-        return await _detail(app, name)
+            await resume_repository(app, name, expected=expected)
+        shown, row = await _detail(app, name)
+        response.headers["ETag"] = tag_of(shown, _changeable(row))
+        return shown
 
     @routes.delete(
         "/repositories/{name:path}",
@@ -252,7 +302,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         responses={
             200: {"model": RunShown, "description": "The run, which ended within `wait`", "headers": LOCATION},
             202: {"headers": LOCATION},
-            **errors(RepositoryNotFound, RepositoryReadOnly),
+            **errors(RepositoryNotFound, RepositoryReadOnly, *CHANGING),
         },
     )
     async def remove_repository(
@@ -271,13 +321,29 @@ async def _states(app: Application) -> dict[str, str]:
     return states | {row.name: row.word for row in rows}
 
 
-async def _detail(app: Application, name: str) -> RepositoryDetail:
-    """Raises RepositoryNotFound, naming the nearest."""
+async def _as_expected(app: Application, name: str, if_match: str) -> Repository | None:
+    """The repository as it is, which is as the client knows it; None where no daemon has seen it yet. Raises
+    RepositoryNotFound, RepositoryChanged."""
+    _, row = await _detail(app, name)
+    if not still_is(if_match, _changeable(row)):
+        raise RepositoryChanged(
+            f"{name!r} was changed since the ETag in If-Match; nothing was written.", remedy="Read it again."
+        )
+    return row
+
+
+def _changeable(row: Repository | None) -> object:
+    return row.changeable if row is not None else ()
+
+
+async def _detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository | None]:
+    """And the row, if there is one yet. Raises RepositoryNotFound, naming the nearest."""
     found = await overviews(app.catalog, app.repositories, app.manifests, app.runs, [name])
     if not found:
         raise no_such_repository(name, await _states(app))
     rows = await app.repositories.list([name])
-    return RepositoryDetail(**asdict(found[0]), definition=rows[0].definition if rows else None)
+    row = rows[0] if rows else None
+    return RepositoryDetail(**asdict(found[0]), definition=row.definition if row else None), row
 
 
 def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from reposync.api.access import Role
-from reposync.api.answers import errors
+from reposync.api.answers import CHANGING, errors
 from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional
 from reposync.api.cursors import cursor_after, key_before
 from reposync.api.models import (
@@ -106,12 +106,12 @@ def run_routes(parts: ApiParts) -> APIRouter:
         dependencies=operates,
         responses={
             202: {"model": RunDetail, "description": "It is told at its worker's next heartbeat"},
-            **errors(RunNotFound),
+            **errors(RunNotFound, *CHANGING),
         },
     )
     async def cancel_run(response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]) -> RunDetail:
         runs = parts.application().runs
-        run = await runs.request_cancel(_whole(run_id))
+        run = await runs.request_cancel(whole_id(run_id))
         response.status_code = 200 if run.is_final else 202
         return await _detail(runs, run)
 
@@ -120,13 +120,13 @@ def run_routes(parts: ApiParts) -> APIRouter:
         summary="Allow a blocked run what it stopped at, and queue it again",
         dependencies=operates,
         status_code=202,
-        responses={202: {"headers": LOCATION}, **errors(RunNotFound, RepositoryNotFound, RunStateConflict)},
+        responses={202: {"headers": LOCATION}, **errors(RunNotFound, RepositoryNotFound, RunStateConflict, *CHANGING)},
     )
     async def approve_run(
         request: Request, response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]
     ) -> RunDetail:
         app = parts.application()
-        run = await app.runs.approve(_whole(run_id), max_attempts=app.configuration.registry.daemon.max_attempts)
+        run = await app.runs.approve(whole_id(run_id), max_attempts=app.configuration.registry.daemon.max_attempts)
         response.headers["Location"] = run_path(request, run.id)
         return await _detail(app.runs, run)
 
@@ -135,13 +135,13 @@ def run_routes(parts: ApiParts) -> APIRouter:
         summary="Send a run that failed or was cancelled back into the queue",
         dependencies=operates,
         status_code=202,
-        responses={202: {"headers": LOCATION}, **errors(RunNotFound, RepositoryNotFound, RunStateConflict)},
+        responses={202: {"headers": LOCATION}, **errors(RunNotFound, RepositoryNotFound, RunStateConflict, *CHANGING)},
     )
     async def retry_run(
         request: Request, response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]
     ) -> RunDetail:
         app = parts.application()
-        run = await app.runs.retry(_whole(run_id), max_attempts=app.configuration.registry.daemon.max_attempts)
+        run = await app.runs.retry(whole_id(run_id), max_attempts=app.configuration.registry.daemon.max_attempts)
         response.headers["Location"] = run_path(request, run.id)
         return await _detail(app.runs, run)
 
@@ -161,7 +161,7 @@ async def _problems(runs: Runs, run: Run, limit: int, after: str | None) -> Prob
     return ProblemPage(items=shown, next_cursor=next_cursor)
 
 
-def _whole(run_id: str) -> str:
+def whole_id(run_id: str) -> str:
     """A beginning, which is fine for looking at a run, may be another run's by the time it is acted on."""
     if len(run_id.strip()) != _ID_CHARS:
         raise no_such_run(run_id)

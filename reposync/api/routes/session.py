@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode
 
 from fastapi import APIRouter, Request, Response
 
@@ -58,7 +58,9 @@ def local_address(wanted: str, root: str) -> str:
     """`wanted` if it is a path of ours, else the first page: a login must not lead to another server."""
     fits = re.fullmatch(r"/(?![/\\])[!-\[\]-~]*", wanted) is not None and len(wanted) <= _LONGEST_NEXT_CHARS
     inside = wanted == root or wanted.startswith((f"{root}/", f"{root}?"))
-    return wanted if fits and inside else f"{root}/"
+    # Browsers take these out before they ask, written as they are or with %2e: that leads out of the root path.
+    leaves = any(unquote(each) in (".", "..") for each in re.split(r"[?#]", wanted, maxsplit=1)[0].split("/"))
+    return wanted if fits and inside and not leaves else f"{root}/"
 
 
 def _login(root: str, onward: str, **said: str) -> str:

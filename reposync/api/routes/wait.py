@@ -30,9 +30,10 @@ Answers 200 as soon as the index holds exactly `commit`, or a commit that has it
 the moment at which its sync was completed. It triggers nothing: `POST .../sync` does.
 
 Whether one commit comes after another is asked of the source: of GitLab (one call for each new commit of the index, \
-for all who wait), or of the repository on this machine. **A plain git address can be asked no such thing**: there \
-only the indexed commit itself counts, and a wait for a commit that was overtaken ends in 504 \
-(`details.tells_descendants` is false). Wait for the newest commit there."""
+for all who wait), of the repository on this machine, or of the git server, which sends the names of the commits \
+between the two. **A git server cannot always tell**: it looks up full names alone, and one without protocol version \
+2 and filters none at all. Then only the indexed commit itself counts, a wait for a commit that was overtaken ends in \
+504, `details.tells_descendants` is false and `details.limit` says why."""
 
 
 _NOT_YET_EXAMPLE = {
@@ -49,6 +50,7 @@ _NOT_YET_EXAMPLE = {
             "paused_reason": None,
             "tells_descendants": True,
             "trouble": None,
+            "limit": None,
             "run": {"id": "0198b7c2-5f3e-7c1a-9d2b-3f6a1c5e8d70", "status": "running"},
         },
     }
@@ -144,6 +146,7 @@ async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: Co
         "paused_reason": state.paused_reason,
         "tells_descendants": state.tells_descendants,
         "trouble": state.trouble,
+        "limit": state.limit,
         "run": run_json(run) if run is not None else None,
     }
     holds = f"the index holds {state.last_commit[:10]}" if state.last_commit else "nothing of it is indexed completely"
@@ -156,6 +159,6 @@ async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: Co
         sentences.append(f"Run {run.id} is {run.status}.")
     if state.trouble is not None:
         sentences.append(f"Whether it comes after the commit could not be asked: {state.trouble}")
-    elif not state.tells_descendants:
-        sentences.append("Of this source only the indexed commit itself is known.")
+    elif state.limit is not None:
+        sentences.append(state.limit)
     return error_answer(504, "NOT_SEARCHABLE_YET", " ".join(sentences), to_jsonable_python(details))

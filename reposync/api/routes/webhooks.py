@@ -13,9 +13,17 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect
 
 from reposync.api.access import TooManyAttempts
+from reposync.api.answers import (
+    BodyUnreadable,
+    CrossSiteRefused,
+    HostNotAllowed,
+    ShuttingDown,
+    Unforeseen,
+    errors_alone,
+)
 from reposync.api.attempts import Attempts
-from reposync.api.deliveries import Bodies, Reading
-from reposync.api.envelope import ErrorAnswer
+from reposync.api.bounds import BodyTooLarge, BodyTooSlow, QueryTooLong, RequestInvalid
+from reposync.api.deliveries import Bodies, BodiesBusy, Reading
 from reposync.api.parts import ApiParts
 from reposync.config.registry import GitLabInstance
 from reposync.errors import RepoSyncError, StoreUnavailable
@@ -26,6 +34,7 @@ from reposync.scheduling.webhooks import (
     Passed,
     PushPayload,
     Reason,
+    WebhookInvalid,
     WebhookRefused,
     WebhooksOff,
     listening,
@@ -110,10 +119,6 @@ _PUSH_EXAMPLE = {
 }
 
 
-def _error(description: str) -> dict[str, Any]:
-    return {"model": ErrorAnswer, "description": description}
-
-
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "model": DeliveryAnswer,
@@ -125,14 +130,23 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "description": "A run was queued for each repository whose branch moved, or waited already",
         "content": {"application/json": {"example": _QUEUED_EXAMPLE}},
     },
-    400: _error("The connection ended within the body"),
-    401: _error("Neither the secret token nor the signature is right"),
-    403: _error("No server of the registry has a secret for webhooks"),
-    408: _error("The body did not come in time"),
-    413: _error("The body is larger than what GitLab sends"),
-    422: _error("The secret is right, but this is not what GitLab sends"),
-    429: _error("Too many wrong secrets from this address"),
-    503: _error("The database does not answer, or too much comes in at once"),
+    **errors_alone(
+        BodyUnreadable,
+        WebhookRefused,
+        WebhooksOff,
+        CrossSiteRefused,
+        BodyTooSlow,
+        BodyTooLarge,
+        QueryTooLong,
+        HostNotAllowed,
+        WebhookInvalid,
+        RequestInvalid,
+        TooManyAttempts,
+        StoreUnavailable,
+        BodiesBusy,
+        ShuttingDown,
+        Unforeseen,
+    ),
 }
 _BODY = {
     "requestBody": {
@@ -193,15 +207,15 @@ class _Desk:
                 senders, body = await self._authenticated(app, request, given, reading)
                 event = read_event(kind, body)
             except ClientDisconnect:
-                raise _Disconnected("The connection ended within the body.") from None
+                raise BodyUnreadable("The connection ended within the body.") from None
         # The body is let go here: what was asked of it is in the event.
         if isinstance(event, Reason):
             return [passed(event)]
         return await self._queued(receive_push(app, event, senders))
 
     async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
-        """What `work` returns, if it does in time. What takes longer goes on: a statement that waits for a lock of
-        SQLite cannot be taken back before it has it, and then the run may as well be queued."""
+        """What `work` returns, if it does in time. What takes longer goes on: the run may as well be queued a little
+        later, and GitLab does not send every push again."""
         if len(self._late) >= MAX_LATE:
             work.close()
             raise self._too_slow()
@@ -278,13 +292,6 @@ class _Desk:
 
 def _key_id(server: GitLabInstance) -> str:
     return f"webhooks of {server.url}"
-
-
-class _Disconnected(RepoSyncError):
-    """Nobody hears it."""
-
-    code = "BAD_REQUEST"
-    status = 400
 
 
 def _answer(outcomes: list[Outcome]) -> DeliveryAnswer:

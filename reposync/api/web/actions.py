@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.access import Role, Visitor
+from reposync.api.access import Role
 from reposync.api.parts import ApiParts
-from reposync.api.web.pages import Renderer
-from reposync.errors import RepoSyncError, UsageError
+from reposync.api.routes.runs import whole_id
+from reposync.api.routes.session import local_address
+from reposync.api.web.renderer import Renderer
+from reposync.errors import UsageError
 from reposync.scheduling.application import Application
 from reposync.scheduling.lock_overview import release_lock
 from reposync.scheduling.registering import pause_repository, resume_repository, syncable
@@ -21,7 +23,7 @@ Form = dict[str, str]
 
 async def _sync(app: Application, form: Form) -> str:
     row = await syncable(app, form.get("name", ""))
-    run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP)
+    run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, max_attempts=_attempts(app))
     return f"/runs/{run.id}"
 
 
@@ -36,15 +38,17 @@ async def _resume(app: Application, form: Form) -> str:
 
 
 async def _cancel(app: Application, form: Form) -> str:
-    return f"/runs/{(await app.runs.request_cancel((await app.runs.get(form.get('run', ''))).id)).id}"
+    return f"/runs/{(await app.runs.request_cancel(whole_id(form.get('run', '')))).id}"
 
 
 async def _retry(app: Application, form: Form) -> str:
-    return f"/runs/{(await app.runs.retry(form.get('run', ''))).id}"
+    run = await app.runs.retry(whole_id(form.get("run", "")), max_attempts=_attempts(app))
+    return f"/runs/{run.id}"
 
 
 async def _approve(app: Application, form: Form) -> str:
-    return f"/runs/{(await app.runs.approve(form.get('run', ''))).id}"
+    run = await app.runs.approve(whole_id(form.get("run", "")), max_attempts=_attempts(app))
+    return f"/runs/{run.id}"
 
 
 async def _release(app: Application, form: Form) -> str:
@@ -63,20 +67,30 @@ ACTIONS: dict[str, Callable[[Application, Form], Awaitable[str]]] = {
 }
 
 
-def action_routes(parts: ApiParts) -> APIRouter:
+def action_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
+    """`POST /actions/{what}` with the fields of the button's form; `back`, where it is given, is the address of the
+    page that it stands on, which is shown again."""
     routes = APIRouter(include_in_schema=False)
-    renderer = Renderer(parts)
-    operator = parts.access.page(Role.OPERATE)
 
-    @routes.post("/actions/{what}")
-    async def act(request: Request, what: str, visitor: Visitor = operator) -> Response:
+    @routes.post("/actions/{what}", dependencies=[parts.access.page(Role.OPERATE)])
+    async def act(request: Request, what: str) -> Response:
         form = {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
-        try:
-            if what not in ACTIONS:
-                raise UsageError(f"There is no action {what[:50]!r}.")
-            onward = await ACTIONS[what](parts.application(), form)
-        except RepoSyncError as error:
-            return renderer.problem(request, visitor, error)
-        return Response(status_code=303, headers={"Location": f"{renderer.root}{onward}?{urlencode({'done': what})}"})
+        if what not in ACTIONS:
+            raise UsageError(f"There is no action {what[:50]!r}.")
+        onward = renderer.root + await ACTIONS[what](parts.application(), form)
+        if form.get("back"):
+            onward = local_address(form["back"], renderer.root)
+        return Response(status_code=303, headers={"Location": _telling(onward, what)})
 
     return routes
+
+
+def _attempts(app: Application) -> int:
+    return app.configuration.registry.daemon.max_attempts
+
+
+def _telling(address: str, what: str) -> str:
+    """The address, with what the page is to say about it."""
+    split = urlsplit(address)
+    kept = [(key, value) for key, value in parse_qsl(split.query) if key != "done"]
+    return f"{split.path}?{urlencode([*kept, ('done', what)])}"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from pygments import highlight  # type: ignore[import-untyped]
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from pygments.lexers import TextLexer, get_lexer_by_name  # type: ignore[import-untyped]
@@ -34,7 +34,10 @@ def make_environment() -> Environment:
         "utc_short": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
         "relative": relative,
         "duration": duration,
+        "rounded_duration": lambda seconds: duration(max(10.0, seconds)) if seconds >= 9.5 else f"{seconds:.0f} s",
+        "size": size,
         "visible": lambda text: visible(str(text)),
+        "prose": prose,
     }
     environment.filters.update(filters)
     return environment
@@ -42,6 +45,14 @@ def make_environment() -> Environment:
 
 def relative(when: datetime) -> str:
     return ago(when) if when <= datetime.now(UTC) else until(when)
+
+
+def size(count: float) -> str:
+    """Of bytes: `840 B`, `2.4 MB`."""
+    for unit, least in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= least:
+            return f"{count / least:.1f} {unit}"
+    return f"{count:.0f} B"
 
 
 def highlighted(text: str, language: str | None, first_line: int) -> Markup:
@@ -65,3 +76,14 @@ def _lexer(language: str | None) -> object:
         except ClassNotFound:
             pass
     return TextLexer(stripnl=False)
+
+
+def prose(text: str) -> Markup:
+    """A sentence whose words between backticks are code."""
+    pieces = text.split("`")
+    if len(pieces) % 2 == 0:
+        return escape(text)
+    shown = [
+        Markup("<code>{}</code>").format(each) if number % 2 else escape(each) for number, each in enumerate(pieces)
+    ]
+    return Markup().join(shown)

@@ -14,6 +14,7 @@ from reposync.api.access import Access, Role, Visitor
 from reposync.api.app import create_app
 from reposync.api.server import serve_http
 from tests.integration.api.conftest import Daemon
+from tests.integration.api.documented import is_documented
 
 READER, OPERATOR = "read-secret-of-tests-1", "operate-secret-of-tests-2"
 TOKENS = (f"read:{READER}", OPERATOR)
@@ -43,9 +44,10 @@ async def server(access: Access, **options: Any) -> AsyncIterator[httpx.AsyncCli
         who = [visitor.role.name, visitor.by, request.client.host if request.client else None]
         return {"csrf": visitor.csrf, "address": address, "who": who}
 
+    hooks = {"response": [is_documented]}
     async with (
         serve_http(app, "127.0.0.1", 0) as address,
-        httpx.AsyncClient(base_url=address.url, timeout=20, **options) as client,
+        httpx.AsyncClient(base_url=address.url, timeout=20, event_hooks=hooks, **options) as client,
     ):
         yield client
 

@@ -23,6 +23,7 @@ from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.integration.api.documented import is_documented
 
 API = "/api/v1"
 REGISTRY = """\
@@ -114,10 +115,10 @@ def parts_of(app: Application) -> ApiParts:
 
 @pytest.fixture
 async def rest(tmp_path: Path, database_url: str) -> AsyncIterator[Rest]:
-    async with (
-        opened(tmp_path, database_url) as app,
-        await Database.open(database_url) as database,
-        serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
-        httpx.AsyncClient(base_url=address.url, timeout=30) as client,
-    ):
-        yield Rest(app, client, Runs(database), tmp_path)
+    async with opened(tmp_path, database_url) as app, await Database.open(database_url) as database:
+        hooks = {"response": [is_documented]}
+        async with (
+            serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
+            httpx.AsyncClient(base_url=address.url, timeout=30, event_hooks=hooks) as client,
+        ):
+            yield Rest(app, client, Runs(database), tmp_path)

@@ -17,6 +17,7 @@ from reposync.api.connections import HttpLimits
 from reposync.api.server import serve_http
 from reposync.scheduling.application import Application
 from tests.integration.api.conftest import Daemon
+from tests.integration.api.documented import is_documented
 
 
 @contextlib.asynccontextmanager
@@ -24,9 +25,11 @@ async def serving(
     application: Application, *tokens: str, limits: HttpLimits | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
     parts = replace(Daemon().parts, application=lambda: application, access=Access(list(tokens)))
+    limits_of_client = httpx.Limits(max_connections=None)
+    hooks = {"response": [is_documented]}
     async with (
         serve_http(create_app(parts), "127.0.0.1", 0, limits=limits or HttpLimits()) as address,
-        httpx.AsyncClient(base_url=address.url, timeout=60, limits=httpx.Limits(max_connections=None)) as client,
+        httpx.AsyncClient(base_url=address.url, timeout=60, event_hooks=hooks, limits=limits_of_client) as client,
     ):
         yield client
 

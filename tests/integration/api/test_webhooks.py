@@ -38,6 +38,7 @@ from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import push_event, sign
 from tests.fixtures.repositories import GitRepository
+from tests.integration.api.documented import is_documented
 
 SECRET = "a-secret-of-webhooks-1"
 OTHER_SECRET = "a-secret-of-webhooks-2"
@@ -93,7 +94,7 @@ class Site:
                 await app.repositories.register(target.registration())
             parts = ApiParts(Health(), Metrics(version="1"), _nothing, "1", lambda: app, Access(["read:" + "x" * 40]))
             async with (
-                httpx.AsyncClient(timeout=20, verify=False) as self.client,
+                httpx.AsyncClient(timeout=20, verify=False, event_hooks={"response": [is_documented]}) as self.client,
                 serve_http(create_app(parts), "127.0.0.1", 0) as self._address,
             ):
                 yield self
@@ -652,8 +653,11 @@ async def test_the_work_for_a_push_does_not_grow_with_the_registry(site: Site) -
             def count(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
                 counted.append(statement)
 
-            sqlalchemy_event.listen(site.app.database._engine.sync_engine, "before_cursor_execute", count)
+            database = site.app.database
+            for engine in (database._engine.sync_engine, database._writer.sync_engine):
+                sqlalchemy_event.listen(engine, "before_cursor_execute", count)
             assert (await site.posts()).status_code == 202
+            assert counted
             return len(counted)
 
     assert await statements([]) == await statements(others)

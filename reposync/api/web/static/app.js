@@ -1,6 +1,11 @@
 "use strict";
-// Everything works without this file. With it: times in the reader's zone, parts of a page that renew themselves, and
-// buttons that cannot be pressed twice.
+// Everything works without this file. With it: times in the reader's zone, parts of a page that renew themselves, a run
+// that is seen going on, names that are offered while one types, and buttons that cannot be pressed twice.
+
+const root = document.documentElement.dataset.root;
+const pause = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
+
+// Times -----------------------------------------------------------------------------------------------------------------
 
 // In the form, and so in the width, that the server writes: nothing moves when the script arrives.
 const clock = new Intl.DateTimeFormat("sv-SE", {
@@ -23,6 +28,34 @@ function tellTimes(within) {
   }
 }
 
+// Figures, as the server writes them.
+const counted = (number) => Math.trunc(number).toLocaleString("en-US");
+function timed(seconds) {
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.trunc(whole / 60);
+  return minutes < 60 ? `${minutes} min ${whole % 60} s` : `${Math.trunc(minutes / 60)} h ${minutes % 60} min`;
+}
+function sized(bytes) {
+  if (bytes < 1000) return `${bytes} B`;
+  const [unit, size] = [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]].find(([, size]) => bytes >= size);
+  return `${(bytes / size).toFixed(1)} ${unit}`;
+}
+
+// What is said to the eye and to a screen reader --------------------------------------------------------------------------
+
+function announce(words) {
+  document.getElementById("announced").textContent = words;
+}
+
+function trouble(words) {
+  const shown = document.getElementById("trouble");
+  if (shown.textContent !== words) shown.textContent = words;
+  shown.hidden = !words;
+}
+
+// Parts that renew themselves ---------------------------------------------------------------------------------------------
+
 // A part that has the reader's focus, or text that is being selected, is left alone.
 const isInUse = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
   || (getSelection() && !getSelection().isCollapsed && part.contains(getSelection().anchorNode));
@@ -30,51 +63,183 @@ const isInUse = (part) => part.contains(document.activeElement) && document.acti
 const tags = new Map();
 async function renew(part) {
   if (document.hidden || isInUse(part)) return;
-  const headers = { "X-Requested-With": "refresh" };
+  const headers = { Accept: "text/html", "X-Requested-With": "refresh" };
   if (tags.has(part.id)) headers["If-None-Match"] = tags.get(part.id);
   const answer = await fetch(location.href, { headers, credentials: "same-origin", redirect: "manual", cache: "no-store" });
+  // The session is over: the server leads to the login.
   if (answer.type === "opaqueredirect" || answer.status === 401) { location.reload(); return; }
-  if (answer.status !== 200) return;
+  if (answer.status === 404) { location.reload(); return; }
+  if (answer.status !== 200 && answer.status !== 304) throw new Error(`${answer.status}`);
+  trouble("");
+  if (answer.status === 304) return;
   if (answer.headers.get("ETag")) tags.set(part.id, answer.headers.get("ETag"));
   const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById(part.id);
   if (!fresh) return;
   const focused = part.contains(document.activeElement) ? pathTo(part, document.activeElement) : null;
   tellTimes(fresh);
   part.replaceChildren(...fresh.childNodes);
-  if (!fresh.dataset.refresh) delete part.dataset.refresh;
+  if (part.dataset.state && part.dataset.state !== fresh.dataset.state) announce(`The run is ${fresh.dataset.state.split(" ")[0]}.`);
+  for (const name of ["refresh", "events", "state"]) {
+    if (name in fresh.dataset) part.dataset[name] = fresh.dataset[name];
+    else delete part.dataset[name];
+  }
   if (focused) find(part, focused)?.focus({ preventScroll: true });
 }
 
 // Where an element is among its siblings, so that the focus finds its place again after a renewal.
-function pathTo(root, element) {
+function pathTo(top, element) {
   const path = [];
-  for (let each = element; each !== root; each = each.parentElement) path.unshift([...each.parentElement.children].indexOf(each));
+  for (let each = element; each !== top; each = each.parentElement) path.unshift([...each.parentElement.children].indexOf(each));
   return path;
 }
-const find = (root, path) => path.reduce((each, index) => each && each.children[index], root);
+const find = (top, path) => path.reduce((each, index) => each && each.children[index], top);
 
+const streamed = new WeakSet();  // parts that a stream of events keeps up to date
 async function keepRenewing(part) {
-  let pause = Number(part.dataset.refresh);
-  while (part.dataset.refresh) {
-    await new Promise((done) => setTimeout(done, pause * 1000));
+  let seconds = Number(part.dataset.refresh);
+  for (let turn = 1; part.dataset.refresh; turn++) {
+    await pause(seconds);
+    if (!part.dataset.refresh) return;
+    // Now and then all the same: what a stream does not tell, such as the files that are left out.
+    if (streamed.has(part) && turn % 15) continue;
     try {
       await renew(part);
-      pause = Number(part.dataset.refresh);
+      seconds = Number(part.dataset.refresh);
     } catch {
-      pause = Math.min(pause * 2, 60);  // the daemon restarts, or the network is gone
+      trouble("The server does not answer. Trying again…");  // it starts again, or the network is gone
+      seconds = Math.min(seconds * 2, 30);
     }
   }
 }
 
+// A run that goes on ------------------------------------------------------------------------------------------------------
+
+// A browser keeps six connections to a server for all of its tabs together: more streams than these would let the next
+// page wait for ever. Tabs without one ask once a second.
+const MOST_STREAMS = 3;
+async function place() {
+  if (!navigator.locks) return () => {};  // only over https and on this machine; hidden tabs hold no stream anyway
+  for (let number = 0; number < MOST_STREAMS; number++) {
+    const leave = await new Promise((taken) => {
+      navigator.locks.request(`${root} stream ${number}`, { ifAvailable: true }, (lock) => (
+        lock ? new Promise((done) => taken(done)) : taken(null)
+      ));
+    });
+    if (leave) return leave;
+  }
+  return null;
+}
+
+function showProgress(part, told) {
+  const bar = part.querySelector("progress");
+  if (!bar || !told) return;
+  bar.max = told.files_total || 1;
+  bar.value = told.files_done;
+  part.querySelector("[data-live-files]").hidden = !told.files_total;
+  part.querySelector("[data-live-eta]").hidden = !told.eta_seconds;
+  const written = { bytes_read: sized, eta_seconds: timed, files_per_second: (rate) => rate.toFixed(1), phase: String };
+  for (const each of part.querySelectorAll("[data-live]")) {
+    const value = told[each.dataset.live];
+    if (value !== undefined && value !== null) each.textContent = (written[each.dataset.live] || counted)(value);
+  }
+}
+
+async function follow(part) {
+  let stream = null, leave = null, silence = 0, opening = false;
+
+  function close() {
+    clearTimeout(silence);
+    streamed.delete(part);
+    if (stream) stream.close();
+    if (leave) leave();
+    stream = leave = null;
+  }
+
+  async function open() {
+    if (stream || opening || document.hidden || !part.dataset.events) return;
+    opening = true;
+    leave = await place();
+    opening = false;
+    if (!leave) { setTimeout(open, 10_000); return; }
+    if (document.hidden || !part.dataset.events) { close(); return; }
+    stream = new EventSource(part.dataset.events);
+    // A proxy that holds events back: then the page asks.
+    silence = setTimeout(() => { close(); setTimeout(open, 60_000); }, 5_000);
+    stream.addEventListener("progress", (event) => heard(JSON.parse(event.data)));
+    stream.addEventListener("ended", () => { close(); renew(part).catch(() => {}); });
+    stream.addEventListener("error", () => {
+      streamed.delete(part);
+      // Otherwise the browser opens it again by itself; this one was refused, or there is nothing more to come.
+      if (stream && stream.readyState === EventSource.CLOSED) { close(); setTimeout(open, 10_000); }
+    });
+  }
+
+  function heard(run) {
+    clearTimeout(silence);
+    streamed.add(part);
+    trouble("");
+    if (`${run.status} ${run.attempt}` !== part.dataset.state) renew(part).catch(() => {});
+    else showProgress(part, run.progress);
+  }
+
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) close();
+    else open();
+  });
+  addEventListener("pagehide", close);
+  addEventListener("pageshow", (event) => { if (event.persisted) open(); });
+  open();
+}
+
+// Forms -------------------------------------------------------------------------------------------------------------------
+
 document.addEventListener("submit", (event) => {
-  if (event.target.method !== "post") return;
+  const form = event.target;
+  if (form.method !== "post") {
+    // What nothing was said about does not stand in the address. The days are the reader's own.
+    const zone = form.elements.zone;
+    if (zone) zone.value = form.elements.since.value || form.elements.until.value ? Intl.DateTimeFormat().resolvedOptions().timeZone : "";
+    const unsaid = [...form.elements].filter((field) => field.name && !field.value);
+    unsaid.forEach((field) => { field.disabled = true; });
+    setTimeout(() => unsaid.forEach((field) => { field.disabled = false; }));
+    return;
+  }
   // After the event: a button that is disabled at once is not sent.
-  setTimeout(() => event.target.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
+  setTimeout(() => form.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
 });
 addEventListener("pageshow", (event) => {
   if (event.persisted) document.querySelectorAll("button[disabled]").forEach((button) => { button.disabled = false; });
 });
 
+for (const field of document.querySelectorAll("[data-names]")) {
+  let asked = null, timer = 0;
+  const offer = async () => {
+    if (field.value === asked) return;
+    asked = field.value;
+    const query = new URLSearchParams({ limit: 20, ...(asked ? { name: asked.slice(0, 255) } : {}) });
+    const answer = await fetch(`${root}/api/v1/repositories?${query}`).catch(() => null);
+    if (!answer || !answer.ok) return;
+    const names = (await answer.json()).items.map((each) => Object.assign(document.createElement("option"), { value: each.name }));
+    field.list.replaceChildren(...names);
+  };
+  field.addEventListener("focus", offer);
+  field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(offer, 150); });
+}
+
+// A page that could not be shown, and can be later ------------------------------------------------------------------------
+
+async function tryAgain(seconds) {
+  for (;;) {
+    await pause(seconds);
+    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" }).catch(() => null);
+    if (answer && answer.status < 500) { location.reload(); return; }
+  }
+}
+
 tellTimes(document);
-setInterval(() => tellTimes(document), 15000);
+setInterval(() => tellTimes(document), 15_000);
+const notice = document.getElementById("notice");
+if (notice) setTimeout(() => announce(notice.textContent), 100);
 document.querySelectorAll("[data-refresh]").forEach(keepRenewing);
+document.querySelectorAll("[data-events]").forEach(follow);
+document.querySelectorAll("[data-retry]").forEach((each) => tryAgain(Number(each.dataset.retry)));

@@ -1,0 +1,142 @@
+"""The execution history, and one run while it goes on and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+
+from reposync.api.access import Role, Visitor
+from reposync.api.parts import ApiParts
+from reposync.api.web.charts import run_chart
+from reposync.api.web.renderer import IDLE_REFRESH_SECONDS, Renderer
+from reposync.config.schedule import ScheduleError, zone
+from reposync.scheduling.progress import shown_progress
+from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.run import Run
+from reposync.store.status import RunStatus, RunTrigger
+
+PAGE_RUNS = 50
+CHART_RUNS = 60
+PAGE_PROBLEMS = 200
+_LONGEST_ZONE_CHARS = 64
+LIVE_REFRESH_SECONDS = 1
+"""How often a page asks that cannot have the events of its run."""
+
+
+def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
+    routes = APIRouter()
+    reader = parts.access.page(Role.READ)
+
+    @routes.get("/runs")
+    async def runs(request: Request, visitor: Visitor = reader) -> Response:
+        app = parts.application()
+        filters = _filters(request)
+        before = request.query_params.get("before") or None
+        page = await app.runs.history(**_wanted(filters), limit=PAGE_RUNS + 1, before=before)
+        shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
+        chart = None
+        if filters["repository"]:
+            chart = run_chart(await app.runs.history(repository=filters["repository"], limit=CHART_RUNS))
+        kept = {key: value for key, value in filters.items() if value}
+        older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
+        return renderer.page(
+            request,
+            "runs.html",
+            visitor,
+            runs=shown,
+            chart=chart,
+            filters=filters,
+            filtered=bool(kept),
+            statuses=[each.value for each in RunStatus],
+            triggers=[each.value for each in RunTrigger],
+            before=before,
+            newest_link=f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else ""),
+            older_link=f"{renderer.root}/runs?{older}" if older else None,
+            # An older page does not change.
+            refresh_seconds=IDLE_REFRESH_SECONDS if before is None else "",
+        )
+
+    @routes.get("/runs/{run_id}")
+    async def run(request: Request, run_id: str, visitor: Visitor = reader) -> Response:
+        app = parts.application()
+        found = await app.runs.get(run_id)
+        counts = await app.runs.count_problems(found.id)
+        problems = await app.runs.problems(found.id, limit=PAGE_PROBLEMS) if counts else []
+        return renderer.page(
+            request,
+            "run.html",
+            visitor,
+            run=found,
+            attempts=await app.runs.attempts(found.id),
+            progress=_progress(found),
+            counts=counts,
+            problems=problems,
+            more_problems=sum(counts.values()) - len(problems),
+            events=f"{renderer.root}/api/v1/runs/{found.id}/events",
+            refresh_seconds=LIVE_REFRESH_SECONDS,
+        )
+
+    return routes
+
+
+def _filters(request: Request) -> dict[str, str | None]:
+    said = {key: request.query_params.get(key, "").strip() or None for key in ("repository", "status", "trigger")}
+    said["repository"] = (said["repository"] or "")[:MAX_NAME_CHARS] or None
+    for key, known in (("status", RunStatus), ("trigger", RunTrigger)):
+        if said[key] not in {each.value for each in known}:
+            said[key] = None
+    for key in ("since", "until"):
+        day = _day(request.query_params.get(key, ""))
+        said[key] = day.isoformat() if day else None
+    has_day = said["since"] or said["until"]
+    said["zone"] = _zone(request.query_params.get("zone", "")) if has_day else None
+    return said
+
+
+def _wanted(filters: Mapping[str, str | None]) -> dict[str, Any]:
+    wanted: dict[str, Any] = {}
+    if filters["repository"]:
+        wanted["repository"] = filters["repository"]
+    if filters["status"]:
+        wanted["status"] = RunStatus(filters["status"])
+    if filters["trigger"]:
+        wanted["trigger"] = RunTrigger(filters["trigger"])
+    # The days of whoever asks, as the times on the page are.
+    here = zone(filters["zone"]) if filters["zone"] else UTC
+    if since := _day(filters["since"] or ""):
+        wanted["since"] = datetime.combine(since, time.min, here).astimezone(UTC)
+    if until := _day(filters["until"] or ""):
+        wanted["until"] = datetime.combine(until + timedelta(days=1), time.min, here).astimezone(UTC)
+    return wanted
+
+
+def _zone(name: str) -> str | None:
+    """None for what is no name of a time zone."""
+    if not name or len(name) > _LONGEST_ZONE_CHARS:
+        return None
+    try:
+        zone(name)
+    except ScheduleError:
+        return None
+    return name
+
+
+def _day(text: str) -> date | None:
+    """Of days that a calendar has, a decade or two around us: `until` is the day after."""
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        return None
+    return day if 1971 <= day.year <= 9_000 else None
+
+
+def _progress(run: Run) -> dict[str, Any]:
+    """The figures of the attempt under way; zeros where nothing was told yet, or by another version."""
+    said = shown_progress(run) or {}
+    numbers = ("files_total", "files_done", "chunks_done", "bytes_read", "files_per_second", "eta_seconds")
+    found = {key: said.get(key) if isinstance(said.get(key), int | float) else 0 for key in numbers}
+    return {**found, "phase": str(said.get("phase", "starting"))}

@@ -1,0 +1,127 @@
+"""The first page: every repository, how it is and what is due."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+
+from reposync.api.access import Role, Visitor
+from reposync.api.cursors import cursor_after, key_before
+from reposync.api.parts import ApiParts
+from reposync.api.web.renderer import Renderer
+from reposync.config.schedule import Schedule
+from reposync.scheduling.application import Application
+from reposync.scheduling.overview import Overview, overviews
+from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.status import RunStatus
+
+PAGE_REPOSITORIES = 50
+
+Freshness = Literal["fresh", "late", "never", ""]
+# What a person may want to see alone, by the word in the address.
+_CHOICES = {
+    "active": "active",
+    "paused": "paused",
+    "inactive": "not in the registry",
+    "running": "being synced",
+    "attention": "need a look",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    name: str
+    state: str
+    latest: RunStatus | None
+
+    def is_in(self, choice: str | None) -> bool:
+        match choice:
+            case None:
+                return True
+            case "running":
+                return self.latest is RunStatus.RUNNING
+            case "attention":
+                return self.latest in (RunStatus.FAILED, RunStatus.BLOCKED)
+            case _:
+                return self.state == choice
+
+
+def registered_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+    routes = APIRouter()
+    reader = parts.access.page(Role.READ)
+
+    @routes.get("/")
+    async def repositories(request: Request, visitor: Visitor = reader) -> Response:
+        app = parts.application()
+        said = request.query_params
+        name = said.get("name", "").strip()[:MAX_NAME_CHARS] or None
+        choice = said.get("show") if said.get("show") in _CHOICES else None
+        after = key_before(said["after"]) if said.get("after") else None
+        known = await _known(app)
+        fitting = [each for each in known if name is None or name.casefold() in each.name.casefold()]
+        chosen = [each.name for each in fitting if each.is_in(choice)]
+        left = [each for each in chosen if after is None or each > after]
+        names = left[:PAGE_REPOSITORIES]
+        found = await overviews(app.catalog, app.repositories, app.manifests, app.runs, names) if names else []
+        now = datetime.now(UTC)
+        kept = {key: value for key, value in (("name", name), ("show", choice)) if value}
+        return renderer.page(
+            request,
+            "repositories.html",
+            visitor,
+            repositories=[(each, freshness(each, now)) for each in found],
+            choices=_choices(fitting, choice, name),
+            choice=choice,
+            name=name,
+            is_any=bool(known),
+            is_all=not kept,
+            back=_address(renderer.root, kept | ({"after": said["after"]} if after else {})),
+            first_link=_address(renderer.root, kept) if after else None,
+            next_link=_address(renderer.root, kept | {"after": cursor_after(names[-1])})
+            if len(left) > len(names)
+            else None,
+            shown_from=len(chosen) - len(left) + 1,
+            shown_to=len(chosen) - len(left) + len(names),
+            shown_of=len(chosen),
+        )
+
+    return routes
+
+
+def freshness(each: Overview, now: datetime) -> Freshness:
+    """`late`: two ticks of its schedule have passed since it was synced last. Empty where nothing is to be expected."""
+    if not each.is_active or each.cron_expression is None:
+        return ""
+    if each.last_sync_at is None:
+        return "never"
+    schedule = Schedule.parse(each.cron_expression, each.timezone)
+    return "late" if schedule.next_after(schedule.next_after(each.last_sync_at)) < now else "fresh"
+
+
+async def _known(app: Application) -> list[_Known]:
+    """By name; what no daemon has seen yet is going to be active."""
+    states = dict.fromkeys((target.name for target in app.catalog.configured()), "active")
+    states |= {row.name: row.word for row in await app.repositories.states()}
+    latest = await app.runs.latest_statuses()
+    return [_Known(name, state, latest.get(name)) for name, state in sorted(states.items())]
+
+
+def _choices(fitting: list[_Known], chosen: str | None, name: str | None) -> list[tuple[str, str, int, bool]]:
+    """Query, label, how many, whether it is chosen; those that would be empty are left out."""
+    rows = [("", "all", len(fitting), chosen is None)]
+    for word, label in _CHOICES.items():
+        number = sum(each.is_in(word) for each in fitting)
+        if number or word == chosen:
+            rows.append((word, label, number, word == chosen))
+    return [
+        (urlencode({key: value for key, value in (("name", name), ("show", word)) if value}), label, number, is_chosen)
+        for word, label, number, is_chosen in rows
+    ]
+
+
+def _address(root: str, query: dict[str, str]) -> str:
+    return f"{root}/" + (f"?{urlencode(query)}" if query else "")

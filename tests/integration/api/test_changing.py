@@ -1,0 +1,144 @@
+"""Changing a repository beside others who do the same."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from reposync.config.configuration import Configuration
+from reposync.scheduling.reload import reconcile
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus
+from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
+from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+
+PUBLIC = "https://93.184.215.14/team/handbook.git"
+HANDBOOK = f"{API}/repositories/handbook"
+
+
+@pytest.fixture
+def database_kind() -> str:
+    return "sqlite"
+
+
+@pytest.fixture
+async def handbook(rest: Rest) -> Rest:  # noqa: F811
+    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC, "branch": "next"})
+    return rest
+
+
+async def test_of_two_who_change_different_keys_at_once_none_undoes_the_others(handbook: Rest) -> None:
+    changes = [
+        {"schedule": "daily at 04:00"},
+        {"timezone": "Europe/Berlin"},
+        {"include": ["docs/"]},
+        {"exclude": ["*.txt"]},
+        {"branch": "main"},
+        {"max_file_bytes": 5_000},
+        {"is_active": False, "paused_reason": "why"},
+    ]
+
+    answers = await asyncio.gather(*(handbook.client.patch(HANDBOOK, json=change) for change in changes))
+
+    assert [each.status_code for each in answers] == [200] * len(changes), [each.text for each in answers]
+    shown = (await handbook.client.get(HANDBOOK)).json()
+    wanted = {key: value for change in changes[:-1] for key, value in change.items()}
+    assert shown["definition"] == {"name": "handbook", "git": PUBLIC, **wanted}
+    assert shown["paused_reason"] == "why"
+
+
+async def test_a_change_of_what_somebody_else_changed_is_refused_with_if_match(handbook: Rest) -> None:
+    seen = (await handbook.client.get(HANDBOOK)).headers["etag"]
+    mine = await handbook.client.patch(HANDBOOK, json={"include": ["docs/"]}, headers={"If-Match": seen})
+    theirs = await handbook.client.patch(HANDBOOK, json={"include": ["src/"]}, headers={"If-Match": seen})
+    paused = await handbook.client.patch(HANDBOOK, json={"is_active": False}, headers={"If-Match": seen})
+    again = await handbook.client.patch(
+        HANDBOOK, json={"include": ["src/"], "is_active": False}, headers={"If-Match": f"W/{mine.headers['etag']}"}
+    )
+
+    assert mine.status_code == 200
+    assert mine.headers["etag"] != seen
+    for refused in (theirs, paused):
+        assert (refused.status_code, refused.json()["error"]["code"]) == (412, "REPOSITORY_CHANGED")
+    assert again.status_code == 200, again.text
+    assert again.headers["etag"] == (await handbook.client.get(HANDBOOK)).headers["etag"]
+    assert (again.json()["definition"]["include"], again.json()["state"]) == (["src/"], "paused")
+
+
+async def test_of_many_who_send_the_same_if_match_one_gets_through(handbook: Rest) -> None:
+    seen = (await handbook.client.get(HANDBOOK)).headers["etag"]
+
+    answers = await asyncio.gather(
+        *(
+            handbook.client.patch(HANDBOOK, json={"include": [f"{number}/"]}, headers={"If-Match": seen})
+            for number in range(6)
+        )
+    )
+
+    assert sorted(each.status_code for each in answers) == [200, 412, 412, 412, 412, 412]
+    (done,) = [each.json() for each in answers if each.status_code == 200]
+    assert (await handbook.client.get(HANDBOOK)).json()["definition"] == done["definition"]
+
+
+async def test_a_sync_in_between_is_no_reason_to_refuse_a_change(handbook: Rest) -> None:
+    seen = (await handbook.client.get(HANDBOOK)).headers["etag"]
+    run = await handbook.answers("POST", "/repositories/handbook/sync", 202)
+    await handbook.ended(run["id"], RunStatus.FAILED)
+    now = (await handbook.client.get(HANDBOOK)).headers["etag"]
+
+    changed = await handbook.client.patch(HANDBOOK, json={"include": ["docs/"]}, headers={"If-Match": seen})
+
+    assert now != seen, "who polls is told of the sync"
+    assert changed.status_code == 200, changed.text
+
+
+async def test_without_if_match_or_with_a_star_whoever_comes_last_is_right(handbook: Rest) -> None:
+    for headers in ({}, {"If-Match": "*"}):
+        changed = await handbook.client.patch(HANDBOOK, json={"include": ["docs/"]}, headers=headers)
+        assert changed.status_code == 200
+    missing = await handbook.client.patch(
+        f"{API}/repositories/nobody", json={"is_active": False}, headers={"If-Match": "*"}
+    )
+    assert missing.json()["error"]["code"] == "REPOSITORY_NOT_FOUND"
+    of_file = await handbook.client.get(f"{API}/repositories/payments")
+    paused = await handbook.client.patch(
+        f"{API}/repositories/payments", json={"is_active": False}, headers={"If-Match": of_file.headers["etag"]}
+    )
+    assert paused.status_code == 200, paused.text
+
+
+async def test_the_default_branch_again_is_shown_and_compared_afresh(handbook: Rest) -> None:
+    run = await handbook.answers("POST", "/repositories/handbook/sync", 202)
+    claimed = await handbook.claimed(run["id"])
+    row = await handbook.app.repositories.get("handbook")
+    assert row.branch == "next"
+    await handbook.app.repositories.publish(
+        claimed,
+        row.id,
+        commit="a" * 40,
+        committed_at=None,
+        index_identity="i",
+        fingerprint="f",
+        attributes={},
+        when=row.created_at,
+    )
+    await handbook.other.finish(claimed, RunStatus.COMPLETED, RunFigures())
+
+    shown = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"branch": None})
+
+    assert (shown["branch"], shown["last_commit"]) == (None, None)
+    assert "branch" not in shown["definition"]
+    assert handbook.app.catalog.of_row(await handbook.app.repositories.get("handbook")).repository.branch is None
+
+
+async def test_a_branch_that_left_the_registry_file_is_the_default_one_again(rest: Rest) -> None:  # noqa: F811
+    path: Path = rest.folder / "repositories.yaml"
+    text = "repositories: [{name: payments, git: 'https://git.example.com/payments.git'BRANCH}]\n"
+    for branch in (", branch: next", ""):
+        path.write_text(text.replace("BRANCH", branch))
+        rest.app.adopt(Configuration.load(rest.app.configuration.settings))
+        await reconcile(rest.app)
+        shown = await rest.get("/repositories/payments")
+        assert shown["branch"] == ("next" if branch else None)

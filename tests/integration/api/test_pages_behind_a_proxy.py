@@ -1,0 +1,214 @@
+"""The pages below a path of a server that others share, behind proxies that end TLS: nginx, and one of our own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+
+from reposync.config.http import HttpConfig
+from reposync.store.status import RunStatus
+from tests.fixtures.browser import browser, keep_picture, visiting  # noqa: F401
+from tests.fixtures.gitlab_server.tls import Certificate
+from tests.fixtures.pods import until
+from tests.fixtures.reverse_proxy import Nginx, ReverseProxy, nginx
+from tests.fixtures.showcase import LIVE, Showcase
+
+OPERATOR = "operate-4f9a0c6b2d8e"
+PATH = "/tools/reposync"
+# Other servers, and other applications of the same one.
+ELSEWHERE = (
+    "//evil.example/",
+    "/\\evil.example/",
+    "/%09/evil.example",
+    "javascript:alert(1)",
+    "/other-application/",
+    "/tools/reposync/../other-application/",
+    "/tools/reposync/%2E%2e/other-application/",
+)
+BEHIND = HttpConfig(root_path=PATH, trusted_proxies=("127.0.0.1",))
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
+    with Showcase(tmp_path_factory.mktemp("showcase"), runs=9, is_searchable=False) as showcase:
+        yield showcase
+
+
+@pytest.fixture(scope="module")
+def server(showcase: Showcase) -> Generator[str, None, None]:
+    with showcase.served(f"operate:{OPERATOR}", http=BEHIND) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    made = Certificate.make(tmp_path_factory.mktemp("tls"))
+    if made is None:
+        pytest.skip("this machine has no openssl command")
+    return made
+
+
+@pytest.fixture(params=["ours, which keeps the path", "nginx, which takes it off"])
+def proxy_url(request: pytest.FixtureRequest, server: str, certificate: Certificate) -> Generator[str, None, None]:
+    """Where a browser finds the pages."""
+    if "ours" in request.param:
+        with ReverseProxy(server, path=PATH, certificate=certificate, keeps_path=True) as proxy:
+            yield proxy.url
+        return
+    if nginx() is None:
+        pytest.skip("this machine has no nginx")
+    with Nginx(server, PATH, certificate) as proxied:
+        yield proxied.url
+
+
+def log_in(page: Page) -> None:
+    page.get_by_label("Token").fill(OPERATOR)
+    page.get_by_role("button", name="Log in").click()
+
+
+def test_everything_works_below_the_path_and_nothing_leaves_it(
+    browser: Browser,  # noqa: F811
+    showcase: Showcase,
+    proxy_url: str,
+) -> None:
+    name = f"proxied/{showcase.next_number()}"
+    showcase.register(name)
+    origin = proxy_url.removesuffix(PATH)
+    with visiting(browser, ignore_https_errors=True) as context:
+        page = context.new_page()
+        page.on("request", lambda asked: strays.append(asked.url) if not asked.url.startswith(proxy_url) else None)
+        strays: list[str] = []
+        page.goto(f"{proxy_url}/runs?repository={name}")
+        expect(page).to_have_url(re.compile(re.escape(f"{proxy_url}/login?next=%2Ftools%2Freposync%2Fruns")))
+        log_in(page)
+        page.wait_for_url(f"{proxy_url}/runs?repository={name}")
+
+        # The cookie goes to no neighbour below another path, to no script, and never over plain http.
+        (cookie,) = context.cookies()
+        assert cookie["name"] == "__Secure-reposync-session"
+        assert (cookie["path"], cookie["secure"], cookie["httpOnly"], cookie["sameSite"]) == (PATH, True, True, "Lax")
+
+        for link in ("Repositories", "Runs", "Search", "Locks", "API", "reposync"):
+            with page.expect_navigation() as landed:
+                page.get_by_role("banner").get_by_role("link", name=link, exact=True).click()
+            assert landed.value is not None and landed.value.status == 200
+            assert page.evaluate("[...document.styleSheets].every((sheet) => sheet.cssRules.length > 10)")
+        addresses = page.eval_on_selector_all(
+            "a[href]:not([href^='#']), form", "all => all.map((e) => e.action || e.href)"
+        )
+        assert addresses and all(each.startswith(proxy_url) for each in addresses), addresses
+
+        page.goto(f"{proxy_url}/?name={name}")
+        page.get_by_role("button", name="Pause").click()
+        expect(page.locator("tbody .status").first).to_have_text("paused")
+        with page.expect_response("**/events") as stream:
+            page.get_by_role("button", name="Sync").click()
+            page.wait_for_url(f"{proxy_url}/runs/*")
+        assert stream.value.status == 200
+        run = showcase.begin(showcase.run_of(name, RunStatus.QUEUED))
+        showcase.tell(run, 310, 1_204)
+        expect(page.locator(".progress")).to_contain_text("310 of 1,204 files")
+        page.get_by_role("button", name="Cancel").click()
+        expect(page.get_by_text("It was asked to end, and will within seconds.")).to_be_visible()
+        showcase.end(run, RunStatus.CANCELLED)
+        expect(page.locator(".headline .status")).to_have_text("cancelled")
+        keep_picture(page, f"below-a-path-{showcase.next_number()}")
+
+        answer = page.request.get(f"{proxy_url}/runs", headers={"Accept": "text/html"})
+        again = page.request.get(f"{proxy_url}/runs", headers={"If-None-Match": f"W/{answer.headers['etag']}"})
+        assert (answer.status, again.status) == (200, 304)
+        page.goto(f"{proxy_url}/nothing")
+        expect(page.get_by_role("main").get_by_role("link").first).to_have_attribute("href", f"{PATH}/")
+
+        page.get_by_role("button", name="Log out").click()
+        page.wait_for_url(f"{proxy_url}/login")
+        assert context.cookies() == [] or {each["name"] for each in context.cookies()} == {"__Secure-reposync-login"}
+        assert strays == [], strays
+    assert origin.startswith("https://")
+
+
+def test_a_link_to_the_login_leads_nowhere_else(
+    browser: Browser,  # noqa: F811
+    server: str,
+    certificate: Certificate,
+) -> None:
+    def neighbour(route: Route) -> None:
+        strays.append(route.request.url)
+        route.fulfill(body="somebody else")
+
+    with (
+        ReverseProxy(server, path=PATH, certificate=certificate) as proxy,
+        visiting(browser, ignore_https_errors=True) as context,
+    ):
+        strays: list[str] = []
+        context.route(lambda url: not url.startswith(f"{proxy.url}/"), neighbour)
+        page = context.new_page()
+        for wanted in ELSEWHERE:
+            context.clear_cookies()
+            page.goto(f"{proxy.url}/login?{urlencode({'next': wanted})}")
+            log_in(page)
+            page.get_by_role("heading", name="Repositories").wait_for()
+            assert page.url == f"{proxy.url}/", wanted
+        assert strays == []
+
+
+def test_only_a_trusted_proxy_is_believed_that_the_browser_came_over_https(
+    browser: Browser,  # noqa: F811
+    showcase: Showcase,
+    certificate: Certificate,
+) -> None:
+    stranger = HttpConfig(root_path=PATH)
+    with (
+        showcase.served(f"operate:{OPERATOR}", http=stranger) as url,
+        ReverseProxy(url, path=PATH, certificate=certificate) as proxy,
+        visiting(browser, ignore_https_errors=True) as context,
+    ):
+        page = context.new_page()
+        page.goto(f"{proxy.url}/login")
+        log_in(page)
+        expect(page.get_by_role("heading", name="Repositories")).to_be_visible()
+        assert [(each["name"], each["secure"]) for each in context.cookies()] == [("reposync-session", False)]
+
+
+def test_a_session_that_ends_leads_to_the_login_and_back(
+    browser: Browser,  # noqa: F811
+    server: str,
+    showcase: Showcase,
+    certificate: Certificate,
+    tmp_path: Path,
+) -> None:
+    with (
+        ReverseProxy(server, path=PATH, certificate=certificate) as proxy,
+        visiting(browser, ignore_https_errors=True) as context,
+    ):
+        page = context.new_page()
+        run = showcase.run_of(LIVE, RunStatus.RUNNING)
+        page.goto(f"{proxy.url}/runs/{run.id}")
+        log_in(page)
+        until(lambda: proxy.under_way("/events") == 1)
+        context.clear_cookies()
+        proxy.cut()
+        # The stream is refused now, the page asks, and is sent to the login.
+        expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=15_000)
+        log_in(page)
+        page.wait_for_url(f"{proxy.url}/runs/{run.id}")
+
+
+def test_static_files_are_asked_for_once(browser: Browser, server: str, certificate: Certificate) -> None:  # noqa: F811
+    with (
+        ReverseProxy(server, path=PATH, certificate=certificate) as proxy,
+        visiting(browser, ignore_https_errors=True) as context,
+    ):
+        page = context.new_page()
+        page.goto(f"{proxy.url}/login")
+        log_in(page)
+        for path in ("/", "/runs", f"/runs?repository={LIVE}"):
+            page.goto(proxy.url + path)
+        asked: list[Any] = [each for each in proxy.asked if "/static/app" in each]
+        assert len(asked) == len(set(asked)) == 2, asked

@@ -1,0 +1,489 @@
+"""Every page in a real browser, over everything that there is to show; and a run of another pod, seen live."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+from axe_playwright_python.base import AxeResults
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from reposync.errors import StoreUnavailable
+from reposync.store.run import Run
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.browser import PHONE, browser, keep_picture, page, visiting  # noqa: F401
+from tests.fixtures.pods import until
+from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.fixtures.reverse_proxy import ReverseProxy
+from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, PAUSED, REAL, Showcase
+
+OPERATOR = "operate-4f9a0c6b2d8e"
+# Chrome's own bound for a page that moves "a little" is 0.1.
+LEAST_SHIFT = 0.01
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
+    with Showcase(tmp_path_factory.mktemp("showcase")) as showcase:
+        yield showcase
+
+
+@pytest.fixture(scope="module")
+def url(showcase: Showcase) -> Generator[str, None, None]:
+    with showcase.served() as url:
+        yield url
+
+
+@pytest.fixture
+def live(showcase: Showcase) -> Generator[Run, None, None]:
+    """A run of a repository of its own, which another pod has begun."""
+    name = f"live/{showcase.next_number()}"
+    showcase.register(name)
+    run = showcase.begin(showcase.queue(name))
+    yield run
+    if not showcase.call(showcase.app.runs.get(run.id)).is_final:
+        showcase.end(run)
+
+
+def row(page: Page, name: str) -> Any:  # noqa: F811
+    return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
+
+
+def status(page: Page) -> Any:  # noqa: F811
+    return page.locator("#run .headline .status")
+
+
+def fits(page: Page) -> bool:  # noqa: F811
+    found: bool = page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+    return found
+
+
+# Every page -----------------------------------------------------------------------------------------------------------
+
+
+def addresses(showcase: Showcase, url: str, login_url: str, away_url: str) -> dict[str, str]:
+    runs = {name: showcase.run_of(*which).id for name, which in RUNS.items()}
+    return {
+        "repositories": f"{url}/",
+        "repositories-that-need-a-look": f"{url}/?show=attention",
+        "no-repository-fits": f"{url}/?name=none+of+these",
+        "runs": f"{url}/runs",
+        "runs-of-one-repository": f"{url}/runs?repository={LIVE}",
+        "no-run-fits": f"{url}/runs?trigger=command&status=blocked",
+        **{f"run-{name}": f"{url}/runs/{identity}" for name, identity in runs.items()},
+        "no-such-run": f"{url}/runs/abc",
+        "search": f"{url}/search",
+        "search-hits": f"{url}/search?q=expired+sessions",
+        "search-nothing": f"{url}/search?q=expired&path=*.rs",
+        "search-mistake": f"{url}/search?q=expired&language=pyhton",
+        "locks": f"{url}/locks",
+        "api": f"{url}/docs",
+        "login": f"{login_url}/login?failed=token",
+        "database-away": f"{away_url}/",
+    }
+
+
+RUNS = {
+    "running": (LIVE, RunStatus.RUNNING),
+    "queued": ("platform/web", RunStatus.QUEUED),
+    "completed": (REAL, RunStatus.COMPLETED),
+    "failed": (FAILED, RunStatus.FAILED),
+    "blocked": (BLOCKED, RunStatus.BLOCKED),
+}
+# Rows like those before them are no news to axe, which takes its time for each.
+CHECKED = {
+    "include": [["html"]],
+    "exclude": [["tbody tr:nth-child(n+5)"], ["article:nth-of-type(n+3)"], ["section:nth-of-type(n+3)"]],
+}
+# What the theme has to do with.
+COLOURS = {"runOnly": {"type": "rule", "values": ["color-contrast", "link-in-text-block"]}}
+
+
+def away() -> Any:
+    raise StoreUnavailable("The database at db.example.com does not answer.", remedy="It is tried again.")
+
+
+def check(page: Page, **rules: Any) -> None:  # noqa: F811
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(Axe().axe_script)
+    ask = "([what, how]) => axe.run(what, how)"
+    found = AxeResults(page.evaluate(ask, [CHECKED, {"resultTypes": ["violations"], **rules}]))
+    assert found.violations_count == 0, f"{page.url}: {found.generate_report()}"
+    assert fits(page), f"{page.url} is wider than the window"
+
+
+def test_every_page_can_be_used_by_everybody_stays_where_it_is_and_asks_nobody_else(
+    browser: Browser,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    with (
+        showcase.served(f"operate:{OPERATOR}") as login_url,
+        showcase.served(application=away) as away_url,
+        visiting(browser) as context,
+    ):
+        page = context.new_page()
+        for name, address in addresses(showcase, url, login_url, away_url).items():
+            page.goto(address)
+            check(page)
+            assert page.evaluate("window.shift") < LEAST_SHIFT, address
+            keep_picture(page, f"{name}-light")
+            page.emulate_media(color_scheme="dark")
+            check(page, **COLOURS)
+            keep_picture(page, f"{name}-dark")
+            page.emulate_media(color_scheme="light")
+
+
+def test_on_a_phone_everything_is_there_without_scrolling_sideways(
+    browser: Browser,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    with (
+        showcase.served(f"operate:{OPERATOR}") as login_url,
+        showcase.served(application=away) as away_url,
+        visiting(browser, **PHONE) as context,
+    ):
+        page = context.new_page()
+        for name, address in addresses(showcase, url, login_url, away_url).items():
+            page.goto(address)
+            assert fits(page), f"{address} is wider than the phone"
+            assert page.evaluate("window.shift") < LEAST_SHIFT, address
+            keep_picture(page, f"{name}-phone")
+
+
+def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp_path: Any) -> None:  # noqa: F811
+    with Showcase(tmp_path, is_empty=True) as nothing, nothing.served() as url:
+        page.goto(f"{url}/")
+        expect(page.get_by_text("reposync repos add")).to_be_visible()
+        page.goto(f"{url}/runs")
+        expect(page.get_by_text("Nothing ran yet.")).to_be_visible()
+        page.goto(f"{url}/locks")
+        expect(page.get_by_text("Nothing is locked.")).to_be_visible()
+        page.goto(f"{url}/search?q=x")
+        expect(page.get_by_role("alert")).to_contain_text("Nothing is indexed yet")
+
+
+# One run, live --------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_of_another_pod_is_told_by_its_events_and_shows_its_end_without_a_reload(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+    live: Run,
+) -> None:
+    refreshes: list[str] = []
+    page.on("request", lambda asked: refreshes.append(asked.url) if asked.header_value("x-requested-with") else None)
+    with page.expect_response("**/events") as stream:
+        page.goto(f"{url}/runs/{live.id}")
+    assert stream.value.headers["content-type"].startswith("text/event-stream")
+    page.evaluate("window.stayed = true")
+
+    for done in (120, 800):
+        showcase.tell(live, done, 1_204)
+        expect(page.locator(".progress")).to_contain_text(f"indexing {done} of 1,204 files, {3 * done:,} chunks")
+        expect(page.locator("progress")).to_have_js_property("value", done)
+    expect(page.locator(".progress")).to_contain_text("5.6 MB, 38.8 files/s, about 10 s left")
+    assert len(refreshes) <= 1  # one may have gone before the stream was there
+
+    showcase.end(live, files_processed=1_204, chunks_embedded=3_612, commit_after="c" * 40)
+    expect(status(page)).to_have_text("completed")
+    expect(page.locator(".facts")).to_contain_text("1,204 stored")
+    expect(page.locator("#announced")).to_have_text("The run is completed.")
+    expect(page.locator("progress")).to_have_count(0)
+    assert page.evaluate("window.stayed") and page.evaluate("window.shift") < 0.3  # the page is another one now
+
+
+def test_a_page_that_is_closed_gives_its_stream_back(browser: Browser, url: str, live: Run) -> None:  # noqa: F811
+    with ReverseProxy(url) as proxy, visiting(browser) as context:
+        page = context.new_page()
+        page.goto(f"{proxy.url}/runs/{live.id}")
+        until(lambda: proxy.under_way("/events") == 1)
+        page.goto(f"{proxy.url}/locks")
+        until(lambda: proxy.under_way("/events") == 0)
+        page.go_back()
+        until(lambda: proxy.under_way("/events") == 1)
+        page.close()
+        until(lambda: proxy.under_way("/events") == 0)
+
+
+def test_many_open_pages_of_one_browser_keep_no_place_from_each_other(
+    browser: Browser,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+    live: Run,
+) -> None:
+    with ReverseProxy(url) as proxy, visiting(browser) as context:
+        pages = [context.new_page() for _ in range(8)]
+        for each in pages:
+            each.goto(f"{proxy.url}/runs/{live.id}")
+        until(lambda: proxy.under_way("/events") == 3)
+        showcase.tell(live, 700, 1_204)
+        for each in pages:
+            expect(each.locator(".progress")).to_contain_text("700 of 1,204 files")
+        assert proxy.under_way("/events") == 3
+
+
+def test_where_events_do_not_come_through_the_page_asks_and_a_stream_that_breaks_goes_on(
+    browser: Browser,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+    live: Run,
+) -> None:
+    with ReverseProxy(url) as proxy, visiting(browser) as context:
+        proxy.refuses = "/events"
+        page = context.new_page()
+        page.goto(f"{proxy.url}/runs/{live.id}")
+        until(lambda: any("/events" in each for each in proxy.asked))
+        showcase.tell(live, 100, 1_204)
+        expect(page.locator(".progress")).to_contain_text("100 of 1,204 files")
+
+        proxy.refuses = None
+        page.reload()
+        until(lambda: proxy.under_way("/events") == 1)
+        proxy.cut()
+        showcase.tell(live, 200, 1_204)
+        expect(page.locator(".progress")).to_contain_text("200 of 1,204 files")
+        until(lambda: proxy.under_way("/events") == 1)
+
+        proxy.refuses = ""  # everything: the daemon starts again
+        proxy.cut()
+        expect(page.get_by_role("status")).to_have_text("The server does not answer. Trying again…")
+        proxy.refuses = None
+        showcase.end(live, RunStatus.FAILED)
+        expect(status(page)).to_have_text("failed")
+        expect(page.get_by_role("status")).to_be_hidden()
+        expect(page.locator(".reason")).to_contain_text("The project is gone. SOURCE_GONE")
+
+
+def test_a_run_is_seen_from_the_queue_through_a_second_attempt(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    showcase.register("live/again")
+    run = showcase.queue("live/again", RunTrigger.WEBHOOK)
+    page.goto(f"{url}/runs/{run.id}")
+    expect(page.locator(".progress")).to_have_text("It waits for a worker.")
+    first = showcase.begin(run)
+    expect(status(page)).to_have_text("running")
+    showcase.call(showcase.app.runs.retry_later(first, 0.0, "SOURCE_UNAVAILABLE", "GitLab did not answer."))
+    expect(page.locator(".timeline")).to_contain_text("GitLab did not answer.")
+    second = showcase.begin(run)
+    expect(page.locator(".timeline li")).to_have_count(2)
+    expect(status(page)).to_have_text("running")
+    showcase.end(second)
+    expect(status(page)).to_have_text("completed")
+
+
+# Locks ----------------------------------------------------------------------------------------------------------------
+
+
+def test_locks_in_redis_are_shown_as_they_change_and_a_stale_one_is_released_by_a_click(
+    page: Page,  # noqa: F811
+    redis_server: RedisServer,  # noqa: F811
+    tmp_path: Any,
+) -> None:
+    with Showcase(tmp_path, is_empty=True, redis_url=redis_server.url) as locking, locking.served() as url:
+        for name in ("locked/held", "locked/stale"):
+            locking.register(name)
+        held, stale = (locking.begin(locking.queue(name)) for name in ("locked/held", "locked/stale"))
+        with locking.locked(held), locking.locked(stale):
+            page.clock.install()
+            page.goto(f"{url}/locks")
+            rows = page.locator("tbody tr")
+            expect(rows.locator(".status")).to_have_text(["held", "held"])
+            # As if its worker had died before it gave the lock back.
+            locking.end(stale, RunStatus.FAILED)
+            page.clock.run_for(5_000)
+            expect(rows.locator(".status")).to_have_text(["held", "stale"])
+            check(page)
+            keep_picture(page, "locks-in-redis-light")
+            page.get_by_role("button", name="Release locked/stale").click()
+            expect(page.locator("#notice")).to_have_text("The lock is gone.")
+            expect(rows).to_have_count(1)
+
+            redis_server.stop()
+            page.reload()
+            expect(page.locator(".reason")).to_contain_text("Redis")
+            expect(rows).to_have_count(0)
+
+
+# What people do -------------------------------------------------------------------------------------------------------
+
+
+def test_a_blocked_run_is_approved_or_left_by_a_click(page: Page, showcase: Showcase, url: str) -> None:  # noqa: F811
+    for button, word in (("Approve the deletion", "queued"), ("Leave the index as it is", "cancelled")):
+        name = f"blocked/{word}"
+        showcase.register(name)
+        run = showcase.end(showcase.begin(showcase.queue(name)), RunStatus.BLOCKED)
+        page.goto(f"{url}/runs/{run.id}")
+        page.get_by_role("button", name=button).click()
+        expect(status(page)).to_have_text(word)
+
+
+def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    page.goto(f"{url}/runs?repository={LIVE}")
+    expect(page.locator(".figures")).to_contain_text("Success rate")
+    expect(page.locator("svg.bars")).to_have_count(2)
+    expect(page.get_by_role("row")).to_have_count(51)
+    page.get_by_role("link", name="Older").click()
+    expect(page.get_by_role("row")).to_have_count(12)
+    page.get_by_role("link", name="Newest").click()
+    expect(page.get_by_role("row")).to_have_count(51)
+
+    page.get_by_label("Status").select_option("failed")
+    page.get_by_role("button", name="Filter").click()
+    page.wait_for_url(f"**/runs?repository={LIVE.replace('/', '%2F')}&status=failed")
+    expect(page.locator("tbody .status.failed")).to_have_count(3)
+    page.get_by_role("link", name="Clear").click()
+
+    name = "days/berlin"
+    showcase.register(name)
+    # 23:30 in London is the next day in Berlin.
+    queued_at = showcase.now.replace(year=2026, month=1, day=10, hour=23, minute=30)
+    showcase.add_history([showcase.past_run(name, RunStatus.COMPLETED, showcase.now - queued_at, 3.0)])
+    for day, count in (("2026-01-10", 0), ("2026-01-11", 1)):
+        page.get_by_label("Repository", exact=True).fill(name)
+        page.get_by_label("Since").fill(day)
+        page.get_by_label("Until").fill(day)
+        page.get_by_role("button", name="Filter").click()
+        page.wait_for_url(f"**since={day}**zone=Europe%2FBerlin")
+        expect(page.locator("tbody tr")).to_have_count(count)
+    time = page.locator("tbody time")
+    expect(time).to_have_text("2026-01-11 00:30:" + f"{showcase.now.second:02}")
+    expect(time).to_have_attribute("title", f"2026-01-10 23:30:{showcase.now.second:02} UTC")
+
+
+def test_repositories_are_filtered_and_a_button_leads_back_to_where_it_was(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    for number in range(60):
+        showcase.register(f"many/{number:03}", cron_expression="0 3 * * *")
+    page.goto(f"{url}/")
+    page.get_by_label("Name").fill("MANY/")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("tbody tr")).to_have_count(50)
+    expect(page.get_by_text("1 to 50 of 60")).to_be_visible()
+    page.get_by_role("link", name="Next").click()
+    expect(page.locator("tbody tr")).to_have_count(10)
+
+    row(page, "many/055").get_by_role("button", name="Pause").click()
+    expect(row(page, "many/055").locator(".status").first).to_have_text("paused")
+    expect(page.locator("#notice")).to_contain_text("Paused")
+    expect(page.locator("#announced")).to_contain_text("Paused")
+    expect(page.locator("tbody tr")).to_have_count(10)
+    row(page, "many/055").get_by_role("button", name="Resume").click()
+    expect(row(page, "many/055").locator(".status").first).to_have_text("active")
+
+    page.goto(f"{url}/")
+    page.get_by_role("link", name="need a look").click()
+    expect(row(page, FAILED)).to_contain_text("the token is not valid any more")
+    expect(row(page, FAILED).locator(".late")).to_have_text("late")
+    expect(row(page, BLOCKED).locator(".status").last).to_have_text("blocked")
+    page.get_by_role("link", name="paused").click()
+    expect(row(page, PAUSED)).to_contain_text("Moves to another server until Friday.")
+
+
+def test_names_are_offered_while_one_types(page: Page, showcase: Showcase, url: str) -> None:  # noqa: F811
+    page.goto(f"{url}/search")
+    page.get_by_label("Repository").press_sequentially("bill")
+    expect(page.locator("#names option")).to_have_count(1)
+    expect(page.locator("#names option")).to_have_attribute("value", BLOCKED)
+
+
+def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, url: str, live: Run) -> None:  # noqa: F811
+    page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
+    page.goto(f"{url}/")
+    page.get_by_role("link", name="Search").click()
+    page.get_by_label("In words").fill("gizmo")
+    page.keyboard.press("Enter")
+    hit = page.locator(".hits li").first
+    expect(hit.locator("h2")).to_contain_text(HOSTILE)
+    expect(hit.locator("h2")).to_contain_text("\\x1b[2J")
+    expect(hit.locator(".code")).to_contain_text("def gizmo")
+    expect(hit.locator(".code .k").first).to_have_text("def")  # highlighted
+    expect(hit.locator(".code .linenos").first).to_have_text("1")
+
+    for path in (f"/search?q={HOSTILE}&repository={HOSTILE}", f"/runs?repository={HOSTILE}", f"/?name={HOSTILE}"):
+        page.goto(url + path)
+        expect(page.locator("main")).to_contain_text(" ")
+        assert page.locator("main img").count() == 0, path
+
+
+def test_what_renews_itself_moves_nothing_and_keeps_the_focus(page: Page, url: str) -> None:  # noqa: F811
+    page.clock.install()
+    page.goto(f"{url}/")
+    button = row(page, PAUSED).get_by_role("button", name="Resume")
+    button.focus()
+    before = button.element_handle()
+    for _ in range(2):
+        with page.expect_response(lambda answer: bool(answer.request.headers.get("x-requested-with"))) as renewal:
+            page.clock.run_for(5_000)
+        assert renewal.value.status in (200, 304)
+    expect(button).to_be_focused()
+    assert before.evaluate("button => button.isConnected") is False  # it is another one by now
+    assert page.evaluate("window.shift") < LEAST_SHIFT
+
+
+def test_a_page_that_could_not_be_shown_comes_by_itself_when_it_can_be(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    is_away = True
+
+    def application() -> Any:
+        return away() if is_away else showcase.app
+
+    with showcase.served(application=application) as url:
+        page.clock.install()
+        page.goto(f"{url}/locks")
+        expect(page.get_by_role("heading")).to_have_text("The database does not answer")
+        is_away = False
+        page.clock.run_for(5_000)
+        expect(page.get_by_role("heading")).to_have_text("Locks")
+
+
+def test_without_scripts_everything_is_there(browser: Browser, showcase: Showcase, url: str, live: Run) -> None:  # noqa: F811
+    with visiting(browser, java_script_enabled=False) as context:
+        page = context.new_page()
+        page.goto(f"{url}/runs/{live.id}")
+        assert page.locator("noscript").inner_html().count('http-equiv="refresh"') == 1
+        page.goto(f"{url}/runs")
+        assert page.locator("tbody time").first.inner_text()
+        page.get_by_label("Status").select_option("blocked")
+        page.get_by_role("button", name="Filter").click()
+        assert page.locator("tbody .status.blocked").count() >= 1
+        page.goto(f"{url}/")
+        row(page, PAUSED).get_by_role("button", name="Sync").click()
+        page.wait_for_url("**/runs/*")
+        assert page.locator("#notice").inner_text().startswith("Queued")
+
+
+# The description of the API -------------------------------------------------------------------------------------------
+
+
+def test_the_api_is_described_route_by_route_with_commands_that_work(page: Page, url: str) -> None:  # noqa: F811
+    page.goto(f"{url}/docs")
+    page.get_by_role("link", name="POST /repositories/{name}/sync").click()
+    article = page.locator("article").filter(has=page.locator("#sync-repository"))
+    expect(article.locator("h3")).to_be_in_viewport()
+    expect(article).to_contain_text("REPOSITORY_NOT_FOUND")
+    expect(article).to_contain_text("Idempotency-Key")
+    expect(article.locator("pre").first).to_contain_text(f"{url}/api/v1/repositories/platform/payments-api/sync")
+    article.get_by_text("Example of the answer").click()
+    expect(article).to_contain_text('"status": "completed"')
+    document = page.request.get(f"{url}/openapi.json").json()
+    routes = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    told = {tuple(each.split()) for each in page.locator("h3").all_inner_texts()}
+    assert told == routes

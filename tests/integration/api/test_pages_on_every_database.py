@@ -1,0 +1,41 @@
+"""What the pages ask is asked of SQLite and of PostgreSQL alike."""
+
+from __future__ import annotations
+
+import re
+
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.databases import (  # noqa: F401
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
+from tests.integration.api.rest import Rest, rest  # noqa: F401
+
+
+async def shown(rest: Rest, path: str) -> list[str]:  # noqa: F811
+    """The repositories that the rows of a page are about, in their order."""
+    answer = await rest.client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    return re.findall(r'<a href="/runs\?repository=[^"]*">([^<]*)</a>', answer.text)
+
+
+async def test_the_pages_find_what_is_asked_for(rest: Rest) -> None:  # noqa: F811
+    await rest.run("payments", RunTrigger.WEBHOOK, RunStatus.FAILED)
+    await rest.run("platform/api", RunTrigger.HTTP, RunStatus.FAILED)
+    await rest.run("platform/api", RunTrigger.HTTP, RunStatus.COMPLETED)
+    waiting = await rest.run("platform/wait", RunTrigger.COMMAND)
+
+    assert await shown(rest, "/") == ["payments", "platform/api", "platform/wait"]
+    # The latest run counts.
+    assert await shown(rest, "/?show=attention") == ["payments"]
+    assert await shown(rest, "/?show=running") == []
+    await rest.claimed(waiting.id)
+    assert await shown(rest, "/?show=running") == ["platform/wait"]
+    assert await shown(rest, "/?name=PLATFORM&show=active") == ["platform/api", "platform/wait"]
+
+    assert await shown(rest, "/runs") == ["platform/wait", "platform/api", "platform/api", "payments"]
+    assert await shown(rest, "/runs?status=failed&trigger=webhook") == ["payments"]
+    assert await shown(rest, "/runs?until=2000-01-01&zone=Asia/Tokyo") == []
+    assert len(await shown(rest, "/runs?since=2000-01-01&zone=nowhere/at-all")) == 4

@@ -1,0 +1,292 @@
+"""Pages as they go over the wire: what goes wrong is told on a page, and what is asked again and again costs little."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import re
+import ssl
+from collections.abc import Generator, Iterator
+from datetime import timedelta
+from functools import partial
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from reposync.config.http import HttpConfig
+from reposync.errors import StoreUnavailable
+from reposync.scheduling.application import Application
+from reposync.store.status import RunStatus
+from tests.fixtures.showcase import LIVE, MAX_ATTEMPTS, PAUSED, Showcase
+
+OPERATOR, READER = "operate-4f9a0c6b2d8e", "readonly-7b1c5e9d3a20"
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+# Made once: it takes longer than a page does.
+NO_TLS = ssl.create_default_context()
+ask = partial(httpx.request, verify=NO_TLS, timeout=20)
+
+
+@pytest.fixture(scope="module")
+def showcase(tmp_path_factory: pytest.TempPathFactory) -> Generator[Showcase, None, None]:
+    with Showcase(tmp_path_factory.mktemp("showcase"), runs=3, is_searchable=False) as showcase:
+        yield showcase
+
+
+def failing(app: FastAPI) -> None:
+    @app.get("/test/unforeseen")
+    async def unforeseen() -> None:
+        raise ZeroDivisionError("hunter22")
+
+
+@pytest.fixture(scope="module")
+def open_url(showcase: Showcase) -> Generator[str, None, None]:
+    """Without tokens: whoever is on this machine may do everything."""
+    with showcase.served(routes=failing) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def guarded_url(showcase: Showcase) -> Generator[str, None, None]:
+    with showcase.served(f"operate:{OPERATOR}", f"read:{READER}") as url:
+        yield url
+
+
+def away() -> Application:
+    raise StoreUnavailable("The database at db.example.com does not answer.", remedy="It is tried again.")
+
+
+@contextlib.contextmanager
+def logged_in(url: str, token: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, headers=BROWSER, verify=NO_TLS, timeout=20) as client:
+        answer = client.post("/login", data={"token": token, "csrf": csrf_of(client.get("/login"))})
+        assert answer.headers["location"] == "/"
+        yield client
+
+
+def csrf_of(answer: httpx.Response) -> str:
+    return answer.text.partition('name="csrf" value="')[2].partition('"')[0]
+
+
+def heading(answer: httpx.Response) -> str:
+    found = re.search(r"<h1>(.*?)</h1>", answer.text)
+    assert found is not None, answer.text
+    return found[1]
+
+
+def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    assert answer.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    assert heading(answer) == title
+    assert '<header class="top">' in answer.text
+    for each in words:
+        assert each in answer.text, answer.text
+    assert "Traceback" not in answer.text and '{"error"' not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "title", "words"),
+    [
+        ("GET", "/nothing/here", 404, "Not found", "There is nothing at /nothing/here."),
+        ("GET", "/<script>alert(1)</script>", 404, "Not found", "&lt;script&gt;alert(1)&lt;/script&gt;"),
+        ("GET", "/runs/none-of-this", 404, "There is no such run", "none-of-this"),
+        ("GET", "/actions/sync", 405, "This address is for a button", "GET is not possible"),
+        ("GET", "/logout", 405, "This address is for a button", "GET is not possible"),
+        ("POST", "/", 405, "This address is for a button", "POST is not possible"),
+        ("GET", "/runs?before=rubbish", 422, "That does not fit", "cursor is not one of ours"),
+        ("GET", "/?after=***", 422, "That does not fit", "cursor is not one of ours"),
+        ("GET", "/search?q=%00", 422, "That does not fit", "NUL"),
+        ("GET", "/search?q=" + "a" * 9_000, 414, "This address is too long", "8,192 are taken"),
+        ("GET", "/test/unforeseen", 500, "Something went wrong here", "under incident"),
+    ],
+)
+def test_whoever_goes_astray_reads_what_happened_and_what_to_do(
+    open_url: str, method: str, path: str, status: int, title: str, words: str
+) -> None:
+    answer = ask(method, open_url + path, headers=BROWSER)
+
+    check(answer, status, title, words, 'href="/"')
+    assert "hunter22" not in answer.text
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+def test_a_button_that_comes_too_late_or_names_nothing_says_so(open_url: str, showcase: Showcase) -> None:
+    def press(what: str, **fields: str) -> httpx.Response:
+        return ask("POST", f"{open_url}/actions/{what}", data=fields, headers=BROWSER)
+
+    ended = showcase.run_of(LIVE, RunStatus.COMPLETED)
+    check(press("approve", run=ended.id), 409, "It is too late for that", "only a blocked run can be approved")
+    check(press("sync", name="paltform/web"), 404, "There is no such repository", "paltform/web")
+    check(press("sync"), 404, "There is no such repository")
+    check(press("cancel", run=ended.id[:8]), 404, "There is no such run")
+    check(press("release", name=PAUSED), 404, "The lock is gone already")
+    check(press("explode"), 422, "That does not fit", "no action")
+    check(press("sync", name="x" * 1_100_000), 413, "That was too much at once")
+
+
+def test_another_sites_page_and_a_name_that_is_not_ours_get_nothing_but_a_page(open_url: str) -> None:
+    foreign = {**BROWSER, "Origin": "http://evil.example"}
+    check(ask("POST", f"{open_url}/actions/sync", headers=foreign), 403, "That came from another site", "Nothing was")
+
+    rebound = ask("GET", open_url, headers={**BROWSER, "Host": "rebound.example"})
+    check(rebound, 421, "This server does not go by that name", "rebound.example")
+    assert LIVE not in rebound.text and 'href="/runs"' not in rebound.text
+    # It can be read, though: what it looks like is no secret.
+    (stylesheet,) = re.findall(r'<link rel="stylesheet" href="(.*?)">', rebound.text)
+    assert ask("GET", open_url + stylesheet, headers={"Host": "rebound.example"}).status_code == 200
+
+
+def test_who_may_only_read_is_told_so_and_an_old_page_asks_to_be_loaded_again(guarded_url: str) -> None:
+    with logged_in(guarded_url, READER) as reader:
+        page = reader.get("/")
+        assert LIVE in page.text and "/actions/" not in page.text
+        fields = {"name": LIVE, "csrf": csrf_of(page)}
+        check(reader.post("/actions/sync", data=fields), 403, "You may look, but not do this", "Log out")
+    with logged_in(guarded_url, OPERATOR) as operator:
+        answer = operator.post("/actions/sync", data={"name": LIVE, "csrf": "f" * 64})
+        check(answer, 403, "This page was too old", "Nothing was done", "load the page again")
+        check(operator.post("/logout", data={}), 403, "This page was too old")
+        assert operator.get("/").status_code == 200
+
+
+def test_without_a_session_there_is_the_login_and_no_error(guarded_url: str) -> None:
+    for path in ("/", "/runs?status=failed", "/runs/abc", "/search", "/locks", "/nothing/../runs"):
+        answer = ask("GET", guarded_url + path, headers=BROWSER)
+        assert (answer.status_code, answer.headers["location"][:6]) == (303, "/login"), path
+    # What is in nobody's way tells nothing about what there is.
+    check(ask("GET", f"{guarded_url}/nothing", headers=BROWSER), 404, "Not found")
+    wrong = {**BROWSER, "Authorization": "Bearer of-nobody-at-all"}
+    assert ask("GET", guarded_url, headers=wrong).headers["location"] == "/login"
+
+
+def test_while_the_database_is_away_pages_say_so_and_try_again_by_themselves(showcase: Showcase) -> None:
+    with showcase.served(application=away) as url:
+        for path in ("/", "/runs", f"/runs/{'a' * 36}", "/locks", "/search?q=x"):
+            answer = ask("GET", url + path, headers=BROWSER)
+            check(answer, 503, "The database does not answer", "db.example.com", 'data-retry="5"', "tries again")
+            assert answer.headers["retry-after"] == "5"
+        # A button is not pressed again by itself.
+        pressed = ask("POST", f"{url}/actions/sync", data={"name": LIVE}, headers=BROWSER)
+        assert pressed.status_code == 503 and "data-retry" not in pressed.text
+        # What needs no database is there.
+        assert ask("GET", f"{url}/docs", headers=BROWSER).status_code == 200
+        assert ask("GET", f"{url}/search", headers=BROWSER).status_code == 200
+        refused = ask("GET", f"{url}/api/v1/runs", headers=BROWSER)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "STORE_UNAVAILABLE")
+
+
+def test_the_api_answers_in_its_envelope_whoever_asks(open_url: str, guarded_url: str) -> None:
+    for path, code in (("/api/v1/runs/none", "RUN_NOT_FOUND"), ("/api/v1/none", "NOT_FOUND")):
+        answer = ask("GET", open_url + path, headers=BROWSER)
+        assert (answer.headers["content-type"], answer.json()["error"]["code"]) == ("application/json", code)
+    assert ask("GET", f"{guarded_url}/api/v1/runs", headers=BROWSER).json()["error"]["code"] == "UNAUTHENTICATED"
+    # Nobody said that HTML will do.
+    for accept in ("*/*", "application/json", ""):
+        answer = ask("GET", f"{open_url}/runs/none", headers={"Accept": accept})
+        assert answer.json()["error"]["code"] == "RUN_NOT_FOUND", accept
+
+
+def test_below_a_path_of_a_proxy_every_link_of_a_refusal_stays_there(showcase: Showcase) -> None:
+    http = HttpConfig(root_path="/tools/reposync")
+    with showcase.served(http=http) as url:
+        for path in ("/nothing", "/tools/reposync/nothing"):
+            answer = ask("GET", url + path, headers=BROWSER)
+            check(answer, 404, "Not found", "There is nothing at /tools/reposync/nothing.")
+            addresses = re.findall(r'(?:href|src|action)="([^"#]*)"', answer.text)
+            assert addresses and all(each.startswith("/tools/reposync/") for each in addresses), addresses
+
+
+def test_a_page_costs_the_same_few_statements_and_bytes_however_much_there_is(showcase: Showcase) -> None:
+    def cost() -> dict[str, tuple[int, int]]:
+        found = {}
+        for path in ("/", "/?show=attention", "/runs", "/runs?status=failed", f"/runs?repository={LIVE}", "/search"):
+            with showcase.statements() as asked:
+                answer = ask("GET", url + path, headers=BROWSER)
+            assert answer.status_code == 200
+            found[path] = (len(asked), len(answer.content))
+        return found
+
+    with showcase.served() as url:
+        few = cost()
+        names = [f"many/{number:04}" for number in range(300)]
+        showcase.register_all(names)
+        ages = [(name, timedelta(minutes=20 * number)) for number in range(10) for name in names]
+        statuses = (RunStatus.COMPLETED, RunStatus.FAILED)
+        showcase.add_history(
+            [showcase.past_run(name, statuses[each % 2], age, 3.0) for each, (name, age) in enumerate(ages)]
+            + [showcase.past_run(LIVE, RunStatus.COMPLETED, timedelta(days=2, hours=each), 3.0) for each in range(200)]
+        )
+        many = cost()
+    for path, (statements, size) in many.items():
+        assert statements <= max(few[path][0], 6), path
+        assert size < 100_000, path
+
+
+def test_the_pages_go_on_where_the_one_before_ended(showcase: Showcase, open_url: str) -> None:
+    names = [f"paged/{number:03}" for number in range(120)]
+    showcase.register_all(names)
+    shown: list[str] = []
+    path: str | None = "/?name=paged%2F"
+    while path:
+        page = ask("GET", open_url + html.unescape(path), headers=BROWSER)
+        shown += re.findall(r'<a href="/runs\?repository=[^"]*">(paged/[0-9]+)</a>', page.text)
+        found = re.search(r'<a rel="next" href="([^"]*)"', page.text)
+        path = found[1] if found else None
+    assert shown == names
+
+
+def test_what_has_not_changed_is_not_sent_again(open_url: str) -> None:
+    for path in ("/", "/runs", "/locks", "/search", "/docs"):
+        first = ask("GET", open_url + path, headers=BROWSER)
+        tag = first.headers["etag"]
+        assert first.headers["cache-control"] == "private, no-cache"
+        for given in (tag, f"W/{tag}", f'"other", {tag}'):  # as it was, compressed by a proxy, one of several
+            again = ask("GET", open_url + path, headers={**BROWSER, "If-None-Match": given})
+            assert (again.status_code, again.content) == (304, b""), path
+
+
+def test_files_of_the_pages_are_kept_for_as_long_as_they_are_the_same(open_url: str) -> None:
+    page = ask("GET", f"{open_url}/search", headers=BROWSER).text
+    found = re.findall(r'(?:href|src)="(/static/[^"]*)"', page)
+    assert len(found) >= 4
+    for address in found:
+        assert "immutable" in ask("GET", open_url + address).headers["cache-control"]
+        # Without the digest, or with another release's, it has to be asked for.
+        assert ask("GET", open_url + address.partition("?")[0]).headers["cache-control"] == "no-cache"
+        assert ask("GET", open_url + address + "0").headers["cache-control"] == "no-cache"
+    assert ask("GET", f"{open_url}/static/none.css").json()["error"]["code"] == "NOT_FOUND"
+
+
+def test_a_name_that_somebody_else_had_before_is_not_blamed_for_it(showcase: Showcase, open_url: str) -> None:
+    showcase.register("reborn/service")
+    ended = showcase.past_run("reborn/service", RunStatus.FAILED, timedelta(minutes=1), 1.0)
+    showcase.add_history([{**ended, "repository_id": "00000000-0000-0000-0000-00000000000a"}])
+
+    assert "No repository fits." in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
+    showcase.end(showcase.begin(showcase.queue("reborn/service")), RunStatus.FAILED)
+    assert "reborn/service" in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
+
+
+def test_a_button_asks_for_what_the_registry_says(showcase: Showcase, open_url: str) -> None:
+    showcase.register("pressed/service")
+    answer = ask("POST", f"{open_url}/actions/sync", data={"name": "pressed/service"}, headers=BROWSER)
+    run = showcase.run_of("pressed/service", RunStatus.QUEUED)
+    assert answer.headers["location"] == f"/runs/{run.id}?done=sync"
+    assert (run.max_attempts, run.trigger) == (MAX_ATTEMPTS, "http")
+    # One that waits is not doubled.
+    again = ask("POST", f"{open_url}/actions/sync", data={"name": "pressed/service"}, headers=BROWSER)
+    assert again.headers["location"] == answer.headers["location"]
+
+
+def test_a_button_leads_back_to_a_page_of_ours_only(open_url: str) -> None:
+    def pressed(back: str) -> str:
+        fields = {"name": PAUSED, "back": back}
+        answer = ask("POST", f"{open_url}/actions/resume", data=fields, headers=BROWSER)
+        ask("POST", f"{open_url}/actions/pause", data={"name": PAUSED}, headers=BROWSER)
+        return str(answer.headers["location"])
+
+    assert pressed("/?name=mono&done=pause") == "/?name=mono&done=resume"
+    for elsewhere in ("https://evil.example", "//evil.example", "/\\evil.example", "runs", "/a/../../b"):
+        assert pressed(elsewhere) == "/?done=resume"
