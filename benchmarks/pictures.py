@@ -1,0 +1,206 @@
+"""The pictures of the documentation, made anew from the real program: `make pictures`.
+
+    python -m benchmarks.pictures [--only terminal|pages] [--folder docs/images]
+
+terminal.svg is what `reposync sync`, `search` and `history` print on a terminal, with the model of the package.
+pages-light.png and pages-dark.png are the history in Chromium, of a daemon that keeps repositories made of the sources
+of installed packages, with real commits, a move of everything, and one that is blocked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import termios
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+from playwright.sync_api import sync_playwright
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+from rich.text import Text
+
+from reposync.store.addresses import sqlite_url
+from tests.fixtures.browser import SWITCHES, program
+from tests.fixtures.embedding_server import MODEL, EmbeddingServer
+from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.repositories import Content, GitRepository
+
+IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
+PACKAGES = Path(sysconfig.get_paths()["purelib"])
+COLUMNS = 116
+COMMANDS = (
+    ("sync", "."),
+    ("search", "where is a session cookie signed and written", "--limit", "2"),
+    ("history",),
+)
+THEME = TerminalTheme(
+    (13, 17, 23),
+    (230, 237, 243),
+    [
+        (72, 79, 88),
+        (255, 123, 114),
+        (63, 185, 80),
+        (210, 153, 34),
+        (88, 166, 255),
+        (188, 140, 255),
+        (57, 197, 207),
+        (177, 186, 196),
+    ],
+)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", choices=("terminal", "pages"))
+    parser.add_argument("--folder", type=Path, default=IMAGES)
+    options = parser.parse_args()
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pictures") as name:
+        if options.only != "pages":
+            (options.folder / "terminal.svg").write_text(terminal(Path(name) / "terminal"))
+        if options.only != "terminal":
+            pages(Path(name) / "pages", options.folder)
+
+
+def sources(package: str, *, most: int = 400) -> dict[str, Content]:
+    """The package's own Python files, by their path in it."""
+    files = sorted((PACKAGES / package).rglob("*.py"))[:most]
+    return {path.relative_to(PACKAGES).as_posix(): path.read_bytes() for path in files if path.stat().st_size}
+
+
+# The terminal --------------------------------------------------------------------------------------------------------
+
+
+def terminal(folder: Path) -> str:
+    folder.mkdir()
+    repository = GitRepository.create(folder / "starlette.git")
+    repository.commit(sources("starlette"), message="Starlette")
+    place = repository.clone(folder / "starlette")
+    variables = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "TERM": "xterm-256color",
+        "REPOSYNC_STATE_DIR": str(folder / "state"),
+        "REPOSYNC_ENGINE_IDLE_SECONDS": "30",
+        "POD_NAME": "laptop",
+    }
+    shown = Text()
+    try:
+        for words in COMMANDS:
+            typed = " ".join(f'"{word}"' if " " in word else word for word in words)
+            shown.append("$ ", "bold green").append(f"reposync {typed}\n", "bold")
+            shown.append(Text.from_ansi(on_a_terminal(words, variables, place))).append("\n")
+    finally:
+        end_engines(folder)
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), highlight=False)
+    console.print(shown)
+    # Rich's frame loads a font from somebody else's server; any fixed one will do.
+    frame = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    frame = frame.replace("Fira Code, monospace", "ui-monospace, SFMono-Regular, Menlo, Consolas, monospace")
+    return console.export_svg(title="reposync", theme=THEME, code_format=frame, unique_id="reposync") + "\n"
+
+
+def on_a_terminal(words: Sequence[str], variables: dict[str, str], place: Path) -> str:
+    """What it prints to one as wide as the picture. The bar, which moves, goes elsewhere."""
+    ours, its_side = pty.openpty()
+    fcntl.ioctl(its_side, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reposync", *words],
+        env=variables,
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        stdout=its_side,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(its_side)
+    printed = b""
+    with contextlib.suppress(OSError):
+        while piece := os.read(ours, 65_536):
+            printed += piece
+    os.close(ours)
+    if process.wait():
+        raise SystemExit(f"reposync {' '.join(words)}: exit code {process.returncode}\n{printed.decode()}")
+    return printed.decode().replace("\r\n", "\n")
+
+
+# The pages -----------------------------------------------------------------------------------------------------------
+
+
+def pages(folder: Path, images: Path) -> None:
+    path = program()
+    if path is None:
+        raise SystemExit("no Chromium: `make browser` installs it, and TEST_BROWSER names another one")
+    with EmbeddingServer() as embeddings, served(folder, embeddings) as pod, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
+        for scheme in ("light", "dark"):
+            context = browser.new_context(
+                viewport={"width": 1440, "height": 820}, color_scheme=scheme, timezone_id="UTC", locale="en-GB"
+            )
+            page = context.new_page()
+            page.goto(f"{pod.url}/runs")
+            page.wait_for_load_state("networkidle")
+            page.screenshot(path=images / f"pages-{scheme}.png")
+            context.close()
+        browser.close()
+
+
+@contextlib.contextmanager
+def served(folder: Path, embeddings: EmbeddingServer) -> Iterator[Pod]:
+    """A daemon that has synced several commits of several repositories, the last ones by a click."""
+    folder.mkdir()
+    names = ("starlette", "httpx", "click", "uvicorn", "sqlmodel")
+    repositories = {name: GitRepository.create(folder / f"{name}.git") for name in names}
+    lines = [
+        f"embedding: {{provider: openai, url: '{embeddings.url}', model: '{MODEL}', dimensions: 64}}",
+        "repositories:",
+        *(f"  - {{name: platform/{name}, path: '{folder}/{name}.git', schedule: every 30 minutes}}" for name in names),
+    ]
+    contents = {name: sources(name) for name in names}
+    for name, repository in repositories.items():
+        repository.commit(dict(list(contents[name].items())[:-3]), message="What there was")
+    (folder / "repositories.yaml").write_text("\n".join(lines) + "\n")
+    log = ExecutionLog(sqlite_url(folder / "state" / "reposync.db"))
+    with Pod("laptop", folder) as pod:
+
+        def syncs(name: str, status: str = "completed") -> None:
+            before = len(log.ended(f"platform/{name}", status))
+            httpx.post(f"{pod.url}/api/v1/repositories/platform/{name}/sync", timeout=10).raise_for_status()
+            until(lambda: len(log.ended(f"platform/{name}", status)) > before, told=pod.said)
+
+        until(lambda: all(log.ended(f"platform/{name}") for name in names), told=pod.said)
+        for name in names:
+            repositories[name].commit(dict(list(contents[name].items())[-3:]), message="Three more")
+            syncs(name)
+        moved = {f"src/{path}": content for path, content in contents["httpx"].items()}
+        repositories["httpx"].commit(moved, message="Move everything", replace=True)
+        syncs("httpx")
+        repositories["uvicorn"].commit({"README.md": b"# Moved\n"}, message="Moved elsewhere", replace=True)
+        syncs("uvicorn", "blocked")
+        syncs("starlette")
+        yield pod
+
+
+def end_engines(folder: Path) -> None:
+    for record in folder.rglob("engine.json"):
+        if pid := json.loads(record.read_text()).get("pid"):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

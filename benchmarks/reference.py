@@ -1,0 +1,284 @@
+"""The tables of docs/reference.md, from the program itself: commands, keys, routes, metrics, error codes.
+
+    python -m benchmarks.reference            # writes them anew, between their marks
+    python -m benchmarks.reference --check    # writes nothing; exit code 1 where they are out of date
+
+What stands between `<!-- begin NAME -->` and `<!-- end NAME -->` is made here, the rest of the page by people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+from prometheus_client.parser import text_string_to_metric_families
+
+import reposync
+from reposync.api.access import Access
+from reposync.api.app import ApiParts, create_app
+from reposync.cli.main import cli
+from reposync.config.schema import registry_schema
+from reposync.content.model import Skip
+from reposync.errors import RepoSyncError
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics, QueueFigures
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
+OF_A_PROCESS = ("process_", "python_")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    options = parser.parse_args()
+    present, new = PAGE.read_text(), filled(PAGE.read_text())
+    if options.check:
+        sys.exit(0 if new == present else "docs/reference.md is out of date: make reference")
+    PAGE.write_text(new)
+
+
+def filled(page: str) -> str:
+    """`page` with every table as the program has it now."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        head, found, rest = page.partition(begin)
+        if not found or end not in rest:
+            raise SystemExit(f"{PAGE}: the marks of the table {name!r} are missing")
+        page = head + begin + "\n" + "\n".join(make()) + "\n\n" + end + rest.partition(end)[2]
+    return page
+
+
+# Commands ----------------------------------------------------------------------------------------------------------
+
+
+def commands(group: click.Command = cli, words: tuple[str, ...] = ("reposync",)) -> Iterator[tuple[str, click.Command]]:
+    """Every command that does something, with the words that call it."""
+    if not isinstance(group, click.Group):
+        yield " ".join(words), group
+        return
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None, name
+        yield from commands(found, (*words, name))
+
+
+def command_table() -> Iterator[str]:
+    yield from _head("command", "", "options")
+    for words, command in commands():
+        arguments = [
+            each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
+        ]
+        options = [_option(each, command) for each in command.params if isinstance(each, click.Option)]
+        yield _row(_code(" ".join([words, *arguments])), _sentence(command.help or ""), "<br>".join(options))
+
+
+def _option(option: click.Option, command: click.Command) -> str:
+    metavar = "N" if isinstance(option.type, click.IntRange) else option.make_metavar(click.Context(command))
+    value = "" if option.is_flag else f" {metavar}"
+    default = f" ({option.default})" if option.show_default and option.default is not None else ""
+    return f"{_code(option.opts[0] + value)} {option.help or ''}{default}".rstrip()
+
+
+# The registry file -------------------------------------------------------------------------------------------------
+
+
+def key_table() -> Iterator[str]:
+    schema = json.loads(registry_schema())
+    yield from _head("key", "", "", "default")
+    for section, told in schema["properties"].items():
+        yield from _keys(schema, section, told)
+
+
+def _keys(schema: dict[str, Any], way: str, told: dict[str, Any]) -> Iterator[str]:
+    choices = [each for each in told.get("anyOf", [told]) if each.get("type") != "null"]
+    for each in choices:
+        inner = each.get("items", each)
+        if "$ref" not in inner:
+            continue
+        section = schema["$defs"][inner["$ref"].rpartition("/")[2]]
+        way += "[]" if "items" in each else ""
+        for key, below in section["properties"].items():
+            yield from _keys(schema, f"{way}.{key}", below)
+        return
+    about = told.get("description") or _inherited(schema, way)
+    # Every value may be written as "${VARIABLE}", and the page says so once.
+    kinds = [_kind(each) for each in choices if each.get("pattern") != r"\$\{"]
+    default = told.get("default")
+    if isinstance(default, float) and default.is_integer():
+        default = int(default)
+    shown = "" if default is None else _code(json.dumps(default))
+    yield _row(_code(way), about, " or ".join(dict.fromkeys(kinds)), shown)
+
+
+def _inherited(schema: dict[str, Any], way: str) -> str:
+    section, _, key = way.partition("[].")
+    name = key.rpartition(".")[2]
+    if section in ("repositories", "groups") and name in (
+        *schema["$defs"]["Defaults"]["properties"],
+        "size",
+        "overlap",
+    ):
+        return f"In place of `defaults.{key}`."
+    return ""
+
+
+def _kind(told: dict[str, Any]) -> str:
+    if "enum" in told:
+        return ", ".join(map(_code, told["enum"]))
+    if "const" in told:
+        return _code(told["const"])
+    if told.get("type") == "array":
+        return f"list of {_kind(told['items'])}"
+    bounds = [
+        f"{sign} {told[name]:,.12g}"
+        for name, sign in (
+            ("minimum", "≥"),
+            ("exclusiveMinimum", ">"),
+            ("maximum", "≤"),
+            ("exclusiveMaximum", "<"),
+        )
+        if name in told
+    ]
+    name = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}[told["type"]]
+    return f"{'secret' if told.get('format') == 'password' else name} {', '.join(bounds)}".strip()
+
+
+# HTTP --------------------------------------------------------------------------------------------------------------
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI document that a running daemon answers with."""
+
+    async def nothing() -> None: ...
+
+    def unused() -> Any:
+        raise AssertionError("describing the routes asks nothing of the application")
+
+    metrics = Metrics(version=reposync.__version__)
+    return create_app(ApiParts(Health(), metrics, nothing, reposync.__version__, unused, Access(()))).openapi()
+
+
+def route_table() -> Iterator[str]:
+    """Answers that every route of the API may give stand above the table, once."""
+    paths = description()["paths"]
+    ours = [told for path, methods in paths.items() if path.startswith("/api/") for told in methods.values()]
+    everywhere = set.intersection(*(set(told["responses"]) for told in ours))
+    yield f"Any route under `/api` may also answer {_listed(everywhere)}."
+    yield ""
+    yield from _head("route", "", "parameters", "answers")
+    for path, methods in paths.items():
+        for method, told in methods.items():
+            parameters = [each["name"] for each in told.get("parameters", []) if each["in"] == "query"]
+            yield _row(
+                _code(f"{method.upper()} {path}"),
+                told.get("summary", ""),
+                ", ".join(map(_code, parameters)),
+                _listed(set(told["responses"]) - (everywhere if path.startswith("/api/") else set())),
+            )
+
+
+def _listed(statuses: set[str]) -> str:
+    return ", ".join(sorted(statuses))
+
+
+# Metrics -----------------------------------------------------------------------------------------------------------
+
+
+def metric_table() -> Iterator[str]:
+    yield from _head("metric", "labels", "", "")
+    for name, labels, kind, text in metrics():
+        yield _row(_code(name), ", ".join(map(_code, labels)), kind, text)
+
+
+def metrics() -> Iterator[tuple[str, list[str], str, str]]:
+    """Name, labels, kind and help of every metric of this program, counted once so that each has its labels."""
+    found = Metrics(version=reposync.__version__)
+    found.run_ended("completed", "http", 1.0)
+    found.run_started(0.1)
+    for count in (found.request, found.lock_lost, found.registry_reloaded, found.group_discovered):
+        count("any")
+    found.queue(QueueFigures({"queued": 1}, 1.0))
+    found.freshness({"any": datetime.now(UTC)})
+    found.repositories({"active": 1})
+    found.dependencies({"any": "ok"})
+    for family in text_string_to_metric_families(found.render()[0].decode()):
+        if family.name.startswith(OF_A_PROCESS):
+            continue
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        yield name, sorted(labels), family.type, family.documentation
+
+
+# Error codes -------------------------------------------------------------------------------------------------------
+
+
+def error_table() -> Iterator[str]:
+    yield from _head("code", "HTTP", "again by itself", "")
+    for code, error in sorted(errors().items()):
+        again = "yes" if error.retryable else ""
+        yield _row(_code(code), str(error.status), again, " ".join((error.__doc__ or "").split()))
+
+
+def errors() -> dict[str, type[RepoSyncError]]:
+    """Every code that belongs to an error of its own, and that error."""
+    for module in pkgutil.walk_packages(reposync.__path__, "reposync."):
+        if not module.name.endswith("__main__") and ".migrations." not in module.name:
+            importlib.import_module(module.name)
+    found: dict[str, type[RepoSyncError]] = {}
+    waiting: list[type[RepoSyncError]] = [RepoSyncError]
+    while waiting:
+        error = waiting.pop(0)
+        waiting.extend(sorted(error.__subclasses__(), key=lambda each: each.__module__))
+        # The general ones first: some give a code of theirs another message.
+        if "code" in vars(error):
+            found.setdefault(error.code, error)
+    return found
+
+
+# Skipped files -----------------------------------------------------------------------------------------------------
+
+
+def skip_list() -> Iterator[str]:
+    yield ", ".join(_code(each.value) for each in Skip)
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "commands": command_table,
+    "keys": key_table,
+    "routes": route_table,
+    "metrics": metric_table,
+    "errors": error_table,
+    "skips": skip_list,
+}
+
+
+def _head(*titles: str) -> Iterator[str]:
+    yield _row(*titles)
+    yield "|" + "---|" * len(titles)
+
+
+def _row(*cells: str) -> str:
+    return "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _code(text: str) -> str:
+    return f"`{text}`"
+
+
+def _sentence(text: str) -> str:
+    """The first one."""
+    return re.split(r"(?<=\.)\s|\n\n", " ".join(text.split("\n\n")[0].split()))[0]
+
+
+if __name__ == "__main__":
+    main()

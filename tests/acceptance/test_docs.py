@@ -1,0 +1,357 @@
+"""What the documentation says is so: its commands run, its snippets are accepted, its names and links exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from benchmarks.reference import PAGE as REFERENCE
+from benchmarks.reference import description, filled, metrics
+from reposync import __version__
+from tests.docs import program
+from tests.docs.newcomer import NOT_RUN, RUN, Newcomer, warm_program
+from tests.docs.pages import ROOT, Fence, Page, Span, pages
+from tests.docs.shell import simple_commands, typed
+from tests.docs.snippets import KINDS
+from tests.docs.worlds import world_of
+
+HISTORY = "CHANGELOG.md"
+PICTURE_BYTES = 200_000
+FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "promql", "python", "sql", ""}
+# Names that are somebody else's.
+OTHERS = {"DB_NAME": "an example"}
+OTHER_OPTIONS = {"--volumes": "docker compose down", "--build-arg": "docker build", "--format": "podman build"}
+TOP = {path.name for path in ROOT.iterdir()}
+
+
+def failures(found: Iterator[str]) -> None:
+    """All at once, each with its place."""
+    told = list(found)
+    assert not told, "\n" + "\n".join(told)
+
+
+def snippets() -> list[Fence]:
+    return [fence for page in pages() for fence in page.fences if fence.words[:1] == ("yaml",)]
+
+
+def code() -> Iterator[Span]:
+    """What is set in code, but for what was true of another version."""
+    for page in pages():
+        if page.name != HISTORY:
+            yield from page.words_in_code()
+
+
+# Commands ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path, None, None]:
+    if shutil.which("curl") is None:
+        pytest.skip("the documentation's requests are typed as curl commands, and there is no curl here")
+    with warm_program(tmp_path_factory.mktemp("programs")) as folder:
+        yield folder
+
+
+def can_be_followed(page: Page) -> bool:
+    lines = (command.line for fence in page.console for command in typed(fence))
+    return any(words[0] == "reposync" for line in lines for words in simple_commands(line))
+
+
+@pytest.mark.parametrize("name", [page.name for page in pages() if can_be_followed(page)])
+def test_a_page_can_be_followed_to_the_letter(
+    name: str, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    (page,) = (each for each in pages() if each.name == name)
+    with (
+        world_of(page, tmp_path, request) as world,
+        Newcomer(world.home, programs, world.environment, world.places) as newcomer,
+    ):
+        world.prepare(newcomer)
+        for fence in page.fences:
+            if fence.words == ("yaml",):
+                newcomer.registers(fence.text)
+            if fence.words == ("sql",):
+                newcomer.queries(fence.text, fence.at)
+            if fence.words == ("console",):
+                for command in typed(fence):
+                    newcomer.types(command)
+
+
+def test_every_command_that_is_shown_exists():
+    def wrong() -> Iterator[str]:
+        for page in pages():
+            for command in (each for fence in page.console for each in typed(fence)):
+                for words in simple_commands(command.line):
+                    if words[0] not in RUN | NOT_RUN.keys():
+                        yield f"{command.at}: {words[0]!r} is neither run by the tests nor known to be run elsewhere"
+                    if said := program.complaint(words, complete=True):
+                        yield f"{command.at}: {said}"
+            for span in page.spans:
+                if said := inline_complaint(span.text):
+                    yield f"{span.at}: {said}"
+
+    failures(wrong())
+
+
+def inline_complaint(text: str) -> str | None:
+    """In a sentence, a command may be named by its beginning, or with several words in one place."""
+    if not text.startswith("reposync "):
+        return None
+    text = re.sub(r"\{([^{}|]+)\|[^{}]*\}", r"\1", text)
+    for words in simple_commands(re.sub(r"\|(?=\S)", "/", text)):
+        for word in words[2].split("/") if "/" in "".join(words[2:3]) else words[2:3] or [""]:
+            if said := program.complaint(list(filter(None, [*words[:2], word, *words[3:]])), complete=False):
+                return said
+    return None
+
+
+def test_every_option_that_is_named_exists():
+    """In sentences: those of whole commands were looked at with their commands."""
+    text = program.text()
+
+    def wrong() -> Iterator[str]:
+        for page in pages():
+            # What is said of a command of others that the page shows.
+            shown = " ".join(fence.text for fence in page.console)
+            for span in (each for each in page.spans if each.text.split(" ")[0] not in NOT_RUN):
+                for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", span.text):
+                    is_known = option in program.options() | OTHER_OPTIONS.keys() or f'"{option}"' in text
+                    if not is_known and option not in shown.split():
+                        yield f"{span.at}: no command has the option {option}"
+
+    failures(wrong())
+
+
+def test_every_module_and_make_target_that_is_named_exists():
+    targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+    def wrong() -> Iterator[str]:
+        for span in code():
+            for module, options in re.findall(r"python -m (benchmarks[\w.]*)([^`#]*)", span.text):
+                spec = importlib.util.find_spec(module)
+                if spec is not None and spec.submodule_search_locations:
+                    spec = importlib.util.find_spec(f"{module}.__main__")
+                if spec is None or spec.origin is None:
+                    yield f"{span.at}: there is no module {module}"
+                    continue
+                source = "".join(path.read_text() for path in Path(spec.origin).parent.glob("*.py"))
+                for option in re.findall(r"--[a-z-]+", options):
+                    if f'"{option}"' not in source:
+                        yield f"{span.at}: {module} has no option {option}"
+            for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)", span.text.removeprefix("$ ")):
+                if (span.text.startswith(("make ", "$ make ")) or " make " in span.text) and target not in targets:
+                    yield f"{span.at}: the Makefile has no target {target}"
+
+    failures(wrong())
+
+
+# Snippets ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_fence_is_of_a_kind_that_is_looked_at():
+    failures(
+        f"{fence.at}: commands stand in `console` fences, with `$ ` before each; this one is {fence.words[0]!r}"
+        for page in pages()
+        for fence in page.fences
+        if fence.words and (fence.words[0] not in FENCES or (fence.words[0] == "console" and len(fence.words) > 1))
+    )
+
+
+@pytest.mark.parametrize("fence", snippets(), ids=lambda fence: str(fence.at))
+def test_a_snippet_is_accepted_as_it_stands(fence: Fence, tmp_path: Path):
+    check = KINDS.get(" ".join(fence.words[1:]))
+    assert check is not None, f"{fence.at}: `yaml {fence.words[1]}` is none of {sorted(KINDS)}"
+    try:
+        documents = list(YAML(typ="safe").load_all(fence.text))
+    except YAMLError as error:
+        pytest.fail(f"{fence.at}: {error}")
+    failures(check(fence, documents, tmp_path))
+
+
+def test_what_is_shown_as_json_is_json():
+    def wrong() -> Iterator[str]:
+        for fence in (each for page in pages() for each in page.fences if each.words[:1] == ("json",)):
+            try:
+                json.loads(fence.text)
+            except ValueError as error:
+                yield f"{fence.at}: {error}"
+
+    failures(wrong())
+
+
+def test_what_is_shown_as_python_compiles():
+    def wrong() -> Iterator[str]:
+        for fence in (each for page in pages() for each in page.fences if each.words[:1] == ("python",)):
+            try:
+                compile(fence.text, str(fence.at), "exec")
+            except SyntaxError as error:
+                yield f"{fence.at}: {error}"
+
+    failures(wrong())
+
+
+# Names -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_variable_and_error_code_that_is_named_exists():
+    known = set(re.findall(r"\w+", program.text())) | OTHERS.keys()
+
+    def wrong() -> Iterator[str]:
+        for page in pages():
+            if page.name == HISTORY:
+                continue
+            whole = "\n".join(span.text for span in page.words_in_code())
+            own = set(re.findall(r"\$\{(\w+)", whole)) | set(re.findall(r"(?:^|\s)(\w+)=", whole))
+            for span in page.words_in_code():
+                for name in re.findall(rf"(?<![\w.-]){program.NAME.pattern}(?![\w-])", span.text):
+                    if name not in own | known:
+                        yield f"{span.at}: neither the program nor this page knows {name}"
+
+    failures(wrong())
+
+
+def test_every_variable_and_error_code_of_the_program_is_explained():
+    told = {word for span in code() for word in re.findall(r"\w+", span.text)}
+    failures(f"{place}: no page explains {name}" for name, place in program.names().items() if name not in told)
+
+
+def test_every_metric_that_is_named_exists():
+    known = {name for name, *_ in metrics()}
+    ends = ("", "_bucket", "_sum", "_count")
+
+    def wrong() -> Iterator[str]:
+        for span in code():
+            for name in re.findall(r"(?<![\w/.-])reposync_[a-z_]+(?=$|[^\w/.:-])", span.text):
+                if not any(name.removesuffix(end) in known for end in ends) and name not in program.text():
+                    yield f"{span.at}: there is no metric {name}"
+
+    failures(wrong())
+
+
+def test_every_route_that_is_named_exists():
+    paths = description()["paths"]
+    routes = {(method.upper(), re.sub(r"\{\w+\}", "{}", path)) for path, each in paths.items() for method in each}
+
+    def wrong() -> Iterator[str]:
+        for span in code():
+            for methods, path in re.findall(r"^((?:GET|POST|PATCH|DELETE|PUT|\|)+) (/[\w/{}.-]*)", span.text):
+                path = re.sub(r"\{\w+\}", "{}", path)
+                for method in methods.split("|"):
+                    if not {(method, path), (method, f"/api/v1{path}")} & routes:
+                        yield f"{span.at}: there is no route {method} {path}"
+
+    failures(wrong())
+
+
+def test_every_key_of_the_registry_that_is_named_with_its_section_exists():
+    keys = set(re.findall(r"^\| `([a-z_.\[\]]+)` \|", REFERENCE.read_text(), re.MULTILINE))
+    keys = {key.replace("[]", "") for key in keys} | {key.rpartition(".")[0].replace("[]", "") for key in keys}
+    sections = {key.partition(".")[0] for key in keys}
+
+    def wrong() -> Iterator[str]:
+        for page in pages():
+            for span in page.spans:
+                if (
+                    re.fullmatch(r"[a-z]+(\.[a-z_]+)+", span.text)
+                    and not span.text.endswith((".yaml", ".com"))
+                    and span.text.partition(".")[0] in sections
+                    and span.text not in keys
+                ):
+                    yield f"{span.at}: the registry has no key {span.text}"
+
+    failures(wrong())
+
+
+def test_every_file_that_is_named_exists():
+    def wrong() -> Iterator[str]:
+        for page in pages():
+            if page.name == HISTORY:
+                continue
+            for span in page.spans:
+                path = span.text.rstrip("/")
+                is_ours = re.fullmatch(r"[\w.-]+(/[\w.*-]+)+", path) and path.partition("/")[0] in TOP
+                if is_ours and not any(ROOT.glob(path)):
+                    yield f"{span.at}: there is no {path}"
+
+    failures(wrong())
+
+
+def test_the_reference_is_what_the_program_has():
+    text = REFERENCE.read_text()
+    assert filled(text) == text, "docs/reference.md is out of date: make reference"
+
+
+# Links -------------------------------------------------------------------------------------------------------------
+
+
+def test_every_link_leads_somewhere():
+    anchors = {page.name: page.anchors for page in pages()}
+
+    def wrong() -> Iterator[str]:
+        for page in pages():
+            for link in page.links:
+                target = urlsplit(link.text)
+                if target.scheme:
+                    continue
+                path = (page.folder / unquote(target.path)).resolve() if target.path else ROOT / page.name
+                if not path.exists() or not path.is_relative_to(ROOT):
+                    yield f"{link.at}: {link.text} does not exist"
+                elif target.fragment:
+                    name = path.relative_to(ROOT).as_posix()
+                    if name in anchors and target.fragment not in anchors[name]:
+                        yield f"{link.at}: {name} has no heading #{target.fragment}"
+
+    failures(wrong())
+
+
+def test_the_index_leads_to_every_page():
+    names = {page.name for page in pages() if page.name.startswith("docs/")}
+    reached: set[str] = set()
+    waiting = ["docs/README.md"]
+    while waiting:
+        name = waiting.pop()
+        if name in reached:
+            continue
+        reached.add(name)
+        for page in (each for each in pages() if each.name == name):
+            waiting += [found for link in page.links if (found := _page_at(page, link))]
+    assert names <= reached, f"nobody finds {sorted(names - reached)} from docs/README.md"
+
+
+def _page_at(page: Page, link: Span) -> str | None:
+    path = (page.folder / unquote(urlsplit(link.text).path)).resolve()
+    if urlsplit(link.text).scheme or not path.is_relative_to(ROOT):
+        return None
+    path = path / "README.md" if path.is_dir() else path
+    return path.relative_to(ROOT).as_posix() if path.suffix == ".md" else None
+
+
+def test_pictures_are_small_and_shown():
+    shown = {(page.folder / link.text).resolve() for page in pages() for link in page.links}
+    for path in (ROOT / "docs" / "images").glob("*.*"):
+        assert path.stat().st_size < PICTURE_BYTES, f"{path} has {path.stat().st_size:,} bytes"
+        assert path in shown, f"no page shows {path}"
+
+
+def test_the_changelog_knows_this_version():
+    headings = re.findall(r"^## \[?([^\]\s]+)", (ROOT / HISTORY).read_text(), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    assert __version__ in headings
+
+
+def test_the_notice_names_whatever_of_others_is_in_the_package():
+    notice = (ROOT / "NOTICE").read_text()
+    for path in (ROOT / "reposync").rglob("*"):
+        is_data = path.is_file() and path.suffix not in {".py", ".pyc", ".html", ".mako"} and path.name != "py.typed"
+        ours = path.name in {"app.css", "app.js", "icon.svg", "config.json", "tokenizer_config.json"}
+        if is_data and not ours:
+            assert path.relative_to(ROOT).as_posix() in notice, f"whose is {path}? NOTICE does not say"

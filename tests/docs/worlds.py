@@ -1,0 +1,169 @@
+"""What a page takes for granted: a repository to stand in, the servers that it names, what happened before."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.docs.newcomer import Newcomer
+from tests.docs.pages import Page
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.repositories import Content, GitRepository
+
+TOKEN, ADMIN = "glpat-reader-of-everything", "glpat-maintainer-of-all"
+SECRET = "a-secret-that-nobody-guesses"
+SIGNING = "whsec_" + base64.b64encode(bytes(range(32))).decode()
+FILES: dict[str, Content] = {
+    "billing/sessions.py": b"def remove_expired_sessions(sessions, now):\n"
+    b"    return [session for session in sessions if session.deadline > now]\n",
+    "billing/invoices.py": b"def retry_payment(invoice, attempts=3):\n    return invoice.charge(attempts)\n",
+    "README.md": b"# Payments\n\nWhat customers pay, and what happens when they do not.\n",
+    "package-lock.json": b"{}\n",
+}
+# By the names that the pages use.
+PROJECTS = ("platform/payments-api", "platform/core/payments", "platform/web", "docs/handbook")
+
+
+def assumed(text: str) -> dict[str, str]:
+    """Values of the variables that a text takes from the environment."""
+    return {name: _value(name) for name in re.findall(r"\$\{(\w+)", text)}
+
+
+def _value(name: str) -> str:
+    if "ADMIN" in name:
+        return ADMIN
+    if "SIGNING" in name:
+        return SIGNING
+    return TOKEN if "TOKEN" in name or "PASSWORD" in name else SECRET
+
+
+@dataclass
+class World:
+    home: Path
+    repository: GitRepository
+    environment: dict[str, str] = field(default_factory=dict)
+    places: dict[str, str] = field(default_factory=dict)
+    preparations: list[Callable[[Newcomer], None]] = field(default_factory=list)
+
+    def prepare(self, newcomer: Newcomer) -> None:
+        self.places |= {f"{host}:8080": f"127.0.0.1:{newcomer.port}" for host in ("localhost", "127.0.0.1")}
+        for preparation in self.preparations:
+            preparation(newcomer)
+
+
+@contextlib.contextmanager
+def world_of(page: Page, folder: Path, request: pytest.FixtureRequest) -> Iterator[World]:
+    repository = GitRepository.create(folder / "payments.git")
+    repository.commit(FILES)
+    world = World(repository.clone(folder / "payments"), repository)
+    text = "\n".join(span.text for span in page.words_in_code())
+    with contextlib.ExitStack() as servers:
+        if page.name in BEFORE or "git.example.com" in text or "gitlab.example.com" in text:
+            _add_gitlab(world, servers)
+        _add_databases(world, text, servers, request, folder)
+        world.environment |= {"GITLAB_TOKEN": TOKEN, **assumed(text)}
+        if preparation := BEFORE.get(page.name):
+            world.preparations.append(lambda newcomer: preparation(world, newcomer))
+        yield world
+
+
+def _add_gitlab(world: World, servers: contextlib.ExitStack) -> None:
+    gitlab = servers.enter_context(GitLabServer())
+    gitlab.add_token(TOKEN, scopes=("read_api", "read_repository"))
+    gitlab.add_token(ADMIN, scopes=("api",), user="grace")
+    for path in PROJECTS:
+        gitlab.add_project(path, world.repository.path, visibility="public" if path == "docs/handbook" else "private")
+    world.places |= {
+        "https://gitlab.example.com": gitlab.url,
+        "https://git.example.com/handbook.git": f"{gitlab.url}/docs/handbook.git",
+        "GITLAB_ADMIN_TOKEN=glpat-...": f"GITLAB_ADMIN_TOKEN={ADMIN}",
+        "GITLAB_TOKEN=glpat-...": f"GITLAB_TOKEN={TOKEN}",
+        "HANDBOOK_TOKEN=glpat-...": f"HANDBOOK_TOKEN={TOKEN}",
+    }
+
+
+def _add_databases(
+    world: World, text: str, servers: contextlib.ExitStack, request: pytest.FixtureRequest, folder: Path
+) -> None:
+    for address in re.findall(r"postgresql://[^\s\"'`]+", text):
+        world.places.setdefault(address, request.getfixturevalue("postgresql").empty())
+    for address in re.findall(r"rediss?://[^\s\"'`]+", text):
+        world.places.setdefault(address, request.getfixturevalue("redis_server").url)
+    if "https://qdrant.example.com:6333" in text:
+        qdrant = servers.enter_context(QdrantServer(folder / "qdrant"))
+        world.places["https://qdrant.example.com:6333"] = qdrant.url
+    if found := re.findall(r"https?://(?:tei|embeddings|ollama)[\w.]*:?\d*", text):
+        embeddings = servers.enter_context(EmbeddingServer())
+        world.places |= dict.fromkeys(found, embeddings.url)
+
+
+# What a page takes for granted besides -------------------------------------------------------------------------------
+
+SERVER = "gitlab: [{name: main, url: 'https://gitlab.example.com', token: '${GITLAB_TOKEN}'}]\n"
+
+
+def _entry(name: str, project: str = "platform/payments-api", **more: str) -> str:
+    told = "".join(f", {key}: {value}" for key, value in more.items())
+    return f"  - {{name: {name}, gitlab: main, project: {project}{told}}}\n"
+
+
+def _registered(world: World, newcomer: Newcomer) -> None:
+    newcomer.registers(SERVER + "repositories:\n" + _entry("payments-api"))
+
+
+def _synced(world: World, newcomer: Newcomer) -> None:
+    _registered(world, newcomer)
+    _does(newcomer, "reposync sync")
+
+
+def _served(world: World, newcomer: Newcomer) -> None:
+    """A daemon with a token, at the address that the page gives it."""
+    world.places["https://reposync.example.com"] = newcomer.url
+    newcomer.registers(SERVER + "repositories:\n" + _entry("platform/payments-api"))
+    _does(newcomer, "export TOKEN=0123456789abcdef0123")
+    newcomer.starts_a_daemon('REPOSYNC_API_TOKEN="operate:$TOKEN" reposync serve')
+
+
+def _stuck(world: World, newcomer: Newcomer) -> None:
+    """One run is blocked, one failed, and one waits for a daemon that executes."""
+    world.repository.many(40)
+    newcomer.registers(
+        SERVER
+        + "repositories:\n"
+        + _entry("payments-api")
+        + _entry("web", "platform/web", branch="gone")
+        + _entry("handbook", "docs/handbook")
+    )
+    _does(newcomer, "reposync sync payments-api")
+    world.repository.commit({"README.md": b"# Payments\n", "a.py": b"pass\n", "b.py": b"1\n"}, replace=True)
+    for name in ("payments-api", "web"):
+        assert newcomer.run(f"reposync sync {name}")[0] == 1
+    newcomer.starts_a_daemon("reposync serve --no-workers --no-scheduler")
+    asked = httpx.post(f"{newcomer.url}/api/v1/repositories/handbook/sync", timeout=30)
+    assert asked.status_code == 202, asked.text
+
+
+def _does(newcomer: Newcomer, line: str) -> None:
+    code, printed = newcomer.run(line)
+    assert code == 0, f"$ {line}\n{printed}"
+
+
+BEFORE: Mapping[str, Callable[[World, Newcomer], None]] = {
+    "docs/a-run-is-stuck.md": _stuck,
+    "docs/back-up-and-restore.md": _synced,
+    "docs/choose-an-embedding.md": _registered,
+    "docs/http-api.md": _served,
+    "docs/read-the-history.md": _synced,
+    "docs/run-the-daemon.md": _registered,
+    "docs/scale-out.md": _registered,
+    "docs/webhooks.md": _registered,
+}
