@@ -8,7 +8,7 @@ WORKERS ?= auto
 REPO ?=
 QUERY ?= stop a sync when the new listing would delete too many files
 
-.PHONY: browser demo test check format lock clean
+.PHONY: browser demo test check format lock clean wheel package audit pictures reference image test-image
 
 # Made anew when the lock file changes. A half-made environment has no stamp and is made again.
 $(VENV)/.stamp: requirements-dev.lock pyproject.toml
@@ -43,10 +43,49 @@ check: $(VENV)/.stamp
 format: $(VENV)/.stamp
 	@$(BIN)/ruff check --fix --quiet . && $(BIN)/ruff format --quiet .
 
+# dist/: the sdist, and the wheel made from the sdist.
+wheel: $(VENV)/.stamp
+	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && mkdir dist/tree && tar -xzf dist/*.tar.gz -C dist/tree --strip-components 1
+	@cd dist/tree && $(CURDIR)/$(BIN)/python -m hatchling build -t wheel -d .. && cd .. && rm -r tree
+
+# The wheel and the lock file as a user installs them, by pip from a registry, for each of these interpreters:
+# make package PYTHONS="python3.11 python3.12 python3.13"
+PYTHONS ?= $(PYTHON)
+package: $(VENV)/.stamp
+	@REPOSYNC_PYTHONS="$(shell echo $(PYTHONS) | tr ' ' ':')" $(BIN)/python -m pytest -q --timeout 900 tests/acceptance/test_package.py
+
+# With docker, podman or buildah: docs/build-the-image.md
+image:
+	@.ci/image/build
+
+# Builds the image for real and runs it: as root, with Debian's packages. Where the tools can be neither found nor
+# installed, the tests say so and are skipped.
+test-image: $(VENV)/.stamp
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends buildah debootstrap; } >/dev/null 2>&1 || \
+		echo "no buildah and debootstrap here, and they could not be installed"
+	@$(BIN)/python -m pytest -q tests/image
+
+# Asks a vulnerability service on the network (AUDIT="--service osv": another one), so it is no part of the tests.
+AUDIT ?=
+audit: $(VENV)/.stamp
+	@$(BIN)/python .ci/audit.py $(AUDIT) requirements.lock
+	@$(BIN)/python .ci/audit.py $(AUDIT) requirements-dev.lock
+
+# The pictures of the documentation, from the real program in a real browser.
+pictures: $(VENV)/.stamp browser
+	@$(BIN)/python -m benchmarks.pictures
+
+# The tables of docs/reference.md, from the program; what of the chart is made from the registry's schema and values.yaml.
+reference: $(VENV)/.stamp
+	@$(BIN)/python -m benchmarks.reference
+	@$(BIN)/python helm/generate.py
+
 # Needs uv. Names no registry: whoever installs chooses their own.
 lock:
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements.lock
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --group dev -c requirements.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements-dev.lock
+	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile .ci/image/build.in -c requirements-dev.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o .ci/image/build.lock
 
 clean:
-	rm -rf $(VENV) $(DEMO_STATE) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(DEMO_STATE) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -10,6 +10,7 @@ from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.services import QdrantConfig
 from reposync.config.settings import Settings
+from reposync.outgoing import proxy_passwords
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Configuration:
         for url in (settings.database_url, settings.redis_url):
             if url and (password := urlsplit(url).password):
                 yield unquote(password)
+        yield from proxy_passwords()
 
     @property
     def qdrant(self) -> QdrantConfig:

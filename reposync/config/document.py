@@ -17,6 +17,7 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
 # Aliases let a small file stand for an enormous one ("billion laughs"): what counts is the expanded size.
 MAX_VALUES = 100_000
+MAX_NODES = 2 * MAX_VALUES  # keys are nodes of the parser's, too
 
 UNUSABLE = object()
 """Stands in for a value that cannot be had: nothing accepts it, and it is not mistaken for one that is left out."""
@@ -104,6 +105,7 @@ def _composed(text: str, document: Document) -> Any:
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH
     yaml.composer.warn_double_anchors = False
+    _bound(yaml.composer, document)
     try:
         return yaml.compose(text)
     except MarkedYAMLError as error:
@@ -118,6 +120,25 @@ def _composed(text: str, document: Document) -> Any:
     except (YAMLError, RecursionError, ValueError):
         problem = document.problem(Place(1, 1), "not YAML that can be read")
     raise RegistryErrors([problem])
+
+
+def _bound(composer: Any, document: Document) -> None:
+    """Stop the parser at its first node too many: it is slow, and would go on to the end of the file first."""
+    compose, left = composer.compose_node, MAX_NODES
+
+    def counted(parent: Any, index: Any) -> Any:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            mark = composer.parser.peek_event().start_mark
+            raise _too_many(document, Place(mark.line + 1, mark.column + 1))
+        return compose(parent, index)
+
+    composer.compose_node = counted
+
+
+def _too_many(document: Document, place: Place) -> RegistryErrors:
+    return RegistryErrors([document.problem(place, f"more than {MAX_VALUES:,} values, aliases expanded")])
 
 
 def _syntax_message(error: Any, text: str, place: Place) -> str:
@@ -168,7 +189,7 @@ class _Reader:
         self.document.values[loc] = place
         self.count += 1
         if self.count > MAX_VALUES:
-            raise RegistryErrors([self.document.problem(place, f"more than {MAX_VALUES:,} values, aliases expanded")])
+            raise _too_many(self.document, place)
         if id(node) in self.open:
             return self.refuse(place, loc, "an alias to something that contains it")
         self.open.add(id(node))

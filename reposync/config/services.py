@@ -19,8 +19,8 @@ NEEDED: dict[str, frozenset[str]] = {
     "ollama": frozenset({"url", "model"}),
 }
 MEANINGLESS: dict[str, frozenset[str]] = {
-    "local": frozenset({"url", "model", "dimensions", "api_key"}),
-    "none": frozenset({"url", "model", "dimensions", "api_key", "window", "batch", "concurrency"}),
+    "local": frozenset({"url", "model", "dimensions", "api_key", "ca_file"}),
+    "none": frozenset({"url", "model", "dimensions", "api_key", "ca_file", "window", "batch", "concurrency"}),
 }
 
 
@@ -35,13 +35,14 @@ class EmbeddingConfig(Section):
     model: Maybe[fields.Text] = Field(None, description="Its name at the server.")
     dimensions: Maybe[fields.Dimensions] = Field(None, description="Length of a vector; the server is asked if null.")
     api_key: Maybe[fields.HeaderSecret] = Field(None, description="Sent as Bearer token.")
+    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
     window: Maybe[fields.WindowChars] = Field(
         None, description="The most characters the model reads at once; longer chunks get several vectors."
     )
     batch: Maybe[fields.Count] = Field(None, description="Texts in a request.")
     concurrency: Maybe[fields.Count] = Field(None, description="Requests at a time.")
 
-    @field_validator("url", "model", "dimensions", "api_key", "window", "batch", "concurrency")
+    @field_validator("url", "model", "dimensions", "api_key", "ca_file", "window", "batch", "concurrency")
     @classmethod
     def _fits_provider(cls, value: Any, info: ValidationInfo) -> Any:
         provider, key = info.data.get("provider", ""), info.field_name
@@ -59,6 +60,7 @@ class QdrantConfig(Section):
 
     url: Maybe[fields.BaseUrl] = Field(None, description="null: the embedded engine in the state folder.")
     api_key: Maybe[fields.HeaderSecret] = None
+    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
     timeout_seconds: fields.Seconds = 30.0
     shard_number: Maybe[fields.Count] = Field(None, description="Of a new collection; null: the server decides.")
     replication_factor: Maybe[fields.Count] = Field(None, description="Of a new collection; 3 suits a cluster.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -115,13 +116,18 @@ def _config_path(environ: Mapping[str, str]) -> Path | None:
         if path.is_dir():
             raise ConfigError(f"REPOSYNC_CONFIG names {named}, which is a folder.", remedy="Name the file in it.")
         return path.absolute()
-    folders = (Path.cwd(), Path(platformdirs.user_config_dir("reposync", appauthor=False)))
+    folders = [Path.cwd()]
+    with contextlib.suppress(RuntimeError):  # a user that has no home, as in a container: not in passwd, HOME not set
+        folders.append(Path(platformdirs.user_config_dir("reposync", appauthor=False)))
     return next((folder / REGISTRY_NAME for folder in folders if (folder / REGISTRY_NAME).is_file()), None)
 
 
 def _state_dir(environ: Mapping[str, str]) -> Path:
     named = _value(environ, "REPOSYNC_STATE_DIR")
-    folder = Path(named or platformdirs.user_state_dir("reposync", appauthor=False)).expanduser().absolute()
+    try:
+        folder = Path(named or platformdirs.user_state_dir("reposync", appauthor=False)).expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError("must name a folder: this user has no home that one could be in") from error
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"REPOSYNC_STATE_DIR is {folder}, which is not a folder.")
     return folder

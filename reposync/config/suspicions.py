@@ -67,6 +67,9 @@ def _missing_files(registry: Registry) -> Iterator[Finding]:
     for index, server in enumerate(registry.gitlab):
         if server.ca_file and not server.ca_file.is_file():
             yield ("gitlab", index, "ca_file"), "there is no such file on this machine"
+    for section, service in (("embedding", registry.embedding), ("qdrant", registry.qdrant)):
+        if service.ca_file and not service.ca_file.is_file():
+            yield (section, "ca_file"), "there is no such file on this machine"
     for index, repository in enumerate(registry.repositories):
         if repository.path and not Path(repository.path).is_dir():
             yield ("repositories", index, "path"), "there is no such folder on this machine"

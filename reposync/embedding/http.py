@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
@@ -21,6 +22,7 @@ from reposync.embedding.settings import EmbedderConfig
 from reposync.embedding.truncation import looks_cut, same_vector, with_another_ending
 from reposync.embedding.windows import readable_windows, windows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
+from reposync.outgoing import Pace, TooLarge, certificate_reason, client_options, pieces
 
 DEFAULT_BATCH: Final = 32
 """Inputs a request; also the most that TEI takes unless told otherwise."""
@@ -76,6 +78,7 @@ class HttpEmbedder:
             headers=headers,
             timeout=httpx.Timeout(config.read_timeout_seconds, connect=config.connect_timeout_seconds),
             follow_redirects=False,  # the key would travel along
+            **client_options(dialect.endpoint, config.ca_file),
         )
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
@@ -270,10 +273,15 @@ class HttpEmbedder:
         raise AssertionError("tenacity ends with an answer or with an error")
 
     async def _once(self, method: str, url: str, body: bytes) -> bytes:
+        # The client's own time-outs are between two bytes.
+        whole_seconds = self._config.connect_timeout_seconds + 2 * self._config.read_timeout_seconds
+        pace = Pace(self._config.read_timeout_seconds, whole_seconds)
         try:
-            async with self._client.stream(method, url, content=body) as response:
-                received = await _read(response, self._where)
-        except httpx.TimeoutException as error:
+            async with AsyncExitStack() as open_:
+                async with asyncio.timeout(whole_seconds):
+                    response = await open_.enter_async_context(self._client.stream(method, url, content=body))
+                received = await _read(response, pace, self._where)
+        except (httpx.TimeoutException, TimeoutError) as error:
             raise Transient(
                 EmbeddingUnavailable(
                     f"The embedding server at {self._where} did not answer in time ({type(error).__name__}).",
@@ -281,6 +289,11 @@ class HttpEmbedder:
                 )
             ) from error
         except httpx.TransportError as error:
+            if reason := certificate_reason(error):
+                raise EmbeddingError(
+                    f"The certificate of the embedding server at {self._where} is not trusted: {reason}.",
+                    remedy="If its authority is your own, name its certificate as embedding.ca_file.",
+                ) from error
             raise Transient(
                 EmbeddingUnavailable(
                     f"The embedding server at {self._where} cannot be reached ({error or type(error).__name__}).",
@@ -331,12 +344,15 @@ class _Refused(EmbeddingInputRefused):
         self.complaint = complaint
 
 
-async def _read(response: httpx.Response, where: str) -> bytes:
+async def _read(response: httpx.Response, pace: Pace, where: str) -> bytes:
     received = bytearray()
-    async for part in response.aiter_bytes():
-        received += part
-        if len(received) > _MOST_ANSWER_BYTES:
-            raise EmbeddingError(f"The server at {where} answered more than {_MOST_ANSWER_BYTES >> 20} MB.")
+    try:
+        async for part in pieces(response, pace, _MOST_ANSWER_BYTES):
+            received += part
+    except TooLarge as error:
+        raise EmbeddingError(f"The server at {where} answered more than is taken: {error}.") from error
+    except httpx.DecodingError as error:
+        raise EmbeddingError(f"The answer of the server at {where} cannot be unpacked: {error}.") from error
     return bytes(received)
 
 

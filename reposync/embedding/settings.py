@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from reposync.errors import ConfigError
@@ -24,6 +25,7 @@ class EmbedderConfig:
     model: str | None = None
     dimensions: int | None = None
     api_key: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
     window: int | None = None
     batch: int | None = None
     concurrency: int | None = None

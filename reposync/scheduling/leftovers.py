@@ -38,8 +38,11 @@ async def find_leftovers(app: Application) -> list[Leftover]:
         unknown = [identity for identity in points if identity not in registered]
         known = await ever_known(app.database, unknown)
         for identity in unknown:
+            left = await index.count(identity)
+            if not left:
+                continue  # it was removed just now
             name = known.get(identity) or next(iter(await index.names_of(identity)), None)
-            found.append(Leftover(collection, identity, name, points[identity], identity in known))
+            found.append(Leftover(collection, identity, name, left, identity in known))
         if nameless > 0:
             found.append(Leftover(collection, None, None, nameless, False))
     return sorted(found, key=lambda each: (each.collection, each.repository or "", each.repository_id or ""))

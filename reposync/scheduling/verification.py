@@ -123,11 +123,11 @@ class Verification:
         return moment
 
     async def _moment(self, name: str) -> _Moment:
-        """Runs first: one that begins after this question has begun an epoch before it writes."""
+        """The row first: a run that is not seen here begins an epoch that this row does not have, before it writes."""
         row = await self._app.repositories.get(name)
         running = [run for run in await self._app.runs.active(row.id) if run.status is RunStatus.RUNNING]
         alive = [run for run in running if await self._is_alive(run)]
-        return _Moment(await self._app.repositories.by_id(row.id), alive[0] if alive else None)
+        return _Moment(row, alive[0] if alive else None)
 
     async def _is_alive(self, run: Run) -> bool:
         """Whether its worker may still write: its lease goes on, and it is not known to be dead."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
@@ -112,6 +113,12 @@ class Secrets:
         self._forms: tuple[str, ...] = ()
         self._values: frozenset[str] = frozenset()
         self.know(values)
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Secrets:
+        """Those that this process was started with: the values of variables that are secrets by their names, and the
+        passwords of addresses. For what is told before, or without, a registry."""
+        return cls(value for name, value in environ.items() if names_secret(name) or "://" in value)
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} known)"

@@ -26,6 +26,7 @@ class Person:
 
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = (sys.executable, "-m", "reposync")
 
     def variables(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
@@ -38,7 +39,7 @@ class Person:
         }
 
     def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "reposync", *words]
+        return [*self.program, *words]
 
     def types(self, *words: str, exit_code: int | None = 0) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(

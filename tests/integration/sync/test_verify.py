@@ -23,13 +23,19 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
 from reposync.vectors.factory import open_index
 from reposync.vectors.port import point_id
-from tests.fixtures.repositories import Symlink
+from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
 KEYS = ("path", "blob_sha", "chunk_index")
 Points = dict[str, dict[str, Any]]
-FILES = {"a.py": CODE, "b.py": module("b", 30), "docs/c.md": b"# Title\n\nwords\n", "link": Symlink("a.py")}
+FILES: dict[str | bytes, Content] = {
+    "a.py": CODE,
+    "b.py": module("b", 30),
+    "docs/c.md": b"# Title\n\nwords\n",
+    b"caf\xe9\n.py": b"broken = 1\n",
+    "link": Symlink("a.py"),
+}
 
 
 def verification(world: World, *, source: bool = False, told: list[str] | None = None) -> Verification:
@@ -394,7 +400,7 @@ async def test_points_that_a_removal_left_do_not_hinder_whoever_registers_that_n
         world.repository.commit({"a.py": b"a = %d\n" % number})
         await world.completed()
     await world.app.repositories.remove("project")
-    world.repository.commit({"b.py": None, "a.py": CODE})
+    world.repository.commit({b"b.py": None, b"a.py": CODE, b"caf\xe9\n.py": None})
     target = await world.app.catalog.find("project")
     await world.app.repositories.register(target.registration())
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reposync.content.attributes import Attributes, wildmatch_regex
+from reposync.content.attributes import Attributes
+from reposync.wildmatch import wildmatch_regex
 
 
 def vendored(text: str | bytes, path: str | bytes) -> bool | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from reposync.errors import ConfigError, SourceDenied, SourceError, SourceGone, SourceUnavailable
-from reposync.sources.addresses import check_ca_file, header_secret, parse_address, redirected, same_home
+from reposync.sources.addresses import check_way, header_secret, parse_address, redirected, same_home
 from reposync.sources.git_protocol import FetchRefused, parse_advertisement
 from reposync.sources.gitlab_words import explain
 from reposync.sources.pktline import FLUSH_PACKET, FramingError, Mark, PacketReader, packet
@@ -213,7 +213,7 @@ def test_a_ca_file_that_is_none_is_refused_before_anything_is_asked(tmp_path: Pa
 
     for name in ("ca.pem", "missing.pem"):
         with pytest.raises(ConfigError, match=name):
-            check_ca_file(tmp_path / name)
+            check_way("https://gitlab.example.com", tmp_path / name)
 
 
 # Refusals in words ---------------------------------------------------------------------------------------------------

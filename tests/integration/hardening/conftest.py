@@ -1,0 +1,113 @@
+"""The clients of everything that reposync reaches, each opened as the program opens it, with short time-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.settings import EmbedderConfig
+from reposync.scheduling.redis_client import RedisClient
+from reposync.sources.git import GitSource
+from reposync.sources.gitlab import GitLabSource
+from reposync.sources.spec import Patience, Timeouts
+from reposync.store.database import Database
+from reposync.vectors.factory import open_index
+from reposync.vectors.failures import CollectionMissing
+from reposync.vectors.settings import IndexSettings
+from tests.acceptance.conftest import person, repository  # noqa: F401
+from tests.fixtures.databases import postgresql  # noqa: F401
+from tests.fixtures.redis_server import redis_server  # noqa: F401
+
+SECRET = "glpat-hush-hush-hush"
+ONCE = Patience(attempts=1, max_wait_seconds=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """`ask`: one question to the server at this address (scheme, host and port), with this CA file or none."""
+
+    name: str
+    ask: Callable[[str, Path | None, float], Awaitable[object]]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
+    source = GitLabSource(
+        url, "platform/payments-api", token=SecretStr(SECRET), project_id=42, ca_file=ca_file, patience=ONCE,
+        connect_timeout_seconds=seconds, read_timeout_seconds=seconds,
+    )  # fmt: skip
+    try:
+        return (await source.head()).sha
+    finally:
+        await source.close()
+
+
+async def ask_git(url: str, ca_file: Path | None, seconds: float) -> object:
+    source = GitSource.remote(
+        f"{url}/platform/payments-api.git", username="oauth2", password=SecretStr(SECRET), ca_file=ca_file,
+        timeouts=Timeouts(seconds, seconds), patience=ONCE,
+    )  # fmt: skip
+    try:
+        return (await source.head()).sha
+    finally:
+        await source.close()
+
+
+async def ask_embedding(url: str, ca_file: Path | None, seconds: float) -> object:
+    embedder = open_embedder(
+        EmbedderConfig(
+            provider="openai", url=f"{url}/v1", model="test/words", api_key=SECRET, ca_file=ca_file, attempts=1,
+            connect_timeout_seconds=seconds, read_timeout_seconds=seconds,
+        )
+    )  # fmt: skip
+    try:
+        return len(await embedder.embed(["x"]))
+    finally:
+        await embedder.close()
+
+
+async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
+    index = open_index(
+        IndexSettings(
+            collection="code", state_dir=Path("/nonexistent"), url=url, api_key=SECRET, ca_file=ca_file, attempts=1,
+            timeout_seconds=seconds,
+        )
+    )  # fmt: skip
+    try:
+        return await index.count()
+    except CollectionMissing:  # Qdrant's own answer, where nobody has synced yet
+        return 0
+    finally:
+        await index.close()
+
+
+class _Nobody:
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+async def ask_redis(url: str, ca_file: Path | None, seconds: float) -> object:
+    scheme, _, rest = url.partition("://")
+    client = RedisClient.open(f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0", observer=_Nobody())
+    try:
+        return await client.call(lambda redis: redis.ping(), within=seconds)
+    finally:
+        await client.close()
+
+
+async def ask_postgresql(url: str, ca_file: Path | None, seconds: float) -> object:
+    address = url.partition("://")[2]
+    async with await Database.open(f"postgresql://worker:{SECRET}@{address}/reposync") as database:
+        return database.where
+
+
+GITLAB, GIT = Client("gitlab", ask_gitlab), Client("git", ask_git)
+EMBEDDING, QDRANT = Client("embedding", ask_embedding), Client("qdrant", ask_qdrant)
+REDIS, POSTGRESQL = Client("redis", ask_redis), Client("postgresql", ask_postgresql)
+HTTP = (GITLAB, GIT, EMBEDDING, QDRANT)

@@ -1,0 +1,187 @@
+"""Servers that take every connection and then do what no server should: each client ends, in its time and in its
+memory, with an error that says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import tracemalloc
+import zlib
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from reposync.errors import EmbeddingUnavailable, IndexUnavailable, RepoSyncError, SourceUnavailable
+from reposync.store import database
+from tests.fixtures.network import Answering, BadServer
+from tests.integration.hardening.conftest import EMBEDDING, GIT, GITLAB, HTTP, POSTGRESQL, QDRANT, REDIS, SECRET, Client
+
+UNAVAILABLE = {GITLAB: SourceUnavailable, GIT: SourceUnavailable, EMBEDDING: EmbeddingUnavailable,
+               QDRANT: IndexUnavailable}  # fmt: skip
+SECONDS = 0.2
+# Far above what a client that keeps to its bounds needs, far below what one that does not would.
+PATIENCE_SECONDS = 25.0
+MOST_MEMORY_BYTES = 150 * 1024 * 1024
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n"
+TYPES = {GIT: b"application/x-git-upload-pack-advertisement"}
+
+Pieces = Callable[[Client], AsyncIterator[bytes]]
+
+
+def name(behaviour: Pieces) -> str:
+    return behaviour.__name__
+
+
+def head(client: Client, *lines: bytes) -> bytes:
+    return HEAD % TYPES.get(client, b"application/json") + b"".join(line + b"\r\n" for line in lines) + b"\r\n"
+
+
+async def nothing(client: Client) -> AsyncIterator[bytes]:
+    """Takes the request, and says nothing."""
+    await asyncio.Event().wait()
+    yield b""
+
+
+async def dripping_head(client: Client) -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nX-Drip: "
+    while True:
+        yield b"."
+        await asyncio.sleep(SECONDS / 6)
+
+
+async def dripping_body(client: Client) -> AsyncIterator[bytes]:
+    yield head(client, b"Content-Length: 1000000")
+    while True:
+        yield b"0"
+        await asyncio.sleep(SECONDS / 6)
+
+
+async def dripping_chunks(client: Client) -> AsyncIterator[bytes]:
+    yield head(client, b"Transfer-Encoding: chunked")
+    while True:
+        yield b"1\r\n0\r\n"
+        await asyncio.sleep(SECONDS / 6)
+
+
+async def endless_headers(client: Client) -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\n"
+    for number in itertools.count():
+        yield b"".join(b"X-%d-%d: %s\r\n" % (number, each, b"y" * 1000) for each in range(100))
+
+
+async def endless_header(client: Client) -> AsyncIterator[bytes]:
+    yield b"HTTP/1.1 200 OK\r\nX-Long: "
+    while True:
+        yield b"y" * 1_000_000
+
+
+async def endless_interim_answers(client: Client) -> AsyncIterator[bytes]:
+    while True:
+        yield b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100
+        await asyncio.sleep(0)
+
+
+@pytest.fixture(scope="module")
+def bomb() -> bytes:
+    """A megabyte that unfolds to 256."""
+    packer = zlib.compressobj(1, wbits=zlib.MAX_WBITS | 16)
+    lines = (b"fff0" + b"0" * 65_516) * 16  # git's framing, so that git reads on
+    return b"".join([*(packer.compress(lines) for _ in range(256)), packer.flush()])
+
+
+async def asked(client: Client, behaviour: Pieces, scheme: str = "http") -> tuple[RepoSyncError, BadServer]:
+    """The error with which the client gives up."""
+    async with BadServer(Answering(lambda: behaviour(client))) as server:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            with pytest.raises(RepoSyncError) as given_up:
+                await client.ask(server.url(scheme), None, SECONDS)
+        assert server.taken == 1
+        assert SECRET not in str(given_up.value)
+        return given_up.value, server
+
+
+@pytest.mark.parametrize("behaviour", [nothing, dripping_head, dripping_body, dripping_chunks], ids=name)
+@pytest.mark.parametrize("client", HTTP, ids=str)
+async def test_a_server_that_is_silent_or_drips_is_not_waited_for(client: Client, behaviour: Pieces) -> None:
+    error, _ = await asked(client, behaviour)
+
+    assert isinstance(error, UNAVAILABLE[client])
+    assert "time" in str(error) or "too slow" in str(error), str(error)
+
+
+@pytest.mark.parametrize("behaviour", [endless_headers, endless_header, endless_interim_answers], ids=name)
+@pytest.mark.parametrize("client", HTTP, ids=str)
+async def test_a_head_without_end_is_not_read(client: Client, behaviour: Pieces) -> None:
+    tracemalloc.start()
+    try:
+        error, _ = await asked(client, behaviour)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert error.retryable or error.status == 502
+    assert peak_bytes < MOST_MEMORY_BYTES
+
+
+@pytest.mark.parametrize("client", HTTP, ids=str)
+async def test_an_answer_that_unfolds_without_measure_is_not_unfolded(client: Client, bomb: bytes) -> None:
+    async def gzip_bomb(client: Client) -> AsyncIterator[bytes]:
+        yield head(client, b"Content-Encoding: gzip", b"Content-Length: %d" % len(bomb)) + bomb
+
+    tracemalloc.start()
+    try:
+        error, _ = await asked(client, gzip_bomb)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert "unfold" in str(error) or "more than" in str(error), str(error)
+    assert peak_bytes < MOST_MEMORY_BYTES
+
+
+async def test_a_list_of_refs_that_says_nothing_without_end_is_not_kept() -> None:
+    async def flushes(client: Client) -> AsyncIterator[bytes]:
+        yield head(client, b"Transfer-Encoding: chunked")
+        chunk = b"10000\r\n" + b"0000" * 16_384 + b"\r\n"
+        while True:
+            yield chunk
+
+    error, server = await asked(GIT, flushes)
+
+    assert "more than" in str(error) or "too slow" in str(error)
+    assert server.sent < 32 * 1024 * 1024
+
+
+@pytest.mark.parametrize("client", [REDIS, POSTGRESQL], ids=str)
+async def test_a_database_that_says_nothing_is_not_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "CONNECT_SECONDS", SECONDS)
+
+    error, _ = await asked(client, nothing)
+
+    assert error.retryable
+    assert "in time" in str(error)
+
+
+async def dripping_resp(client: Client) -> AsyncIterator[bytes]:
+    yield b"+"
+    while True:
+        yield b"."
+        await asyncio.sleep(SECONDS / 6)
+
+
+async def endless_resp(client: Client) -> AsyncIterator[bytes]:
+    yield b"+"
+    while True:
+        yield b"." * 65_536
+
+
+@pytest.mark.parametrize("behaviour", [dripping_resp, endless_resp], ids=name)
+@pytest.mark.parametrize("client", [REDIS, POSTGRESQL], ids=str)
+async def test_a_database_that_never_comes_to_an_end_is_given_up(
+    client: Client, behaviour: Pieces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CONNECT_SECONDS", SECONDS)
+
+    error, _ = await asked(client, behaviour)
+
+    assert error.retryable
