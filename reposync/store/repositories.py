@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, case, delete, select, update
@@ -17,100 +16,34 @@ from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import Attempt, hold
+from reposync.store.repository import (
+    MAX_NAME_CHARS,
+    REPOSITORY_NAMESPACE,
+    Registration,
+    Repository,
+    RepositoryState,
+    repository_id,
+    repository_record,
+    unregistered,
+)
 from reposync.store.run import Run
 from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
 
-REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
-MAX_NAME_CHARS = 255
+__all__ = [
+    "MAX_NAME_CHARS",
+    "REPOSITORY_NAMESPACE",
+    "Registration",
+    "Repositories",
+    "Repository",
+    "RepositoryState",
+    "lock_repository",
+    "lock_repository_by_id",
+    "repository_id",
+    "unregistered",
+]
+
 _REGISTERED_AT_ONCE = 50
-
-
-def repository_id(name: str) -> str:
-    """What a repository that registers under this name gets: UUIDv5 of it, the same on every machine and known before.
-    It keeps its id when it is renamed."""
-    return str(uuid.uuid5(REPOSITORY_NAMESPACE, storable(name)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What the registry, a command or the HTTP API says about a repository.
-
-    `location` is a path or an address without a secret. `source` is gitlab, git or path; `origin` config, command, http
-    or group. `branch` is None for the default branch; `project_id` is left as it is where None. `definition`: the entry
-    as the registry file would have it, without secrets, for what is not in that file. `group_key`: the group that it
-    registered with.
-    """
-
-    name: str
-    location: str
-    source: str
-    origin: str
-    collection: str
-    branch: str | None = None
-    project_id: int | None = None
-    cron_expression: str | None = None
-    timezone: str = "UTC"
-    definition: Mapping[str, Any] | None = None
-    group_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repository:
-    """A row of `repositories` as it was read. Times are aware UTC.
-
-    `indexed_collection` is where its points are, which is not yet `collection` after that was changed.
-    `last_commit` is the commit that the index holds completely, and None where the next sync must compare afresh.
-    `index_identity` and `content_fingerprint` are those of the last completed run. `attributes`: cached
-    `.gitattributes`, path -> [blob sha, text].
-    """
-
-    id: str
-    name: str
-    location: str
-    source: str
-    origin: str
-    project_id: int | None
-    branch: str | None
-    collection: str
-    cron_expression: str | None
-    timezone: str
-    scheduled_since: datetime | None
-    definition: Mapping[str, Any] | None
-    group_key: str | None
-    is_active: bool
-    paused_reason: str | None
-    last_sync_at: datetime | None
-    last_commit: str | None
-    last_committed_at: datetime | None
-    epoch: int
-    indexed_collection: str | None
-    index_identity: str | None
-    content_fingerprint: str | None
-    attributes: Mapping[str, Sequence[str]]
-    created_at: datetime
-    updated_at: datetime
-
-    @property
-    def changeable(self) -> tuple[object, ...]:
-        """What a person may change of it."""
-        return self.location, self.definition, self.is_active, self.paused_reason
-
-
-@dataclass(frozen=True, slots=True)
-class RepositoryState:
-    """Active, paused (then there is a reason) or out of the registry."""
-
-    name: str
-    is_active: bool
-    paused_reason: str | None
-    last_sync_at: datetime | None
-
-    @property
-    def word(self) -> str:
-        if self.is_active:
-            return "active"
-        return "paused" if self.paused_reason is not None else "inactive"
 
 
 class Repositories:
@@ -186,7 +119,7 @@ class Repositories:
             row = await _change(connection, row.id, changes | {"updated_at": now})
         if changes or is_new:
             await self._database.announce(connection, REGISTRATIONS)
-        return _record(row)
+        return repository_record(row)
 
     async def get(self, name: str) -> Repository:
         """Raises RepositoryNotFound."""
@@ -201,7 +134,7 @@ class Repositories:
             row = (await connection.execute(select(REPOSITORIES).where(condition))).one_or_none()
         if row is None:
             raise _not_found(shown)
-        return _record(row)
+        return repository_record(row)
 
     async def list(self, names: Collection[str] | None = None) -> list[Repository]:
         """All of them (of these names alone, where they are given), by name."""
@@ -209,7 +142,7 @@ class Repositories:
         query = select(REPOSITORIES).where(*which).order_by(REPOSITORIES.c.name)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
-            return [_record(row) for row in rows]
+            return [repository_record(row) for row in rows]
 
     async def states(self) -> Sequence[RepositoryState]:
         """Of all of them, by name: little, and quickly read."""
@@ -240,7 +173,7 @@ class Repositories:
             async with self._database.write() as connection:
                 row = await _locked(connection, identity, identity)
                 if row.name == storable(name):
-                    return _record(row)
+                    return repository_record(row)
                 # Asked without a lock: two that want each other's name would wait for each other.
                 if await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name)) is not None:
                     raise _name_taken(name)
@@ -248,7 +181,7 @@ class Repositories:
                 await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
                 row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
                 await self._database.announce(connection, REGISTRATIONS)
-                return _record(row)
+                return repository_record(row)
         except IntegrityError as error:
             raise _name_taken(name) from error
 
@@ -268,7 +201,7 @@ class Repositories:
                 await self._cancel(connection, waiting, "REPOSITORY_PAUSED", "The repository was paused.")
             row = await _change(connection, identity, changes | {"updated_at": self._database.moment()})
             await self._database.announce(connection, REGISTRATIONS)
-            return _record(row)
+            return repository_record(row)
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
         """The repository and its manifest go, its history stays. Runs that wait or run are cancelled (but for `by`, the
@@ -346,7 +279,7 @@ class Repositories:
         async with self._database.write() as connection:
             await _locked(connection, identity, identity)
             await hold(connection, run)
-            return _record(await _change(connection, identity, changes))
+            return repository_record(await _change(connection, identity, changes))
 
 
 async def lock_repository(connection: AsyncConnection, name: str) -> str:
@@ -383,7 +316,7 @@ async def _change(connection: AsyncConnection, identity: str, changes: Mapping[s
 
 def _require_as_expected(row: Row[Any], expected: Repository | None) -> None:
     """What a person may change is as it was read. Syncs change other things all the time."""
-    if expected is None or expected.changeable == _record(row).changeable:
+    if expected is None or expected.changeable == repository_record(row).changeable:
         return
     raise RepositoryChanged(
         f"{expected.name!r} was changed by somebody else meanwhile; nothing was written.", remedy="Read it again."
@@ -394,42 +327,6 @@ def _checked_name(name: str) -> str:
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise UsageError(f"A repository's name has 1 to {MAX_NAME_CHARS} characters; this one has {len(name)}.")
     return name
-
-
-def unregistered(registration: Registration) -> Repository:
-    """What `register` would return for a new one, without writing it."""
-    now = datetime.now(UTC)
-    return Repository(
-        id=repository_id(registration.name),
-        name=registration.name,
-        location=registration.location,
-        source=registration.source,
-        origin=registration.origin,
-        project_id=registration.project_id,
-        branch=registration.branch,
-        collection=registration.collection,
-        cron_expression=registration.cron_expression,
-        timezone=registration.timezone,
-        scheduled_since=now,
-        definition=registration.definition,
-        group_key=registration.group_key,
-        is_active=True,
-        paused_reason=None,
-        last_sync_at=None,
-        last_commit=None,
-        last_committed_at=None,
-        epoch=0,
-        indexed_collection=None,
-        index_identity=None,
-        content_fingerprint=None,
-        attributes={},
-        created_at=now,
-        updated_at=now,
-    )
-
-
-def _record(row: Row[Any]) -> Repository:
-    return Repository(**row._mapping)
 
 
 def _name_taken(name: str) -> UsageError:
