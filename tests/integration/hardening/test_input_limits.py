@@ -46,10 +46,9 @@ async def test_more_header_than_is_taken_is_refused(client: httpx.AsyncClient, h
     assert (status, code) == (431, "HEADERS_TOO_LARGE")
 
 
-@pytest.mark.parametrize("length", [256, 8_000])
 @pytest.mark.parametrize("path", ["/api/v1/repositories/{}", "/api/v1/repositories/{}/sync", "/api/v1/runs/{}", "/{}"])
-async def test_a_path_is_found_or_not_however_long_it_is(client: httpx.AsyncClient, path: str, length: int) -> None:
-    answer = await client.get(path.format("a" * length))
+async def test_a_path_is_found_or_not_however_long_it_is(client: httpx.AsyncClient, path: str) -> None:
+    answer = await client.get(path.format("a" * 8_000))
 
     assert answer.status_code in (404, 405, 422), answer.text
     assert len(answer.content) < 2_000, "the answer does not grow with the question"
