@@ -4,7 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The demo keeps its state apart from the user's own.
 DEMO_STATE := .demo
-WORKERS ?= auto
+# One more than there are cores: tests wait for processes, clocks and servers nearly half of their time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 REPO ?=
 QUERY ?= stop a sync when the new listing would delete too many files
 
@@ -28,11 +29,15 @@ demo: $(VENV)/.stamp
 test: $(VENV)/.stamp browser
 	@$(BIN)/python -m pytest -n $(WORKERS) -q
 
-# The pages are tested in a real one. Where it can be neither found nor installed, these tests say so and are skipped.
+# The pages are tested in a real one, and behind a real proxy. Where these can be neither found nor installed, the tests
+# that need them say so and are skipped.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 || \
 		echo "no Chromium here, and none could be installed"
+	@PATH="$$PATH:/usr/sbin"; command -v nginx >/dev/null || \
+		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends nginx-light; } >/dev/null 2>&1 || \
+		echo "no nginx here, and none could be installed"
 
 check: $(VENV)/.stamp
 	@$(BIN)/ruff check .

@@ -1,11 +1,14 @@
 """How many requests for a sync one daemon answers, beside the design that waits for a lock before it answers.
 
     python -m benchmarks.http [--seconds 15] [--connections 16] [--repositories 20] [--files 200]
+        [--embedding-seconds 0.25]
 
-One process of `reposync serve`, which executes the syncs as well, with PostgreSQL (which writes durably), Redis and a
-Qdrant server (the tests' own, in front of the real engine) on the same machine. Between the requests files of the
-repositories change, so that there is something to sync. The clients are a process of their own. The other design gets
-the same requests in the same run, and syncs that take as long as the daemon's took (median), but cost nothing.
+One process of `reposync serve`, which executes the syncs as well, with PostgreSQL (which writes durably), Redis, an
+embedding server and a Qdrant server (the tests' own, in front of the real engine) on the same machine. Between the
+requests files of the repositories change, so that there is something to sync; an embedding takes as long as the local
+model needs for one chunk (0.26 s, see `benchmarks.local_model`), and 0 is no embedding at all. The clients are a
+process of their own. The other design gets the same requests in the same run, and syncs that take as long as the
+daemon's took (on average), but cost nothing.
 
 Two loads: all clients ask for one repository, and for all of them. Every answer is held against the rows: see
 `benchmarks.http.proofs`.
@@ -32,6 +35,7 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 import redis
 from sqlalchemy import select
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.http.proofs import Asked, Commits, read_journal, violations
 from benchmarks.measure import machine
@@ -41,6 +45,7 @@ from reposync.store.database import Database
 from reposync.store.run import Run, run_record
 from reposync.store.status import WAITING, RunStatus
 from reposync.store.tables import RUNS
+from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.repositories import GitRepository
@@ -74,6 +79,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--repositories", type=int, default=20)
     parser.add_argument("--files", type=int, default=200, help="in each repository")
+    parser.add_argument("--embedding-seconds", type=float, default=0.25, help="0: nothing is embedded")
     options = parser.parse_args()
     print(f"{machine()}; load {psutil.getloadavg()[0]:.1f} before", flush=True)
     with tempfile.TemporaryDirectory() as name, address("postgresql") as url, RedisServer() as server:
@@ -88,23 +94,55 @@ async def compare(url: str, redis_url: str, folder: Path, options: argparse.Name
         f'  - {{name: repository-{number:02}, path: "{project.repository.path}", schedule: "{NEVER}"}}\n'
         for number, project in enumerate(projects)
     )
-    (folder / "registry.yaml").write_text(f"embedding: {{provider: none}}\nrepositories:\n{entries}")
-    with QdrantServer(folder / "qdrant") as qdrant, running(folder, url, redis_url, qdrant.url) as pod:
-        await pod.ready()
-        async with await Database.open(url) as database:
-            await first_syncs(database, len(projects))
-            for asked in (projects[:1], projects):
-                print(f"\n{options.connections} clients, repositories: {len(asked)}", flush=True)
-                ours, runs = await measured(database, pod, folder, asked, options)
-                took = statistics.median(run.duration_seconds or 0.0 for run in runs)
-                wrong = violations(ours.asked, runs, [project.commits for project in asked])
-                print(f"  reposync            {ours}")
-                print(f"    {len(ours.asked):,} requests, {len(runs):,} runs, each {took * 1_000:.0f} ms (median)")
-                print(f"    {len(wrong)} requests or runs that break what coalescing promises", *wrong[:5], flush=True)
-                theirs = await asyncio.to_thread(waiting, redis_url, folder, took, len(asked), options)
-                print(f"  waits for the lock  {theirs}")
-                print(f"  {ours.rate / theirs.rate:.1f} times the requests", flush=True)
-        await pod.terminate(30)
+    with SlowEmbeddings(dimension=384, instant=True) as embeddings, QdrantServer(folder / "qdrant") as qdrant:
+        embedding = "{provider: none}"
+        if options.embedding_seconds:
+            embedding = f'{{provider: openai, url: "{embeddings.url}", model: "{embeddings.model}", dimensions: 384}}'
+        (folder / "registry.yaml").write_text(f"embedding: {embedding}\nrepositories:\n{entries}")
+        with running(folder, url, redis_url, qdrant.url) as pod:
+            await measure(url, redis_url, folder, projects, pod, embeddings, options)
+
+
+async def measure(
+    url: str,
+    redis_url: str,
+    folder: Path,
+    projects: list[Project],
+    pod: Pod,
+    embeddings: SlowEmbeddings,
+    options: argparse.Namespace,
+) -> None:
+    await pod.ready()
+    async with await Database.open(url) as database:
+        await first_syncs(database, len(projects))
+        embeddings.seconds = options.embedding_seconds
+        for asked in (projects[:1], projects):
+            print(f"\n{options.connections} clients, repositories: {len(asked)}", flush=True)
+            ours, runs = await measured(database, pod, folder, asked, options)
+            took = statistics.fmean(run.duration_seconds or 0.0 for run in runs)
+            wrong = violations(ours.asked, runs, [project.commits for project in asked])
+            print(f"  reposync            {ours}")
+            print(f"    {len(ours.asked):,} requests, {len(runs):,} runs, {took * 1_000:.0f} ms each on average")
+            print(f"    {len(wrong)} requests or runs that break what coalescing promises", *wrong[:5], flush=True)
+            theirs = await asyncio.to_thread(waiting, redis_url, folder, took, len(asked), options)
+            print(f"  waits for the lock  {theirs}")
+            print(f"  {ours.rate / theirs.rate:.1f} times the requests", flush=True)
+    await pod.terminate(30)
+
+
+class SlowEmbeddings(EmbeddingServer):
+    """Takes `seconds` for every request, and nobody's CPU."""
+
+    seconds = 0.0
+
+    def app(self) -> ASGIApp:  # type: ignore[override]
+        answers = super().app()
+
+        async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+            await asyncio.sleep(self.seconds)
+            await answers(scope, receive, send)
+
+        return slow
 
 
 class Project:

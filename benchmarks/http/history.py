@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import itertools
 import statistics
 import sys
@@ -91,6 +92,8 @@ async def measure(url: str, folder: Path, options: argparse.Namespace) -> None:
             assert status == 200, (path, answer)
             return answer
 
+        gc.collect()
+        gc.freeze()  # what this process filled the database with is not to be looked through while it waits for answers
         show([await timed(get, question, options.rounds) for question in list(await questions(get, options))])
         writer.close()
     finally:

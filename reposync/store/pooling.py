@@ -6,6 +6,7 @@ the database is one exchange.
 
 from __future__ import annotations
 
+import select
 import time
 from typing import Any
 
@@ -14,8 +15,8 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 TRUSTED_SECONDS = 5.0
-"""A server that was stopped or killed closes its connections, which shows at once and without a question. Only where
-it, or the network, fell silent does a connection look alive that is not."""
+"""A server that was stopped or killed closes its connections, which the socket shows without a question. Only where the
+server, or the network, fell silent does a connection look alive that is not."""
 
 _SINCE = "reposync_idle_since"
 
@@ -31,9 +32,7 @@ def check_idle_connections(engine: AsyncEngine) -> None:
         since = record.info.pop(_SINCE, None)
         if since is None:  # it is new
             return
-        if connection.driver_connection.is_closed():
-            raise InvalidatePoolError("closed by the server")
-        if time.monotonic() - since < TRUSTED_SECONDS:
+        if time.monotonic() - since < TRUSTED_SECONDS and _is_quiet(connection.driver_connection):
             return
         try:
             pool.dialect.do_ping(connection)
@@ -42,3 +41,17 @@ def check_idle_connections(engine: AsyncEngine) -> None:
 
     event.listen(pool, "checkin", returned)
     event.listen(pool, "checkout", handed_out)
+
+
+def _is_quiet(connection: Any) -> bool:
+    """Whether nothing came in on an idle connection of asyncpg. What could come is its end, above all."""
+    if connection.is_closed():
+        return False
+    # asyncpg has no public way to its socket. That a connection is closed it learns from the event loop, which may not
+    # have come to it yet.
+    socket = connection._transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0:
+        return False
+    news = select.poll()
+    news.register(socket, select.POLLIN)
+    return not news.poll(0)

@@ -165,8 +165,10 @@ def test_a_sync_typed_beside_the_daemon_follows_the_run_that_is_under_way(
     with embeddings.holding():
         pod.start()
         embeddings.wait_for_waiting(1)
-        typed = [person.starts("sync", "app", "--json") for _ in range(2)]
+        typed = [person.starts("sync", "app", "--json")]
         until(lambda: len(log.runs("app")) == 2, told=pod.said)
+        typed.append(person.starts("sync", "app", "--json", "--full"))
+        until(lambda: any(run.full for run in log.runs("app")), told=pod.said)
     for process in typed:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
