@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
-from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS
 
 ACTIONS = frozenset({"sync", "wait"})
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from reposync.scheduling.application import Application
 from reposync.scheduling.execution import Terms
 from reposync.store.leftovers import begin_leftover_removal, ever_known
-from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import Run
 
 

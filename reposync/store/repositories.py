@@ -18,7 +18,6 @@ from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import Attempt, hold
 from reposync.store.repository import (
     MAX_NAME_CHARS,
-    REPOSITORY_NAMESPACE,
     Registration,
     Repository,
     RepositoryState,
@@ -31,8 +30,6 @@ from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
 
 __all__ = [
-    "MAX_NAME_CHARS",
-    "REPOSITORY_NAMESPACE",
     "Registration",
     "Repositories",
     "Repository",

@@ -17,7 +17,7 @@ from reposync.api.models import Asked, NoFilters
 from reposync.api.parts import ApiParts
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
 from reposync.scheduling.lock_overview import LockState, lock_overviews, release_lock
-from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS
 
 LONGEST_SECONDS = 10.0
 

@@ -25,7 +25,7 @@ from reposync.errors import (
     UsageError,
     VectorIndexError,
 )
-from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS
 from reposync.sync.search import MAX_QUERY_CHARS
 
 AT_ONCE = 2

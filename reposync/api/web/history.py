@@ -15,7 +15,7 @@ from reposync.api.web.charts import run_chart
 from reposync.api.web.renderer import IDLE_REFRESH_SECONDS, Renderer
 from reposync.config.schedule import ScheduleError, zone
 from reposync.scheduling.progress import shown_progress
-from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 

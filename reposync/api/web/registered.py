@@ -16,7 +16,7 @@ from reposync.api.web.renderer import Renderer
 from reposync.config.schedule import Schedule
 from reposync.scheduling.application import Application
 from reposync.scheduling.overview import Overview, overviews
-from reposync.store.repositories import MAX_NAME_CHARS
+from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.status import RunStatus
 
 PAGE_REPOSITORIES = 50
