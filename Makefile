@@ -27,7 +27,7 @@ demo: $(VENV)/.stamp
 	@$(BIN)/reposync search "$(QUERY)" --limit 3
 
 test: $(VENV)/.stamp browser
-	@$(BIN)/python -m pytest -n $(WORKERS) -q
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
 
 # The pages are tested in a real one, and behind a real proxy. Where these can be neither found nor installed, the tests
 # that need them say so and are skipped.
