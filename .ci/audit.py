@@ -23,7 +23,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("lock", help="a requirements file with hashes")
     parser.add_argument("--service", choices=("pypi", "osv"), default="pypi")
-    parser.add_argument("--osv-url", help="another server that answers as api.osv.dev does")
+    parser.add_argument("--osv-url", help="another server that speaks OSV's API")
     asked = parser.parse_args()
 
     command = [sys.executable, "-m", "pip_audit", "--requirement", asked.lock, "--require-hashes", "--no-deps"]
@@ -68,7 +68,9 @@ def reason(said: str, service: str) -> str:
 def stop(why: str) -> NoReturn:
     print(f"error: not audited: {why}.", file=sys.stderr)
     print(
-        "  It needs a way to pypi.org (or, with --service osv, to api.osv.dev); HTTPS_PROXY is used.", file=sys.stderr
+        "  It asks a service on the network: set HTTPS_PROXY if that is the way there, or name another one, as in\n"
+        '  make audit AUDIT="--service osv --osv-url https://osv.example.com"',
+        file=sys.stderr,
     )
     sys.exit(2)
 

@@ -27,8 +27,8 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 from sqlalchemy import update
 
+from benchmarks.filling import address
 from benchmarks.measure import machine
-from benchmarks.queue import address
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
 from reposync.store.runs import Runs

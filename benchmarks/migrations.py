@@ -16,8 +16,8 @@ import time
 
 from sqlalchemy import text
 
+from benchmarks.filling import address
 from benchmarks.measure import machine
-from benchmarks.queue import address
 from reposync.store.database import Database
 from reposync.store.migrations import HEAD
 from reposync.store.migrations.runner import migrate

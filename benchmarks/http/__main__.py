@@ -37,9 +37,9 @@ import redis
 from sqlalchemy import select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from benchmarks.filling import address
 from benchmarks.http.proofs import Asked, Commits, read_journal, violations
 from benchmarks.measure import machine
-from benchmarks.queue import address
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record

@@ -28,9 +28,9 @@ import asyncpg
 import httpx
 import psutil
 
+from benchmarks.filling import EVERY, START, address, fill, name
 from benchmarks.http.load import read
 from benchmarks.measure import machine
-from benchmarks.queue import EVERY, START, address, fill, name
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import httpx
 import psutil
 
+from benchmarks.filling import address
 from benchmarks.http.__main__ import NEVER, first_syncs, rows, settled, source
 from benchmarks.http.history import spread
 from benchmarks.measure import machine
-from benchmarks.queue import address
 from benchmarks.storm.pods import Pod, token_of
 from reposync.store.database import Database
 from reposync.store.status import RunTrigger
