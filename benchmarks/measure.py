@@ -85,3 +85,13 @@ def machine() -> str:
     )
     memory = psutil.virtual_memory().total / 2**30
     return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, Python {platform.python_version()}"
+
+
+def spread(milliseconds: list[float]) -> str:
+    p50, p95, p99 = (percentile(milliseconds, part) for part in (0.5, 0.95, 0.99))
+    return f"p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, slowest {max(milliseconds):.1f} ms"
+
+
+def percentile(milliseconds: list[float], part: float) -> float:
+    ordered = sorted(milliseconds)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]

@@ -58,7 +58,7 @@ def proxy_for(url: str, environ: Mapping[str, str] = os.environ) -> str | None:
     """
     parts = urlsplit(url)
     host, port = (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(parts.scheme)
-    if _is_loopback(host):
+    if is_loopback(host):
         return None
     for name in (f"{parts.scheme}_proxy", "all_proxy"):
         # HTTP_PROXY in capitals is what a CGI program would have from a request's `Proxy` header; this is none.
@@ -95,11 +95,12 @@ def _checked_proxy(given: str, name: str) -> str:
     return text
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Other names for this machine are for the resolver to know, and it may change its mind."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host == "localhost"
+        return host.lower() == "localhost"
 
 
 def _is_excepted(host: str, port: int | None, excepted: str) -> bool:

@@ -39,7 +39,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.filling import address
 from benchmarks.http.proofs import Asked, Commits, read_journal, violations
-from benchmarks.measure import machine
+from benchmarks.measure import machine, spread
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
@@ -67,10 +67,8 @@ class Load:
         return len(self.asked) / self.seconds
 
     def __str__(self) -> str:
-        times = sorted((each.answered - each.sent) * 1_000 for each in self.asked)
-        p50, p95, p99 = (times[min(len(times) - 1, int(len(times) * part))] for part in (0.5, 0.95, 0.99))
-        spread = f"p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, slowest {times[-1]:.0f} ms"
-        return f"{self.rate:8.1f} requests/s  {spread}; {self.cpu:.0%} of a core"
+        times = [(each.answered - each.sent) * 1_000 for each in self.asked]
+        return f"{self.rate:8.1f} requests/s  {spread(times)}; {self.cpu:.0%} of a core"
 
 
 def main() -> None:

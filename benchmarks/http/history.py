@@ -30,7 +30,7 @@ import psutil
 
 from benchmarks.filling import EVERY, START, address, fill, name
 from benchmarks.http.load import read
-from benchmarks.measure import machine
+from benchmarks.measure import machine, percentile, spread
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
 
@@ -155,16 +155,6 @@ def show(found: list[Times]) -> None:
     for times in sorted(found, key=lambda times: times.p95, reverse=True)[:10]:
         middle = statistics.median(times.milliseconds)
         print(f"  p95 {times.p95:6.1f} ms, median {middle:6.1f} ms  {times.items:3} of {times.question}")
-
-
-def spread(milliseconds: list[float]) -> str:
-    p50, p95, p99 = (percentile(milliseconds, part) for part in (0.5, 0.95, 0.99))
-    return f"p50 {p50:.1f} ms, p95 {p95:.1f} ms, p99 {p99:.1f} ms, slowest {max(milliseconds):.1f} ms"
-
-
-def percentile(milliseconds: list[float], part: float) -> float:
-    ordered = sorted(milliseconds)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ import psutil
 
 from benchmarks.filling import address
 from benchmarks.http.__main__ import NEVER, first_syncs, rows, settled, source
-from benchmarks.http.history import spread
-from benchmarks.measure import machine
+from benchmarks.measure import machine, spread
 from benchmarks.storm.pods import Pod, token_of
 from reposync.store.database import Database
 from reposync.store.status import RunTrigger

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import socket
 from collections.abc import AsyncIterator
@@ -17,6 +16,7 @@ from reposync.api.connections import BoundedProtocol, HttpLimits, within
 from reposync.api.leaving import STATE_KEY
 from reposync.api.listening import listen
 from reposync.errors import ConfigError, RepoSyncError, first_error
+from reposync.outgoing import is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class HttpAddress:
 
 def check_exposure(host: str, *, has_tokens: bool) -> None:
     """Raises ConfigError where others could reach the server and it would let anybody in."""
-    if has_tokens or _is_loopback(host):
+    if has_tokens or is_loopback(host):
         return
     raise ConfigError(
         f"Listening on {host or 'every address'} would let anybody on the network trigger, read and cancel syncs.",
@@ -179,13 +179,3 @@ class _Server(uvicorn.Server):
 
     def _connections(self) -> list[BoundedProtocol]:
         return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
-
-
-def _is_loopback(host: str) -> bool:
-    # Other names for this machine are for the resolver to know, and it may change its mind.
-    if host.lower() == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

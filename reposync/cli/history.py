@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import ago, duration, json_option, print_json, run_json, short, visible
+from reposync.cli.output import ago, duration, json_option, print_json, run_json, short, table_console, visible
 from reposync.cli.startup import run_async
 from reposync.store.status import RunStatus
 
 if TYPE_CHECKING:
     from reposync.store.runs import Run
-
-WIDE = 200
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,10 @@ async def _history(repository: str | None, status: RunStatus | None, limit: int)
 
 
 def _print_table(runs: list[Run]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # Piped somewhere, a table must not be cut at the width of a terminal that is not there.
-        console = Console(highlight=False, width=WIDE)
+    console = table_console()
     columns = [column for column in COLUMNS if column.from_width <= console.width]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:

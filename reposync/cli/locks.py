@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import duration, json_option, print_json, visible
+from reposync.cli.output import duration, json_option, print_json, table_console, visible
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
@@ -77,7 +77,6 @@ def _sentence(done: LockRelease) -> str:
 
 
 def _print_table(found: list[LockOverview]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -97,9 +96,7 @@ def _print_table(found: list[LockOverview]) -> None:
             _lock_ends(each),
             _lease_ends(each),
         )
-    console = Console()
-    # Piped somewhere, a table must not be cut at the width of a terminal that is not there.
-    (console if console.is_terminal else Console(width=200)).print(table)
+    table_console().print(table)
 
 
 def _lock_ends(each: LockOverview) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,7 +13,23 @@ from reposync.store.run_keys import RUN_KEYS, run_json
 from reposync.telemetry.visible import visible
 from reposync.words import ago, duration, until
 
-__all__ = ["RUN_KEYS", "ago", "duration", "json_option", "print_json", "run_json", "short", "until", "visible"]
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = [
+    "RUN_KEYS",
+    "ago",
+    "duration",
+    "json_option",
+    "print_json",
+    "run_json",
+    "short",
+    "table_console",
+    "until",
+    "visible",
+]
+
+PIPED_WIDTH = 200
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,6 +38,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print one JS
 
 def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
+
+
+def table_console() -> Console:
+    """Piped somewhere, a table must not be folded at the width of a terminal that is not there."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
 def _plain(value: Any) -> Any:

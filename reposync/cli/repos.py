@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import ago, json_option, print_json, run_json, short, until, visible
+from reposync.cli.output import ago, json_option, print_json, run_json, short, table_console, until, visible
 from reposync.cli.startup import configuration, run_async
 
 if TYPE_CHECKING:
     from reposync.scheduling.overview import Overview
     from reposync.store.run import Run
-
-WIDE = 200
 
 
 @click.group()
@@ -158,7 +156,6 @@ async def _load() -> list[Overview]:
 
 
 def _print_table(overviews: list[Overview]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -181,11 +178,7 @@ def _print_table(overviews: list[Overview]) -> None:
             f"{each.chunks:,}",
             each.last_status or "-",
         )
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        # Piped somewhere, a table must not be folded at the width of a terminal that is not there.
-        console = Console(highlight=False, width=WIDE)
-    console.print(table)
+    table_console().print(table)
 
 
 def _lines(each: Overview) -> list[tuple[str, Any]]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import json_option, print_json, visible
+from reposync.cli.output import json_option, print_json, table_console, visible
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
@@ -140,7 +140,6 @@ def _end(failures: list[HookReport]) -> None:
 
 
 def _print_table(found: list[FoundHook]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -159,9 +158,7 @@ def _print_table(found: list[FoundHook]) -> None:
             status if hook.push_events else "no push events",
             each.secret,
         )
-    console = Console(highlight=False)
-    # Piped somewhere, a table must not be cut at the width of a terminal that is not there.
-    (console if console.is_terminal else Console(highlight=False, width=200)).print(table)
+    table_console().print(table)
 
 
 async def _sites(app: Application, names: tuple[str, ...], group: str | None, gitlab: str | None) -> list[HookSite]:

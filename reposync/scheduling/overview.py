@@ -49,6 +49,12 @@ class Overview:
         return asdict(self)
 
 
+async def state_words(catalog: Catalog, repositories: Repositories) -> dict[str, str]:
+    """The word for the state of every repository, by name. What no daemon has seen yet is going to be active."""
+    words = dict.fromkeys((target.name for target in catalog.configured()), "active")
+    return words | {row.name: row.word for row in await repositories.states()}
+
+
 async def overviews(
     catalog: Catalog,
     repositories: Repositories,

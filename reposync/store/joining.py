@@ -23,7 +23,9 @@ def _fitting(now: ColumnElement[datetime]) -> Select[Any]:
         or_(RUNS.c.full, ~bindparam("full", type_=Boolean)),
         or_(RUNS.c.approved, ~bindparam("approved", type_=Boolean)),
     )
-    named = REPOSITORIES.c.name == bindparam("repository")
+    # What left the registry is not synced any more; whoever asks is told so by who enqueues.
+    stays = or_(REPOSITORIES.c.is_active, REPOSITORIES.c.paused_reason.is_not(None))
+    named = and_(REPOSITORIES.c.name == bindparam("repository"), stays)
     return (
         select(*RUNS.c).join_from(REPOSITORIES, RUNS, and_(waits, does_it)).where(named).order_by(*CLAIM_ORDER).limit(1)
     )
@@ -38,7 +40,7 @@ async def waiting_run(
     database: Database, repository: str, trigger: RunTrigger, *, full: bool = False, approved: bool = False
 ) -> Run | None:
     """A run that `Runs.enqueue` would return for the same request without anything to change in it; None where there is
-    none.
+    none, or where the repository left the registry.
 
     It had not begun at a moment after this was called, so it will see whatever the caller saw in the source. Raises
     StoreUnavailable.

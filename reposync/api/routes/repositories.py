@@ -47,7 +47,7 @@ from reposync.errors import (
 )
 from reposync.scheduling.application import Application
 from reposync.scheduling.following import Following
-from reposync.scheduling.overview import no_such_repository, overviews
+from reposync.scheduling.overview import no_such_repository, overviews, state_words
 from reposync.scheduling.registering import (
     add_repository,
     change_repository,
@@ -59,7 +59,7 @@ from reposync.scheduling.registering import (
 from reposync.store.following import runs_by_id
 from reposync.store.idempotency import IdempotencyKeyReused, IdempotentRuns
 from reposync.store.joining import waiting_run
-from reposync.store.repositories import Repository, RepositoryState
+from reposync.store.repositories import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 
@@ -129,7 +129,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         app = parts.application()
         fitting = [
             name
-            for name, state in sorted((await _states(app)).items())
+            for name, state in sorted((await state_words(app.catalog, app.repositories)).items())
             if (after is None or name > after)
             and (filters.state is None or state == filters.state)
             and (filters.name is None or filters.name.casefold() in name.casefold())
@@ -314,13 +314,6 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     return routes
 
 
-async def _states(app: Application) -> dict[str, str]:
-    """The word for the state of every repository, by name. What no daemon has seen yet is going to be active."""
-    states = dict.fromkeys((target.name for target in app.catalog.configured()), "active")
-    rows: Collection[RepositoryState] = await app.repositories.states()
-    return states | {row.name: row.word for row in rows}
-
-
 async def _as_expected(app: Application, name: str, if_match: str) -> Repository | None:
     """The repository as it is, which is as the client knows it; None where no daemon has seen it yet. Raises
     RepositoryNotFound, RepositoryChanged."""
@@ -340,7 +333,7 @@ async def _detail(app: Application, name: str) -> tuple[RepositoryDetail, Reposi
     """And the row, if there is one yet. Raises RepositoryNotFound, naming the nearest."""
     found = await overviews(app.catalog, app.repositories, app.manifests, app.runs, [name])
     if not found:
-        raise no_such_repository(name, await _states(app))
+        raise no_such_repository(name, await state_words(app.catalog, app.repositories))
     rows = await app.repositories.list([name])
     row = rows[0] if rows else None
     return RepositoryDetail(**asdict(found[0]), definition=row.definition if row else None), row

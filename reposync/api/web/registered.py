@@ -15,7 +15,7 @@ from reposync.api.parts import ApiParts
 from reposync.api.web.renderer import Renderer
 from reposync.config.schedule import Schedule
 from reposync.scheduling.application import Application
-from reposync.scheduling.overview import Overview, overviews
+from reposync.scheduling.overview import Overview, overviews, state_words
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.status import RunStatus
 
@@ -103,9 +103,8 @@ def freshness(each: Overview, now: datetime) -> Freshness:
 
 
 async def _known(app: Application) -> list[_Known]:
-    """By name; what no daemon has seen yet is going to be active."""
-    states = dict.fromkeys((target.name for target in app.catalog.configured()), "active")
-    states |= {row.name: row.word for row in await app.repositories.states()}
+    """By name."""
+    states = await state_words(app.catalog, app.repositories)
     latest = await app.runs.latest_statuses()
     return [_Known(name, state, latest.get(name)) for name, state in sorted(states.items())]
 

@@ -49,6 +49,15 @@ async def test_nobody_joins_the_run_of_another_repository_or_of_none(store: Stor
     assert await joined(store) is None
 
 
+async def test_nobody_joins_a_run_of_what_left_the_registry_but_a_paused_repository_can_be_synced(store: Store) -> None:
+    run = await store.queued()
+    await store.repositories.pause("payments", "being moved")
+    assert await joined(store) == run.id
+
+    await store.repositories.deactivate("payments")
+    assert await joined(store) is None
+
+
 async def test_a_tick_that_waits_behind_others_is_not_joined_by_a_click_which_goes_first(store: Store) -> None:
     await store.repository()
     await store.tick(TICK)
