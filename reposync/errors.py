@@ -6,6 +6,10 @@ tells whether the same run may be tried again without a person's help.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
 
 class RepoSyncError(Exception):
     """Base of the tree; raised as itself only for what was not foreseen."""
@@ -275,7 +279,31 @@ class RunCancelled(RepoSyncError):
 
 
 class DeletionBlocked(RepoSyncError):
-    """The brake: the new listing would delete too much of the index. It stays as it is until a person approves."""
+    """The brake: a run would take too much out of the index. It stays as it is until a person approves. `facts`: what
+    an approval is for."""
 
     code = "DELETION_BLOCKED"
+    status = 409
+
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+
+class IndexHeld(RepoSyncError):
+    """A person rolled the index back or paused its change, and the repository is configured to be elsewhere now."""
+
+    code = "INDEX_HELD"
+    status = 409
+
+
+class GateClosed(RepoSyncError):
+    """The version that was built answers the questions of the quality gate worse than the live one."""
+
+    code = "INDEX_GATE_CLOSED"
+    status = 409
+
+
+class DefinitionChanged(RepoSyncError):
+    """The repository was registered differently while a run was under way; what it made is not published."""
+
+    code = "SUPERSEDED"
     status = 409

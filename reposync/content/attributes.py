@@ -45,6 +45,7 @@ class _Matcher:
 
     regex: re.Pattern[str]
     values: tuple[bool | None, ...]
+    patterns: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -102,18 +103,31 @@ class Attributes:
         """Whether `path` is marked generated (True), marked not to be (False), or neither."""
         return self._value(path, "linguist-generated")
 
+    def rule(self, path: bytes, name: str) -> tuple[bytes, str] | None:
+        """The file and the pattern that decide about the attribute `name` of `path`; None where none does."""
+        found = self._found(path, name)
+        if found is None:
+            return None
+        folder, matcher, group = found
+        return (folder + b"/.gitattributes" if folder else b".gitattributes"), matcher.patterns[group]
+
     def _value(self, path: bytes, name: str) -> bool | None:
+        found = self._found(path, name)
+        return None if found is None else found[1].values[found[2]]
+
+    def _found(self, path: bytes, name: str) -> tuple[bytes, _Matcher, int] | None:
         if not self._matchers or len(path) > _LONGEST_PATH:
             return None
         cut = len(path)
         while cut >= 0:
             cut = path.rfind(b"/", 0, cut)
-            named = self._matchers.get(path[:cut] if cut > 0 else b"")
+            folder = path[:cut] if cut > 0 else b""
+            named = self._matchers.get(folder)
             if named and (matcher := named.get(name)):
                 found = matcher.regex.match(path[cut + 1 :].decode("latin-1"))
                 if found is not None and found.lastindex is not None:
                     # `!attr` takes back what less specific lines say: the search ends there as well.
-                    return matcher.values[found.lastindex - 1]
+                    return folder, matcher, found.lastindex - 1
         return None
 
 
@@ -166,8 +180,12 @@ def _written(line: bytes, parsed: _Line) -> str:
 def _matcher(lines: list[_Line], name: str) -> _Matcher | None:
     groups: list[str] = []
     values: list[bool | None] = []
+    patterns: list[str] = []
     for line in reversed(lines):
         if name in line.values and (regex := wildmatch_regex(line.pattern)) is not None:
             groups.append(f"({regex})")
             values.append(line.values[name])
-    return _Matcher(re.compile("|".join(groups), re.DOTALL), tuple(values)) if groups else None
+            patterns.append(line.pattern)
+    if not groups:
+        return None
+    return _Matcher(re.compile("|".join(groups), re.DOTALL), tuple(values), tuple(patterns))

@@ -79,11 +79,19 @@ class PathRules:
         repository says so by `-linguist-generated`, or the user by an include pattern that names such files."""
         return self._attributes.generated(path) is False or not _CONTENT_KEYS.isdisjoint(self._asked(_as_text(path)))
 
+    @property
+    def attributes(self) -> Attributes:
+        return self._attributes
+
     @cached_property
     def fingerprint(self) -> str:
         """32 hex digits that change whenever a decision, or what is made of a file's content, may change."""
+        return self.fingerprint_of(CONTENT_REVISION)
+
+    def fingerprint_of(self, revision: int) -> str:
+        """As a program with that revision of this package's rules writes it."""
         sources = [[folder.decode("latin-1"), lines] for folder, lines in self._attributes.sources]
-        parts = [CONTENT_REVISION, list(self._include), list(self._exclude), sources]
+        parts = [revision, list(self._include), list(self._exclude), sources]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def _defaults(self, path: bytes, text: str) -> list[Default]:
@@ -120,6 +128,11 @@ class PathRules:
             if patterns.match(text) is not None:
                 keys |= named
         return keys
+
+
+def read_differently(path: bytes, size_bytes: int) -> bool:
+    """Stub until merged."""
+    return False
 
 
 class _Patterns:

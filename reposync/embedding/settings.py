@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from reposync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from reposync.embedding.port import EmbeddingSpec
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
 
@@ -41,3 +44,14 @@ class EmbedderConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"embedding.{name} is {value}.", remedy="It must be at least 1.")
+
+
+def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig | None:
+    """How to ask the model of `spec`, by what `config` says of the same provider. None where that says nothing: another
+    provider had another address and another key, and neither is kept."""
+    if spec.provider in ("local", "none"):
+        return EmbedderConfig("local", window=spec.window_chars) if spec.provider == "local" else EmbedderConfig("none")
+    if spec.provider != config.provider:
+        return None
+    dimensions = config.dimensions if config.dimensions == spec.dimension else None
+    return replace(config, model=spec.model, window=spec.window_chars, dimensions=dimensions)

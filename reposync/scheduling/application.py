@@ -8,6 +8,8 @@ import importlib
 import time
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
 
 from pydantic import SecretStr
 
@@ -15,26 +17,27 @@ from reposync.config.configuration import Configuration
 from reposync.config.registry import Registry
 from reposync.config.settings import make_state_dir
 from reposync.embedding.factory import open_embedder
-from reposync.embedding.port import Embedder
-from reposync.embedding.settings import EmbedderConfig
-from reposync.errors import UsageError
+from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.settings import EmbedderConfig, former_config
 from reposync.scheduling.catalog import Catalog, Target
 from reposync.scheduling.execution import Execution, Terms
 from reposync.scheduling.locks import NoLocks, RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.presence import Presence
 from reposync.scheduling.removal import LeftoverRemoval, RemovalRun
+from reposync.scheduling.searching import Searching
 from reposync.sources.factory import open_source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories, Repository, unregistered
 from reposync.store.runs import Run, Runs
 from reposync.store.status import FINAL, RunStatus, RunTrigger
+from reposync.store.versions import Versions
 from reposync.sync.lease import Lease
 from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
-from reposync.sync.run import SyncParts, SyncRun
-from reposync.sync.search import checked_text, make_query, search_collections
+from reposync.sync.run import SyncRun
+from reposync.sync.target import SyncParts
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index, SearchHit
 from reposync.vectors.settings import IndexSettings
@@ -51,22 +54,34 @@ class Application:
     database: Database
     repositories: Repositories
     manifests: Manifests
+    versions: Versions
     runs: Runs
     catalog: Catalog
     presence: Presence
     locks: RunLocks
     observer: Observer
     resources: contextlib.AsyncExitStack
-    _embedder: Embedder | None = None
+    _embedders: dict[EmbedderConfig, Embedder] = field(default_factory=dict)
     indexes: dict[str, Index] = field(default_factory=dict)
 
     def embedder(self) -> Embedder:
-        if self._embedder is None:
-            self._embedder = open_embedder(embedder_config(self.configuration.registry))
-            self.resources.push_async_callback(self._embedder.close)
-        return self._embedder
+        """Of the configured model."""
+        return self._opened(embedder_config(self.configuration.registry))
+
+    def embedder_for(self, spec: EmbeddingSpec) -> Embedder | None:
+        """Of the model that a version of an index was made with, which may be configured no more; None where it cannot
+        be asked: another provider had another address."""
+        config = former_config(embedder_config(self.configuration.registry), spec)
+        return None if config is None else self._opened(config)
+
+    def _opened(self, config: EmbedderConfig) -> Embedder:
+        if config not in self._embedders:
+            self._embedders[config] = open_embedder(config)
+            self.resources.push_async_callback(self._embedders[config].close)
+        return self._embedders[config]
 
     def index(self, collection: str) -> Index:
+        """Of a physical collection, or of the name that leads to one."""
         if collection not in self.indexes:
             # Imported where it is needed: Qdrant's client takes a second, and a list of repositories needs none.
             from reposync.vectors.factory import open_index
@@ -91,31 +106,25 @@ class Application:
             yield SyncParts(
                 source,
                 self.embedder(),
-                self.index(target.repository.collection),
+                self.embedder_for,
+                self.index,
+                target.repository.collection,
                 self.repositories,
                 self.manifests,
+                self.versions,
                 self.runs,
-                await self._former_index(target, row),
-                await self._other_indexes(target.repository.collection) if repair else (),
+                elsewhere=sorted(await self.collections()) if repair else (),
             )
         finally:
             await source.close()
 
-    async def _former_index(self, target: Target, row: Repository | None) -> Index | None:
-        if row is None or row.indexed_collection in (None, target.repository.collection):
-            return None
-        former = self.index(row.indexed_collection)
-        return former if await former.spec() is not None else None
-
     async def collections(self) -> set[str]:
-        """The names of all collections that repositories are in, or are configured to be in."""
+        """All physical collections that repositories are in, or are configured to be in."""
         names = {target.repository.collection for target in self.catalog.configured()}
         for row in await self.repositories.list():
             names |= {row.collection, row.indexed_collection or row.collection}
-        return names
-
-    async def _other_indexes(self, collection: str) -> list[Index]:
-        return [self.index(name) for name in sorted(await self.collections() - {collection})]
+        behind = [await self.index(name).behind() for name in sorted(names)]
+        return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
 
     async def sync(
         self,
@@ -192,8 +201,12 @@ class Application:
         row = await self.repositories.by_id(run.repository_id)
 
         async def make(lease: Lease) -> RemovalRun:
-            indexes = await self._existing({row.collection, row.indexed_collection or row.collection})
-            return RemovalRun(row, indexes, self.repositories, self.manifests, run, lease)
+            versions = await self.versions.of(row.id)
+            places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
+            places |= {(version.physical, each) for version in versions for each in (version.id, row.id)}
+            existing = {each: await self.index(each).spec() is not None for each, _ in places}
+            found = [(self.index(physical), each) for physical, each in sorted(places) if existing[physical]]
+            return RemovalRun(row, found, self.repositories, self.manifests, run, lease)
 
         return await execution.perform(make)
 
@@ -226,22 +239,16 @@ class Application:
         path_glob: str | None = None,
         language: str | None = None,
         limit: int = 10,
+        version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
-        """Best first, over all collections that repositories are in. Raises RepositoryNotFound, UsageError, and
-        IndexMismatch where a collection holds vectors of another model than the configured one."""
-        text = checked_text(text)
-        rows = await self.repositories.list()
-        if repository is not None:
-            rows = [await self.repositories.get(repository)]
-        indexes = [self.index(name) for name in sorted({row.collection for row in rows})]
-        specs = {index: spec for index in indexes if (spec := await index.spec()) is not None}
-        if not specs:
-            raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
-        configured = await self.embedder().spec(next(iter(specs.values())))
-        for index in specs:
-            await index.ensure(configured)
-        query = await make_query(self.embedder(), configured, text, repository, path_glob, language, limit)
-        return await search_collections(list(specs), query)
+        """See `Searching.search`."""
+        return await self.searching.search(
+            text, repository=repository, path_glob=path_glob, language=language, limit=limit, version=version
+        )
+
+    @cached_property
+    def searching(self) -> Searching:
+        return Searching(self)
 
 
 def import_parts(registry: Registry) -> None:
@@ -274,6 +281,7 @@ async def open_application(
             database,
             repositories,
             Manifests(database),
+            Versions(database),
             runs,
             Catalog(configuration.registry, repositories),
             presence,

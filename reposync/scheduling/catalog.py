@@ -18,7 +18,7 @@ from reposync.errors import RepositoryNotFound, UsageError
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec, Timeouts
 from reposync.store.repositories import Registration, Repositories, Repository
 from reposync.sync.prepare import ContentSettings
-from reposync.sync.run import SyncSettings
+from reposync.sync.target import SyncSettings
 
 CONFIG, COMMAND = "config", "command"
 
@@ -56,8 +56,14 @@ class Target:
 
     def settings(self) -> SyncSettings:
         each = self.repository
-        content = ContentSettings(each.chunk_size, each.chunk_overlap, each.max_file_bytes)
-        return SyncSettings(each.include, each.exclude, content)
+        return SyncSettings(
+            self.registration().location,
+            each.gitlab.url if each.gitlab is not None else None,
+            each.branch,
+            each.include,
+            each.exclude,
+            ContentSettings(each.chunk_size, each.chunk_overlap, each.max_file_bytes),
+        )
 
     def source(self, row: Repository | None) -> SourceSpec:
         """`row`: what earlier runs found out (the numeric id of a GitLab project, the last commit)."""

@@ -8,13 +8,16 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, assert_never
+from typing import Any, Protocol, assert_never
 
 from reposync.errors import (
+    DefinitionChanged,
     DeletionBlocked,
+    GateClosed,
+    IndexHeld,
     LeaseLost,
     LockHeld,
     LockLost,
@@ -30,7 +33,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
 from reposync.sync.lease import Lease
-from reposync.sync.progress import RunProgress
+from reposync.sync.progress import Outcome, RunProgress
 from reposync.telemetry.redaction import Secrets
 
 log = logging.getLogger(__name__)
@@ -64,15 +67,19 @@ class Ended:
     status: RunStatus
     code: str | None = None
     message: str | None = None
+    brake: Mapping[str, Any] | None = None
+    followed_up: bool = False
+    """Another run is to take its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """It failed in a way that may pass."""
+    """It failed in a way that may pass. `at_last`: how it ends after the last attempt."""
 
     delay_seconds: float
     code: str
     message: str
+    at_last: RunStatus = RunStatus.FAILED
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +108,8 @@ class Work(Protocol):
         """What was done so far."""
         ...
 
-    async def execute(self) -> str | None:
-        """Returns what a person should know of a run that was completed. Raises RepoSyncError."""
+    async def execute(self) -> Outcome:
+        """Raises RepoSyncError."""
         ...
 
 
@@ -134,7 +141,7 @@ class Execution:
         self._secrets = secrets or Secrets()
         self._lease = Lease(terms.lease_seconds, since=claimed_since)
         self._work: Work | None = None
-        self._body: asyncio.Task[Ended] | None = None
+        self._body: asyncio.Task[Ending] | None = None
         self._reason: RepoSyncError | HandedBack | None = None
 
     def interrupt(self, reason: RepoSyncError | HandedBack) -> None:
@@ -177,19 +184,26 @@ class Execution:
     def figures(self) -> RunFigures:
         return self._work.figures if self._work is not None else RunFigures()
 
-    async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ended:
+    async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
         asked = time.monotonic()
         async with self._locks.guard(self.run) as guard:
             self._observer.lock_waited(time.monotonic() - asked)
             watchdog = asyncio.create_task(self._watch(guard.watch), name=f"watchdog of {self.run.id}")
             try:
                 self._work = await make(self._lease)
-                notice = await self._work.execute()
+                outcome = await self._work.execute()
             finally:
                 await _end(watchdog)
-        return Ended(RunStatus.COMPLETED, "INDEX_REBUILT" if notice else None, notice)
+        return self._completed(outcome)
 
-    async def _outcome(self, body: asyncio.Task[Ended]) -> Ending:
+    def _completed(self, outcome: Outcome) -> Ending:
+        """Files that could not be read are tried again as long as there are attempts left."""
+        pause = self._terms.pause_after(self.run.attempt) if outcome.files_failed else None
+        if pause is None or outcome.code is None:
+            return Ended(RunStatus.COMPLETED, outcome.code, outcome.notice)
+        return Retried(pause, outcome.code, outcome.notice or "", RunStatus.COMPLETED)
+
+    async def _outcome(self, body: asyncio.Task[Ending]) -> Ending:
         await asyncio.wait({body})
         try:
             return body.result()
@@ -215,7 +229,11 @@ class Execution:
                 self._observer.lock_lost("lease")
                 raise reason
             case DeletionBlocked():
+                return Ended(RunStatus.BLOCKED, reason.code, str(reason), brake=reason.facts)
+            case IndexHeld() | GateClosed():
                 return Ended(RunStatus.BLOCKED, reason.code, str(reason))
+            case DefinitionChanged():
+                return Ended(RunStatus.CANCELLED, reason.code, str(reason), followed_up=True)
             case RunCancelled():
                 return Ended(RunStatus.CANCELLED, reason.code, str(reason))
             case LockHeld() | LockLost() if self._terms.retry_seconds is not None:
@@ -245,10 +263,14 @@ class Execution:
 
     async def _write_once(self, ending: Ending) -> Run:
         match ending:
-            case Ended(status, code, message):
-                return await self._runs.finish(self.run, status, self.figures, code, self._redacted(message))
-            case Retried(delay, code, message):
-                return await self._runs.retry_later(self.run, delay, code, self._secrets.redact(message), self.figures)
+            case Ended(status, code, message, brake, followed_up):
+                said = code, self._redacted(message)
+                return await self._runs.finish(
+                    self.run, status, self.figures, *said, brake=brake, followed_up=followed_up
+                )
+            case Retried(delay, code, message, at_last):
+                said = code, self._secrets.redact(message)
+                return await self._runs.retry_later(self.run, delay, *said, self.figures, at_last=at_last)
             case HandedBack(outcome, delay, priority, reason):
                 return await self._runs.release(
                     self.run, self.figures, outcome=outcome, delay_seconds=delay, priority=priority, reason=reason
@@ -303,7 +325,7 @@ class Execution:
             self.interrupt(error)
 
 
-async def _end(*tasks: asyncio.Task[Ended] | asyncio.Task[None]) -> None:
+async def _end(*tasks: asyncio.Task[Ending] | asyncio.Task[None]) -> None:
     """Cancel them until they have ended: a library may swallow a cancellation that comes at an unlucky moment, as
     `asyncio.wait_for` does before Python 3.12."""
     pending = {task for task in tasks if not task.done()}

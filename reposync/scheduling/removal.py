@@ -9,6 +9,7 @@ from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories, Repository
 from reposync.store.run import Run, RunFigures
 from reposync.sync.lease import Lease
+from reposync.sync.progress import INDEX_REBUILT, Outcome
 from reposync.vectors.port import Index
 
 
@@ -18,14 +19,15 @@ class RemovalRun:
     def __init__(
         self,
         repository: Repository,
-        indexes: Sequence[Index],
+        places: Sequence[tuple[Index, str]],
         repositories: Repositories,
         manifests: Manifests,
         run: Run,
         lease: Lease,
     ) -> None:
+        """`places`: where its points may be, and under which id: every version of its index has its own."""
         self._repository = repository
-        self._indexes = indexes
+        self._places = places
         self._repositories = repositories
         self._manifests = manifests
         self._run = run
@@ -36,16 +38,16 @@ class RemovalRun:
     def figures(self) -> RunFigures:
         return RunFigures(commit_before=self._repository.last_commit, files_deleted=self._files)
 
-    async def execute(self) -> str | None:
+    async def execute(self) -> Outcome:
         """Raises LeaseLost, and what index and store raise."""
-        totals = await self._manifests.totals(self._repository.id)
-        for index in self._indexes:
+        totals = await self._manifests.totals(self._repository.live_version or self._repository.id)
+        for index, version_id in self._places:
             self._lease.check()
-            await index.remove_repository(self._repository.id, check=self._lease.check)
+            await index.remove_repository(version_id, check=self._lease.check)
         self._lease.check()
         await self._repositories.remove(self._repository.name, by=self._run)
         self._files = totals.files
-        return None
+        return Outcome()
 
 
 class LeftoverRemoval:
@@ -62,8 +64,8 @@ class LeftoverRemoval:
     def figures(self) -> RunFigures:
         return RunFigures()
 
-    async def execute(self) -> str | None:
-        """Returns what was removed. Raises LeaseLost, and what index and store raise."""
+    async def execute(self) -> Outcome:
+        """Its notice says what was removed. Raises LeaseLost, and what index and store raise."""
         removed = 0
         for index in self._indexes:
             number = await index.count(self._run.repository_id)
@@ -72,11 +74,12 @@ class LeftoverRemoval:
             # Asked last: as long as this run goes on no sync of that id begins, but it may have been taken over from a
             # worker that died, with time for anything in between.
             if await self._is_registered():
-                return "It is registered again; nothing was removed."
+                return Outcome(INDEX_REBUILT, "It is registered again; nothing was removed.")
             self._lease.check()
             await index.remove_repository(self._run.repository_id, check=self._lease.check)
             removed += number
-        return f"Mended on request: {removed:,} points of a repository that is not registered were removed."
+        notice = f"Mended on request: {removed:,} points of a repository that is not registered were removed."
+        return Outcome(INDEX_REBUILT, notice)
 
     async def _is_registered(self) -> bool:
         try:

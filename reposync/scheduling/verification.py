@@ -7,12 +7,14 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import FOLLOW_SECONDS, Application
 from reposync.store.repositories import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
+from reposync.store.versions import IndexVersion, VersionState, unwritten_version
 from reposync.sync.audit_points import Difference, DifferenceKind, audit_points
 from reposync.sync.audit_tree import audit_tree
 from reposync.sync.progress import RunProgress, Watch
@@ -57,7 +59,7 @@ class _Moment:
     @property
     def state(self) -> tuple[object, ...]:
         row = self.row
-        return row.epoch, row.name, row.collection, row.indexed_collection, row.last_commit, row.last_sync_at
+        return row.epoch, row.name, row.collection, row.live_version, row.last_commit, row.last_sync_at
 
 
 class Verification:
@@ -135,25 +137,25 @@ class Verification:
         return not over and not await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
 
     async def _read(self, row: Repository) -> Verdict:
-        collection = row.indexed_collection or row.collection
-        recorded = await self._app.manifests.load(row.id)
-        index = self._app.index(collection)
-        found = await audit_points(index, row.id, row.name, recorded)
+        live = await self._live(row)
+        recorded = await self._app.manifests.load(live.id)
+        index = self._app.index(live.physical)
+        found = await audit_points(index, live.id, row.name, recorded)
         counts = Counter(found.counts)
-        more = [*await self._elsewhere(row, collection), *await self._unfinished(row, bool(recorded))]
+        more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
         if self._against_source:
-            more += await self._unlisted(row)
+            more += await self._unlisted(row, live)
         for each in more:
             counts[each.kind] += max(each.points, 1)
         note = None
-        if row.last_commit is None and not recorded:
+        if live.commit is None and not recorded:
             note = "No sync of it was completed yet."
         elif recorded and await index.spec() is None:
-            note = f"There is no collection {collection!r} that reposync made."
+            note = f"There is no collection {live.physical!r} that reposync made."
         return Verdict(
             repository=row.name,
-            collection=collection,
-            commit=row.last_commit,
+            collection=live.collection,
+            commit=live.commit,
             files=sum(1 for each in recorded.values() if each.skip_reason is None),
             chunks=sum(each.chunks for each in recorded.values()),
             points=found.points,
@@ -162,17 +164,28 @@ class Verification:
             note=note,
         )
 
-    async def _elsewhere(self, row: Repository, collection: str) -> list[Difference]:
-        # Where it is going to be is no place for points either, until it is there.
+    async def _live(self, row: Repository) -> IndexVersion:
+        """Or what is built, before anything was live; or what a program before 0.2 left."""
+        versions = await self._app.versions.of(row.id)
+        live = [version for version in versions if version.state is VersionState.LIVE]
+        if found := live or versions:
+            return found[-1]
+        behind = await self._app.index(row.indexed_collection or row.collection).behind()
+        physical = behind.physical if behind is not None else row.collection
+        columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
+        columns |= {"committed_at": row.last_committed_at, "attributes": dict(row.attributes)}
+        return unwritten_version(row, VersionState.LIVE, columns)
+
+    async def _elsewhere(self, live: IndexVersion) -> list[Difference]:
         found = []
-        for name in sorted(await self._app.collections() - {collection}):
+        for name in sorted(await self._app.collections() - {live.physical}):
             index = self._app.index(name)
-            if await index.spec() is not None and (points := await index.count(row.id)):
-                what = f"the collection {name!r} has {points:,} points of it, which belong in {collection!r}"
+            if await index.spec() is not None and (points := await index.count(live.id)):
+                what = f"the collection {name!r} has {points:,} points of it, which belong in {live.physical!r}"
                 found.append(Difference(DifferenceKind.ELSEWHERE, None, what, points))
         return found
 
-    async def _unfinished(self, row: Repository, has_rows: bool) -> list[Difference]:
+    async def _unfinished(self, row: Repository, live: IndexVersion, has_rows: bool) -> list[Difference]:
         """A run that was cut off leaves every file whole, and the index between two commits."""
         for run in await self._app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
             if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
@@ -181,12 +194,12 @@ class Verification:
             if not run.removal and (wrote or run.status is RunStatus.RUNNING):
                 what = f"run {run.id} is {run.status} and stored a part of its commit; the index is between two commits"
                 return [Difference(DifferenceKind.UNFINISHED, None, what)]
-        if row.last_commit is None and has_rows:
+        if live.commit is None and live.partial_commit is None and has_rows:
             what = "no sync was completed since it was registered, or changed"
             return [Difference(DifferenceKind.UNFINISHED, None, what)]
         return []
 
-    async def _unlisted(self, row: Repository) -> list[Difference]:
+    async def _unlisted(self, row: Repository, live: IndexVersion) -> list[Difference]:
         target = self._app.catalog.of_row(row)
         async with self._app.parts(target, row) as parts:
-            return await audit_tree(parts, target.settings(), row)
+            return await audit_tree(parts, target.settings(), live)

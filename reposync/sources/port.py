@@ -39,6 +39,18 @@ class TreeEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class Tree:
+    """A commit's tree: every blob, symlink and submodule, recursively, each path once, in any order.
+
+    `proven`: hashes lead from the commit's sha to each entry, so that nothing is missing. If not, the entries were
+    listed in good order, but a file that is not among them may still be in the commit: nothing may be deleted for it.
+    """
+
+    entries: list[TreeEntry]
+    proven: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Blob:
     """A blob's content, verified against its sha. `content` is None where `size_bytes` is over the limit asked for."""
 

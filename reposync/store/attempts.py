@@ -20,6 +20,8 @@ LOST, RELEASED, YIELDED = "lost", "released", "yielded"
 to stop; it let others go first. Otherwise an attempt's outcome is the status that it gave the run."""
 
 _COUNTS = tuple(each.name for each in fields(RunFigures) if not each.name.startswith("commit_"))
+# A state and no amount of work: what the latest attempt left.
+_LATEST = "files_failed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,7 @@ class RunAttempt:
     files_processed: int
     files_deleted: int
     files_skipped: int
+    files_failed: int
     chunks_embedded: int
     chunks_reused: int
     error_code: str | None
@@ -62,8 +65,11 @@ async def note_figures(connection: AsyncConnection, run: Attempt, figures: RunFi
 
 async def noted_figures(connection: AsyncConnection, run_id: str) -> dict[str, int]:
     """The counts of all attempts of the run together, which its own row repeats."""
-    totals = select(*(func.coalesce(func.sum(ATTEMPTS.c[name]), 0).label(name) for name in _COUNTS))
-    row = (await connection.execute(totals.where(ATTEMPTS.c.run_id == run_id))).one()
+    mine = ATTEMPTS.c.run_id == run_id
+    latest = select(ATTEMPTS.c[_LATEST]).where(mine).order_by(ATTEMPTS.c.attempt.desc()).limit(1).scalar_subquery()
+    sums = {name: func.sum(ATTEMPTS.c[name]) for name in _COUNTS} | {_LATEST: latest}
+    totals = select(*(func.coalesce(total, 0).label(name) for name, total in sums.items()))
+    row = (await connection.execute(totals.where(mine))).one()
     return {name: int(getattr(row, name)) for name in _COUNTS}
 
 

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
-from reposync.store.tables import REPOSITORIES, RUNS
+from reposync.store.tables import REPOSITORIES, RUNS, live_commit, with_live_version
 
 # SQLite takes 32,766 variables a statement; watchers are bounded far below.
 MAX_KEYS = 1_000
@@ -39,7 +39,7 @@ async def runs_by_id(database: Database, ids: Collection[str]) -> dict[str, Run]
 async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str, IndexedCommit]:
     """Of the repositories with these ids; those that were removed are left out. Raises StoreUnavailable."""
     each = REPOSITORIES.c
-    columns = (each.id, each.name, each.last_commit, each.last_sync_at, each.is_active, each.paused_reason)
-    query = select(*columns).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
+    columns = (each.id, each.name, live_commit(), each.last_sync_at, each.is_active, each.paused_reason)
+    query = with_live_version(select(*columns)).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
     async with database.read() as connection:
         return {row.id: IndexedCommit(*row) for row in await connection.execute(query)}

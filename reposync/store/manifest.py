@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import bindparam, case, delete, func, select
+from sqlalchemy import and_, bindparam, case, delete, func, or_, select, tuple_
 
 from reposync.store.columns import path_key, storable
 from reposync.store.database import Database
@@ -18,7 +18,9 @@ LOAD_ROWS = 5_000
 
 class ManifestRow(NamedTuple):
     """One file. `path` is text as `path_text` makes it. `chunks` is how many points the index holds of it; 0 where
-    `skip_reason` says why. `epoch` is that of the attempt that wrote its points. A tuple, because there are many."""
+    `skip_reason` says why. `epoch` is that of the attempt that wrote its points. `wanted_sha`: the blob that the commit
+    has ("": not known), where that could not be read and the points are still those of `blob_sha`. `reader`: a digest
+    of what decided, beside the content itself, what became of it. A tuple, because there are many."""
 
     path: str
     blob_sha: str
@@ -28,49 +30,65 @@ class ManifestRow(NamedTuple):
     skip_reason: str | None
     language: str | None
     epoch: int
+    wanted_sha: str | None = None
+    reader: str | None = None
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether its points are of an older blob than the commit's."""
+        return self.wanted_sha is not None and self.wanted_sha != self.blob_sha
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestTotals:
     """`files` have points or at least no reason to lack them, `skipped` have a reason. `max_epoch` is the newest epoch
-    that wrote any point that is still there (0: none did), `chunks_of_max_epoch` how many points are of it."""
+    that wrote any point that is still there (0: none did), `chunks_of_max_epoch` how many points are of it. `failed`
+    could not be read or embedded as the commit has them."""
 
     files: int
     chunks: int
     skipped: int
     max_epoch: int
     chunks_of_max_epoch: int
+    failed: int
 
 
+_WRITTEN = (FILES.c.epoch, FILES.c.wanted_sha, FILES.c.reader)
 _VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, FILES.c.skip_reason, FILES.c.language)
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestCounts:
-    """Files that are indexed, files that are not, and the points of the first."""
+    """Files that are indexed, files that are not, the points of the first, and how many of all could not be read."""
 
     files: int = 0
     skipped: int = 0
     chunks: int = 0
+    failed: int = 0
+
+
+_OUTDATED = and_(FILES.c.wanted_sha.is_not(None), FILES.c.wanted_sha != FILES.c.blob_sha)
+_FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
 
 
 class Manifests:
-    """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
+    """Of index versions: the first one of a repository has the repository's id. Every method raises StoreUnavailable;
+    those that take a run raise LeaseLost and then have written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def load(self, repository_id: str) -> dict[str, ManifestRow]:
+    async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
-        query = select(func.coalesce(FILES.c.long_path, FILES.c.path), *_VALUES, FILES.c.epoch).where(
-            FILES.c.repository_id == repository_id
+        query = select(func.coalesce(FILES.c.long_path, FILES.c.path), *_VALUES, *_WRITTEN).where(
+            FILES.c.repository_id == version_id
         )
         rows: dict[str, ManifestRow] = {}
         # The few values that most rows share need to be in memory once.
         shared: dict[str | None, str | None] = {}
         async with self._database.read(streams=True) as connection, connection.stream(query) as result:
             async for page in result.partitions(LOAD_ROWS):
-                for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch in page:
+                for path, blob_sha, mode, size_bytes, chunks, skip_reason, language, epoch, wanted, reader in page:
                     rows[path] = ManifestRow(
                         path,
                         blob_sha,
@@ -80,10 +98,12 @@ class Manifests:
                         shared.setdefault(skip_reason, skip_reason),
                         shared.setdefault(language, language),
                         epoch,
+                        wanted,
+                        shared.setdefault(read_by, read_by) if (read_by := _reader_of(reader, epoch)) else None,
                     )
         return rows
 
-    async def record(self, run: Attempt, repository_id: str, rows: Sequence[ManifestRow]) -> None:
+    async def record(self, run: Attempt, version_id: str, rows: Sequence[ManifestRow]) -> None:
         """Insert or replace by path, all of them or none."""
         if not rows:
             return
@@ -95,40 +115,41 @@ class Manifests:
         )
         async with self._database.write() as connection:
             await hold(connection, run)
-            await connection.execute(upsert, [_stored(repository_id, row) for row in rows])
+            await connection.execute(upsert, [_stored(version_id, row) for row in rows])
 
-    async def forget(self, run: Attempt, repository_id: str, paths: Iterable[str]) -> None:
+    async def forget(self, run: Attempt, version_id: str, paths: Iterable[str]) -> None:
         """Delete the rows of these paths, all of them or none; a path that has no row is fine."""
         keys = [{"key": path_key(path)} for path in paths]
         if not keys:
             return
-        query = delete(FILES).where(FILES.c.repository_id == repository_id, FILES.c.path == bindparam("key"))
+        query = delete(FILES).where(FILES.c.repository_id == version_id, FILES.c.path == bindparam("key"))
         async with self._database.write() as connection:
             await hold(connection, run)
             await connection.execute(query, keys)
 
-    async def clear(self, run: Attempt, repository_id: str) -> None:
+    async def clear(self, run: Attempt, version_id: str) -> None:
         """Delete all rows of the repository."""
         async with self._database.write() as connection:
             await hold(connection, run)
-            await connection.execute(delete(FILES).where(FILES.c.repository_id == repository_id))
+            await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
-        """Of every repository (of these alone, where they are named) that has rows, by id."""
+        """Of every version (of these alone, where they are named) that has rows, by id."""
         query = select(
             FILES.c.repository_id,
             func.count().filter(FILES.c.skip_reason.is_(None)),
             func.count(FILES.c.skip_reason),
             func.coalesce(func.sum(FILES.c.chunks), 0),
+            func.count().filter(_FAILED),
         ).group_by(FILES.c.repository_id)
         if identities is not None:
             query = query.where(FILES.c.repository_id.in_(identities))
         async with self._database.read() as connection:
             return {row[0]: ManifestCounts(*map(int, row[1:])) for row in await connection.execute(query)}
 
-    async def totals(self, repository_id: str) -> ManifestTotals:
+    async def totals(self, version_id: str) -> ManifestTotals:
         """What the index should hold, in one query."""
-        mine = FILES.c.repository_id == repository_id
+        mine = FILES.c.repository_id == version_id
         newest = select(func.coalesce(func.max(FILES.c.epoch), 0)).where(mine, FILES.c.chunks > 0).scalar_subquery()
         query = select(
             func.count().filter(FILES.c.skip_reason.is_(None)),
@@ -136,17 +157,35 @@ class Manifests:
             func.count(FILES.c.skip_reason),
             newest,
             func.coalesce(func.sum(case((FILES.c.epoch == newest, FILES.c.chunks), else_=0)), 0),
+            func.count().filter(_FAILED),
         ).where(mine)
         async with self._database.read() as connection:
             row = (await connection.execute(query)).one()
         return ManifestTotals(*(int(value) for value in row))
 
+    async def outdated(self, files: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of these (version id, path) whose points are of an older blob than the commit's."""
+        keys = {(version_id, path_key(path)): (version_id, path) for version_id, path in files}
+        if not keys:
+            return set()
+        query = select(FILES.c.repository_id, FILES.c.path).where(
+            tuple_(FILES.c.repository_id, FILES.c.path).in_(sorted(keys)), _OUTDATED
+        )
+        async with self._database.read() as connection:
+            return {keys[row[0], row[1]] for row in await connection.execute(query)}
 
-def _stored(repository_id: str, row: ManifestRow) -> dict[str, object]:
+
+def _reader_of(stored: str | None, epoch: int) -> str | None:
+    written, _, reader = (stored or "").partition(".")
+    return reader if written == str(epoch) else None
+
+
+def _stored(version_id: str, row: ManifestRow) -> dict[str, object]:
     path, key = storable(row.path), path_key(row.path)
     return {
         **row._asdict(),
-        "repository_id": repository_id,
+        "reader": None if row.reader is None else f"{row.epoch}.{row.reader}",
+        "repository_id": version_id,
         "path": key,
         "long_path": path if key != path else None,
     }

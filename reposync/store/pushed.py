@@ -14,7 +14,7 @@ from reposync.store.repositories import lock_repository_by_id
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.store.tables import REPOSITORIES, RUNS, is_active
+from reposync.store.tables import REPOSITORIES, RUNS, is_active, live_commit, with_live_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ async def enqueue_pushed(
             columns.name,
             columns.is_active,
             columns.paused_reason,
-            columns.last_commit,
+            live_commit().label("last_commit"),
             exists().where(RUNS.c.repository_id == repository.id, is_active()).label("busy"),
         ).where(columns.id == repository.id)
-        row = (await connection.execute(query)).one_or_none()
+        row = (await connection.execute(with_live_version(query))).one_or_none()
         if row is None:
             raise RepositoryNotFound(f"No repository {repository.name!r} is registered.")
         if not row.is_active or (row.last_commit == commit and not row.busy):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, case, delete, select, update
+from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -15,7 +14,7 @@ from reposync.errors import RepositoryChanged, RepositoryNotFound, UsageError
 from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
-from reposync.store.fence import Attempt, hold
+from reposync.store.fence import hold
 from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
@@ -27,7 +26,7 @@ from reposync.store.repository import (
 )
 from reposync.store.run import Run
 from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
+from reposync.store.tables import FILES, REPOSITORIES, RUNS, VERSIONS, is_active, status_is
 
 __all__ = [
     "Registration",
@@ -50,9 +49,10 @@ class Repositories:
         self._database = database
 
     async def register(self, registration: Registration, *, expected: Repository | None = None) -> Repository:
-        """Insert or update by name. Another location, branch or collection clears `last_commit`, so that the next sync
-        plans afresh against the manifest, which stays. A repository that `deactivate` switched off is active again; a
-        paused one stays paused. `expected`: as it was read by whoever changes it.
+        """Insert or update by name. Another location, branch, collection or definition is another generation: a run
+        that began before publishes nothing. What is indexed stays as it is until the next sync. A repository that
+        `deactivate` switched off is active again; a paused one stays paused. `expected`: as it was read by whoever
+        changes it.
 
         Raises UsageError for a name that is empty or over 255 characters, RepositoryChanged where it is not as
         expected.
@@ -102,7 +102,10 @@ class Repositories:
             raise _not_found(name)
         _require_as_expected(row, expected)
         changes = {key: value for key, value in said.items() if getattr(row, key) != value}
-        if changes.keys() & {"location", "source", "branch", "collection"}:
+        if changes.keys() & {"location", "source", "branch", "collection", "definition"}:
+            changes["generation"] = REPOSITORIES.c.generation + 1
+        if changes.keys() & {"location", "source", "branch", "collection"} and row.live_version is None:
+            # Nothing else says that what a program before 0.2 indexed was of another place.
             changes["last_commit"] = None
         if "collection" in changes and row.indexed_collection is None:
             changes["indexed_collection"] = row.collection
@@ -215,6 +218,9 @@ class Repositories:
             if by is not None:
                 active = and_(active, RUNS.c.id != by.id)
             await self._cancel(connection, active, "REPOSITORY_REMOVED", "The repository was removed.")
+            versions = select(VERSIONS.c.id).where(VERSIONS.c.repository_id == identity)
+            mine = or_(FILES.c.repository_id == identity, FILES.c.repository_id.in_(versions))
+            await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
             await self._database.announce(connection, REGISTRATIONS)
 
@@ -225,58 +231,6 @@ class Repositories:
         await break_off_attempts(connection, select(RUNS.c.id).where(which), now, **said)
         ending = {"status": RunStatus.CANCELLED, "completed_at": now, "lease_until": None}
         await connection.execute(update(RUNS).where(which).values(**ending, **said))
-
-    # In the name of a run ------------------------------------------------------------------------------------------
-
-    async def begin_epoch(
-        self, run: Attempt, identity: str, *, content_fingerprint: str | None, collection: str, above: int | None = None
-    ) -> int:
-        """A number for this attempt's writes to the index, higher than any before it, and than `above`. `collection`:
-        where these go.
-        `content_fingerprint`: of the settings under which every row of the manifest is going to be made; None where
-        rows of other settings are among them until the run is complete."""
-        async with self._database.write() as connection:
-            await _locked(connection, identity, identity)
-            await hold(connection, run)
-            known = REPOSITORIES.c.epoch
-            highest = known if above is None else case((known < above, above), else_=known)
-            changes = {
-                "epoch": highest + 1,
-                "content_fingerprint": content_fingerprint,
-                "indexed_collection": collection,
-            }
-            row = await _change(connection, identity, changes)
-            return int(row.epoch)
-
-    async def publish(
-        self,
-        run: Attempt,
-        identity: str,
-        *,
-        commit: str,
-        committed_at: datetime | None,
-        index_identity: str,
-        fingerprint: str,
-        attributes: Mapping[str, Sequence[str]],
-        when: datetime,
-        project_id: int | None = None,
-    ) -> Repository:
-        """The index now holds exactly `commit`. `project_id`: the number that GitLab's path turned out to have."""
-        changes: dict[str, Any] = {
-            "last_commit": commit,
-            "last_committed_at": committed_at,
-            "last_sync_at": when,
-            "index_identity": index_identity,
-            "content_fingerprint": fingerprint,
-            "attributes": {path: list(entry) for path, entry in attributes.items()},
-            "updated_at": self._database.moment(),
-        }
-        if project_id is not None:
-            changes["project_id"] = project_id
-        async with self._database.write() as connection:
-            await _locked(connection, identity, identity)
-            await hold(connection, run)
-            return repository_record(await _change(connection, identity, changes))
 
 
 async def lock_repository(connection: AsyncConnection, name: str) -> str:

@@ -49,10 +49,10 @@ class Registration:
 class Repository:
     """A row of `repositories` as it was read. Times are aware UTC.
 
-    `indexed_collection` is where its points are, which is not yet `collection` after that was changed.
-    `last_commit` is the commit that the index holds completely, and None where the next sync must compare afresh.
-    `index_identity` and `content_fingerprint` are those of the last completed run. `attributes`: cached
-    `.gitattributes`, path -> [blob sha, text].
+    `last_commit` is the commit that the live version of the index holds completely. `indexed_collection`,
+    `index_identity`, `content_fingerprint` and `attributes` repeat the live version for programs before 0.2, and are
+    read where there is no version yet. `generation` counts the changes of what the repository is. `live_version`: the
+    id of the live version of its index. `index_hold`: why other settings are not built (see `Hold`).
     """
 
     id: str
@@ -78,6 +78,9 @@ class Repository:
     index_identity: str | None
     content_fingerprint: str | None
     attributes: Mapping[str, Sequence[str]]
+    generation: int
+    live_version: str | None
+    index_hold: Mapping[str, Any] | None
     created_at: datetime
     updated_at: datetime
 
@@ -130,6 +133,9 @@ def unregistered(registration: Registration) -> Repository:
         index_identity=None,
         content_fingerprint=None,
         attributes={},
+        generation=0,
+        live_version=None,
+        index_hold=None,
         created_at=now,
         updated_at=now,
     )

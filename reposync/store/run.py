@@ -17,13 +17,15 @@ _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFigures:
-    """What a run did. `files_processed`: files whose content was stored in this run."""
+    """What a run did. `files_processed`: files whose content was stored in this run. `files_failed`: files of the
+    commit that could not be read or embedded when it ended; what the index had of them before is still there."""
 
     commit_before: str | None = None
     commit_after: str | None = None
     files_processed: int = 0
     files_deleted: int = 0
     files_skipped: int = 0
+    files_failed: int = 0
     chunks_embedded: int = 0
     chunks_reused: int = 0
 
@@ -33,10 +35,12 @@ class Run:
     """A row of `sync_runs`; a picture of one moment, never refreshed. Times are aware UTC.
 
     (id, attempt, worker) is the fence of every write that a worker makes in the run's name. `started_at` and
-    `duration_seconds` are of the latest attempt. `full`: index everything again. `approved`: a person allowed the mass
-    deletion. `removal`: the repository goes, with its index. `repair`: every point is compared with what is recorded
-    and mended; with `removal`, what is left in the index of a repository that is registered no more goes.
-    `progress` is whatever the executing worker last said.
+    `duration_seconds` are of the latest attempt. `full`: index everything again; what has an epoch above
+    `full_from_epoch` was read by this run already. `approved`: a person allowed the mass deletion that `brake`
+    describes (its commit, and how many files lose their points for which reason), or, without `brake`, the one that is
+    met first. `removal`: the repository goes, with its index. `repair`: every point is compared with what is recorded
+    and mended; with `removal`, what is left in the index of a repository that is registered no more goes. `progress` is
+    whatever the executing worker last said.
     """
 
     id: str
@@ -60,12 +64,15 @@ class Run:
     removal: bool
     repair: bool
     cancel_requested: bool
+    full_from_epoch: int | None
+    brake: Mapping[str, Any] | None
     progress: Mapping[str, Any] | None
     commit_before: str | None
     commit_after: str | None
     files_processed: int
     files_deleted: int
     files_skipped: int
+    files_failed: int
     chunks_embedded: int
     chunks_reused: int
     error_code: str | None

@@ -24,6 +24,7 @@ RUN_KEYS = (
     "files_processed",
     "files_deleted",
     "files_skipped",
+    "files_failed",
     "chunks_embedded",
     "chunks_reused",
     "error_code",

@@ -225,14 +225,26 @@ class Runs(RunHistory):
         figures: RunFigures,
         error_code: str | None = None,
         error_message: str | None = None,
+        *,
+        brake: Mapping[str, Any] | None = None,
+        followed_up: bool = False,
     ) -> Run:
         """The end of the run; `status` is one of FINAL. Saying the same again is fine: the answer to the first time may
-        have been lost on the way."""
+        have been lost on the way. `brake`: what a blocked run stopped at. `followed_up`: another run takes its place,
+        queued in the same transaction."""
         if status not in FINAL:
             raise ValueError(f"{status} is not an end of a run")
         async with self._database.write() as connection:
+            if followed_up:
+                await self._lock_repository_of(connection, run)
             ended = await self._end(connection, run, status, figures, error_code, error_message)
             if ended is not None:
+                if brake is not None:
+                    changes = {"brake": dict(brake), "approved": False}
+                    ended = await self._change(connection, ended.id, changes)
+                if followed_up:
+                    asked = {"full": ended.full, "approved": ended.approved and ended.brake is None}
+                    await self.enqueue(ended.repository, ended.trigger, **asked, within=connection)
                 return ended
             same = select(RUNS).where(
                 RUNS.c.id == run.id, RUNS.c.attempt == run.attempt, RUNS.c.worker == run.worker, RUNS.c.status == status
@@ -242,6 +254,18 @@ class Runs(RunHistory):
             raise lease_lost(run)
         return run_record(before)
 
+    async def _lock_repository_of(self, connection: AsyncConnection, run: Attempt) -> None:
+        """Before the run's own row: the order that all keep."""
+        identity = await connection.scalar(select(RUNS.c.repository_id).where(RUNS.c.id == run.id))
+        await lock_repository_by_id(connection, str(identity), str(identity))
+
+    async def note_brake(self, run: Attempt, brake: Mapping[str, Any]) -> None:
+        """What a deletion that was approved beforehand turned out to be: the approval holds for that alone."""
+        async with self._database.write() as connection:
+            noted = await connection.execute(update(RUNS).where(held_by(run)).values(brake=dict(brake)))
+        if not noted.rowcount:
+            raise lease_lost(run)
+
     async def retry_later(
         self,
         run: Attempt,
@@ -249,15 +273,17 @@ class Runs(RunHistory):
         error_code: str,
         error_message: str,
         figures: RunFigures | None = None,
+        *,
+        at_last: RunStatus = RunStatus.FAILED,
     ) -> Run:
-        """Hand the run back to be tried again after `delay_seconds`, as `retrying`. It ends instead as failed if this
-        was its last attempt, as cancelled if a person asked for that."""
+        """Hand the run back to be tried again after `delay_seconds`, as `retrying`. It ends instead as `at_last` if
+        this was its last attempt, as cancelled if a person asked for that."""
         async with self._database.write() as connection:
             row = (await connection.execute(select(RUNS).where(held_by(run)).with_for_update())).one_or_none()
             if row is None:
                 raise lease_lost(run)
             if row.cancel_requested or row.attempt >= row.max_attempts:
-                status = RunStatus.CANCELLED if row.cancel_requested else RunStatus.FAILED
+                status = RunStatus.CANCELLED if row.cancel_requested else at_last
                 ended = await self._end(connection, run, status, figures or RunFigures(), error_code, error_message)
                 if ended is None:
                     raise lease_lost(run)

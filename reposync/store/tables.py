@@ -16,7 +16,10 @@ from sqlalchemy import (
     FromClause,
     Index,
     MetaData,
+    Select,
     Table,
+    and_,
+    case,
     false,
     literal_column,
     text,
@@ -70,8 +73,40 @@ class RepositoryRow(_Base, table=True):
     index_identity: str | None = Field(default=None, sa_type=SafeText)
     content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
     attributes: dict[str, Any] = Field(default_factory=dict, sa_column=Column(json_column_type(), nullable=False))
+    generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
+    live_version: str | None = Field(default=None, sa_type=SafeText)
+    index_hold: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
     created_at: datetime = Field(sa_type=UTCDateTime)
     updated_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class VersionRow(_Base, table=True):
+    """One version of a repository's index: where its points are, how they were made, and which commit they hold. What
+    `repositories` says of the index repeats the live version, for programs before 0.2."""
+
+    __tablename__ = "index_versions"
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+    number: int
+    state: str = Field(sa_type=SafeText)
+    settings_key: str | None = Field(default=None, sa_type=SafeText)
+    settings: dict[str, Any] = Field(default_factory=dict, sa_column=Column(json_column_type(), nullable=False))
+    generation: int = Field(default=0, sa_type=BigInteger)
+    collection: str = Field(sa_type=SafeText)
+    physical: str = Field(sa_type=SafeText)
+    index_identity: str | None = Field(default=None, sa_type=SafeText)
+    fingerprint: str | None = Field(default=None, sa_type=SafeText)
+    links: str | None = Field(default=None, sa_type=SafeText)
+    attributes: dict[str, Any] = Field(default_factory=dict, sa_column=Column(json_column_type(), nullable=False))
+    branch_name: str | None = Field(default=None, sa_type=SafeText)
+    commit_sha: str | None = Field(default=None, sa_type=SafeText)
+    committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    partial_commit: str | None = Field(default=None, sa_type=SafeText)
+    epoch: int = Field(default=0, sa_type=BigInteger)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+    live_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    retired_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
 
 
 class RunRow(_Base, table=True):
@@ -100,12 +135,15 @@ class RunRow(_Base, table=True):
     removal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     repair: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     cancel_requested: bool = False
+    full_from_epoch: int | None = Field(default=None, sa_type=BigInteger)
+    brake: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
     progress: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
     commit_before: str | None = Field(default=None, sa_type=SafeText)
     commit_after: str | None = Field(default=None, sa_type=SafeText)
     files_processed: int = 0
     files_deleted: int = 0
     files_skipped: int = 0
+    files_failed: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     chunks_embedded: int = 0
     chunks_reused: int = 0
     error_code: str | None = Field(default=None, sa_type=SafeText)
@@ -126,6 +164,7 @@ class AttemptRow(_Base, table=True):
     files_processed: int = 0
     files_deleted: int = 0
     files_skipped: int = 0
+    files_failed: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     chunks_embedded: int = 0
     chunks_reused: int = 0
     error_code: str | None = Field(default=None, sa_type=SafeText)
@@ -173,13 +212,19 @@ class ProblemRow(_Base, table=True):
 
 class FileRow(_Base, table=True):
     """The manifest: every file of the last listing and what the index holds of it. `path` is `path_key` of the path;
-    `long_path` is the path itself where that differs."""
+    `long_path` is the path itself where that differs.
+
+    `repository_id` is the id of an index version; a repository's first version has the repository's own id. No foreign
+    key: programs before 0.2 register repositories without a version. `wanted_sha`: the blob that the commit has, where
+    the points are of an older one because it could not be read. `reader`: `<epoch>.<how it was read>`, which holds only
+    as long as the epoch is the row's: programs before 0.2 leave this column as it was.
+    """
 
     __tablename__ = "indexed_files"
     # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.
     __table_args__ = {"sqlite_with_rowid": False}
 
-    repository_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+    repository_id: str = Field(primary_key=True, sa_type=SafeText)
     path: str = Field(primary_key=True, sa_type=SafeText)
     long_path: str | None = Field(default=None, sa_type=SafeText)
     blob_sha: str = Field(sa_type=SafeText)
@@ -189,6 +234,8 @@ class FileRow(_Base, table=True):
     skip_reason: str | None = Field(default=None, sa_type=SafeText)
     language: str | None = Field(default=None, sa_type=SafeText)
     epoch: int = Field(sa_type=BigInteger)
+    wanted_sha: str | None = Field(default=None, sa_type=SafeText)
+    reader: str | None = Field(default=None, sa_type=SafeText)
 
 
 def _table(row: type[_Base]) -> Table:
@@ -199,6 +246,7 @@ REPOSITORIES = _table(RepositoryRow)
 RUNS = _table(RunRow)
 PROBLEMS = _table(ProblemRow)
 FILES = _table(FileRow)
+VERSIONS = _table(VersionRow)
 ATTEMPTS = _table(AttemptRow)
 GROUPS = _table(GroupRow)
 IDEMPOTENCY_KEYS = _table(IdempotencyRow)
@@ -220,6 +268,18 @@ def is_active(runs: FromClause = RUNS) -> ColumnElement[bool]:
 def is_over(runs: FromClause = RUNS) -> ColumnElement[bool]:
     """The condition of the index over runs that ended, as above."""
     return ~is_active(runs)
+
+
+def with_live_version(query: Select[Any]) -> Select[Any]:
+    """`query` over `REPOSITORIES`, joined with the live version of each where `live_commit` needs it: a first version
+    has the repository's id, and programs before 0.2 may have brought it further."""
+    live = and_(VERSIONS.c.repository_id == REPOSITORIES.c.id, VERSIONS.c.state == literal_column("'live'"))
+    return query.select_from(REPOSITORIES.outerjoin(VERSIONS, and_(live, VERSIONS.c.id != REPOSITORIES.c.id)))
+
+
+def live_commit() -> ColumnElement[str | None]:
+    """The commit that can be searched completely."""
+    return case((VERSIONS.c.id.is_not(None), VERSIONS.c.commit_sha), else_=REPOSITORIES.c.last_commit)
 
 
 def _while(statuses: Collection[RunStatus]) -> dict[str, Any]:
@@ -251,5 +311,13 @@ for _name, _columns in (
     ("ix_sync_runs_trigger_over_newest", (RUNS.c.trigger,)),
 ):
     Index(_name, *_columns, RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
+# One version of a repository is searched, and one is built, whatever the code above does.
+for _state in ("live", "building"):
+    _only = text(f"state = '{_state}'")
+    Index(
+        f"uq_index_versions_{_state}", VERSIONS.c.repository_id, unique=True, sqlite_where=_only, postgresql_where=_only
+    )
+Index("ix_index_versions_repository_id", VERSIONS.c.repository_id)
+Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state)
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
 Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.store.manifest import ManifestRow, Manifests
-from reposync.store.repositories import Repository
+from reposync.store.versions import IndexVersion
 from reposync.vectors.port import Index, PointId, point_id
 
 REMADE = "The collection was dropped and made again."
@@ -15,8 +15,8 @@ REMADE = "The collection was dropped and made again."
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Every point of a repository against its manifest. `damaged`: paths that lack points; `orphans`: ids of points
-    that no row accounts for; `lost` counts the points that are missing."""
+    """Every point of a version against its manifest. `damaged`: paths that lack points; `orphans`: ids of points that
+    no row accounts for; `lost` counts the points that are missing."""
 
     damaged: frozenset[str] = frozenset()
     orphans: frozenset[PointId] = frozenset()
@@ -29,57 +29,56 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """What a run finds. `remade`: the collection is another one than last time, so nothing of the manifest holds.
-    `why` says in a sentence what was wrong; None where the index is as it was left."""
+    """What a run finds. `failed`: files that the last run could not read. `why` says in a sentence what was wrong; None
+    where the index is as it was left."""
 
     identity: str
-    remade: bool = False
+    failed: int = 0
     audit: Audit = field(default_factory=Audit)
     why: str | None = None
 
-    @property
-    def intact(self) -> bool:
-        return not self.remade and self.audit.clean
-
 
 async def inspect_index(
-    index: Index, spec: EmbeddingSpec, repository: Repository, manifests: Manifests, *, thorough: bool
+    index: Index, spec: EmbeddingSpec, version: IndexVersion, manifests: Manifests, *, thorough: bool
 ) -> IndexState:
     """Two counts tell whether the index is as the last run left it: of all points, and of those of the newest epoch,
-    which an older snapshot with as many points lacks. Only a mismatch, or `thorough`, compares every id."""
+    which an older snapshot with as many points lacks. Only a mismatch, another collection than before (it was dropped
+    and made again), or `thorough`, compares every id."""
     identity = await index.ensure(spec)
-    totals = await manifests.totals(repository.id)
-    points = await index.count(repository.id)
-    if repository.index_identity is not None and repository.index_identity != identity and totals.chunks:
-        return IndexState(identity, remade=True, why=REMADE)
-    newest = await index.count(repository.id, epoch=totals.max_epoch) if totals.chunks else 0
-    if points == totals.chunks and newest == totals.chunks_of_max_epoch and not thorough:
-        return IndexState(identity)
-    recorded = await manifests.load(repository.id)
-    audit = await audit_index(index, repository.id, recorded)
+    totals = await manifests.totals(version.id)
+    points = await index.count(version.id)
+    remade = version.index_identity not in (None, identity) and totals.chunks > 0
+    newest = await index.count(version.id, epoch=totals.max_epoch) if totals.chunks else 0
+    same = points == totals.chunks and newest == totals.chunks_of_max_epoch
+    if same and not remade and not thorough:
+        return IndexState(identity, totals.failed)
+    recorded = await manifests.load(version.id)
+    audit = await audit_index(index, version.id, recorded)
+    if remade:
+        return IndexState(identity, totals.failed, audit, REMADE)
     if audit.clean and newest != totals.chunks_of_max_epoch:
         # Every id is there, and some of the last run's points are another run's: the same id with other text, as other
         # chunk settings make it.
         replaced = frozenset(path for path, row in recorded.items() if row.chunks and row.epoch == totals.max_epoch)
         why = f"Points of {len(replaced)} files were not those that the last run stored (an older snapshot?)."
-        return IndexState(identity, audit=Audit(damaged=replaced), why=why)
+        return IndexState(identity, totals.failed, Audit(damaged=replaced), why)
     lost = None
     if audit.damaged:
         lost = (
             f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
             "(dropped, restored from an older snapshot, or left by a worker that was killed)."
         )
-    return IndexState(identity, audit=audit, why=lost)
+    return IndexState(identity, totals.failed, audit, lost)
 
 
-async def audit_index(index: Index, repository_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
+async def audit_index(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
     owners: dict[PointId, str] = {
-        point_id(repository_id, path, row.blob_sha, chunk): path
+        point_id(version_id, path, row.blob_sha, chunk): path
         for path, row in recorded.items()
         for chunk in range(row.chunks)
     }
     orphans: set[PointId] = set()
-    async for page in index.point_ids(repository_id):
+    async for page in index.point_ids(version_id):
         orphans.update(each for each in page if owners.pop(each, None) is None)
     return Audit(frozenset(owners.values()), frozenset(orphans), lost=len(owners))

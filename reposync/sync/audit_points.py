@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 from reposync.content.documents import content_hash
 from reposync.embedding.port import EmbeddingSpec
 from reposync.store.manifest import ManifestRow, Manifests
-from reposync.store.repositories import Repository
+from reposync.store.versions import IndexVersion
 from reposync.sync.audit import REMADE, Audit, IndexState
 from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
@@ -76,40 +76,41 @@ class PointAudit:
         return ", ".join(told)
 
 
-async def audit_points(index: Index, repository_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> PointAudit:
+async def audit_points(index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> PointAudit:
     """Read every point, a page at a time; memory grows with the manifest and with what is wrong, not with the points.
     Where there is no collection of ours, every chunk is missing.
 
     `name`: what the repository is called, which its points repeat.
     """
-    reading = _Reading(repository_id, name, recorded)
+    reading = _Reading(version_id, name, recorded)
     spec = await index.spec()
     if spec is not None:
-        async for page in index.points(repository_id):
+        async for page in index.points(version_id):
             # Hashing a page takes some 10 ms.
             await asyncio.to_thread(reading.take, page)
         if spec.dimension:
-            async for page in index.points(repository_id, without_vector=True):
+            async for page in index.points(version_id, without_vector=True):
                 reading.without_vector(page)
     return await asyncio.to_thread(reading.result)
 
 
 async def inspect_for_repair(
-    index: Index, spec: EmbeddingSpec, repository: Repository, manifests: Manifests
+    index: Index, spec: EmbeddingSpec, version: IndexVersion, name: str, manifests: Manifests
 ) -> IndexState:
-    """As `inspect_index`, with every point's payload: what a repair mends. `why` tells what was wrong."""
+    """As `inspect_index`, with every point's payload: what a repair mends. `name`: see `audit_points`. `why` says what
+    was wrong."""
     identity = await index.ensure(spec)
-    recorded = await manifests.load(repository.id)
-    if repository.index_identity not in (None, identity) and any(row.chunks for row in recorded.values()):
-        return IndexState(identity, remade=True, why=REMADE)
-    found = await audit_points(index, repository.id, repository.name, recorded)
+    recorded = await manifests.load(version.id)
+    found = await audit_points(index, version.id, name, recorded)
     why = f"Mended on request: {found.summary}." if found.counts else None
-    return IndexState(identity, audit=found.audit, why=why)
+    if version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values()):
+        why = REMADE
+    return IndexState(identity, sum(row.skip_reason == "failed" for row in recorded.values()), found.audit, why)
 
 
 class _Reading:
-    def __init__(self, repository_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> None:
-        self._repository_id = repository_id
+    def __init__(self, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> None:
+        self._version_id = version_id
         self._name = name
         self._recorded = recorded
         self._seen: dict[str, int] = {}  # path -> one bit a chunk
@@ -165,7 +166,7 @@ class _Reading:
             what = f"has a point of chunk {_shown(chunk)}, and {row.chunks} chunks (from 0 on)"
             self._strange[point.id] = DifferenceKind.STALE, row.path, what
             self._doubt(row, blob_sha)
-        elif point.id != point_id(self._repository_id, row.path, row.blob_sha, chunk):
+        elif point.id != point_id(self._version_id, row.path, row.blob_sha, chunk):
             self._strange[point.id] = DifferenceKind.DUPLICATE, row.path, f"has a second point of chunk {chunk}"
         else:
             self._seen[row.path] = self._seen.get(row.path, 0) | 1 << chunk
@@ -205,7 +206,7 @@ class _Reading:
                 continue
             # A point that has the id of this chunk says that it is something else: it was altered, and is no point too
             # many. To delete it after it was mended would be to damage the file again.
-            altered = self._strange.pop(point_id(self._repository_id, path, row.blob_sha, chunk), None)
+            altered = self._strange.pop(point_id(self._version_id, path, row.blob_sha, chunk), None)
             if altered is not None:
                 self._tell(DifferenceKind.ALTERED, path, "has points that say that they belong elsewhere")
             else:

@@ -1,54 +1,92 @@
-"""The manifest against the tree of the recorded commit, as the source has it: the other half of `verify`."""
+"""The index against the tree of the recorded commit, as the source has it: the other half of `verify`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
-from reposync.content.model import Skip
 from reposync.sources.paths import path_text
-from reposync.sources.port import Commit
+from reposync.sources.port import Commit, TreeEntry
 from reposync.store.manifest import ManifestRow
-from reposync.store.repositories import Repository
-from reposync.sync.audit import IndexState
+from reposync.store.versions import IndexVersion
 from reposync.sync.audit_points import Difference, DifferenceKind
-from reposync.sync.run import SyncParts, SyncSettings, Target, fingerprint, make_target
+from reposync.sync.pipeline import read_batches
+from reposync.sync.plan import Plan, make_plan
+from reposync.sync.progress import RunProgress
+from reposync.sync.target import SyncParts, SyncSettings, Target, path_rules, read_target
+from reposync.sync.workers import ContentWorkers
+
+_BATCH_BYTES = 500_000
 
 
-async def audit_tree(parts: SyncParts, settings: SyncSettings, repository: Repository) -> list[Difference]:
-    """What the manifest says otherwise than `repository.last_commit`; nothing where no sync was completed yet. No file
-    is read. Raises what the source raises, also where it does not have that commit any more."""
-    if repository.last_commit is None:
+async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVersion) -> list[Difference]:
+    """What the commit that the version holds has otherwise. Files that were left out for their content are read again:
+    a manifest that says so may be wrong. Nothing where no commit is held yet.
+
+    Raises what the source raises, also where it does not have that commit any more."""
+    held = version.partial_commit or version.commit
+    if held is None:
         return []
-    commit = Commit(repository.last_commit, repository.last_committed_at or datetime.now(UTC))
-    target = await make_target(parts, settings, repository, commit, IndexState(""), reread=False)
-    if fingerprint(settings, target.attributes) != repository.content_fingerprint:
+    target = await read_target(
+        parts.source, settings, Commit(held, version.committed_at or datetime.now(UTC)), version.attributes
+    )
+    if version.fingerprint not in (None, path_rules(settings, target.attributes).fingerprint):
         what = "the settings changed since the last sync; the next one goes by them"
         return [Difference(DifferenceKind.SETTINGS, None, what)]
-    told = {path: Difference(DifferenceKind.UNLISTED, path, what) for path, what in _unlisted(target)}
-    return [told[path] for path in sorted(told)]
+    recorded = await parts.manifests.load(version.id)
+    plan = make_plan(target.tree, recorded, target.rules.decide, reread=target.reads_otherwise)
+    found = {each.path: each for each in _differences(plan, recorded)}
+    doubted = [entry for entry in target.tree.entries if _left_out_for_content(entry, recorded)]
+    for path in await _with_chunks(parts, settings, target, doubted):
+        what = "is to be indexed, and the manifest says that it is left out"
+        found[path] = Difference(DifferenceKind.MISSING, path, what, 1)
+    return [found[path] for path in sorted(found, key=str)]
 
 
-def _unlisted(target: Target) -> Iterator[tuple[str, str]]:
-    plan, recorded = target.plan, target.recorded
+def _left_out_for_content(entry: TreeEntry, recorded: Mapping[str, ManifestRow]) -> bool:
+    row = recorded.get(path_text(entry.path))
+    return row is not None and row.blob_sha == entry.sha and row.size_bytes is not None and row.chunks == 0
+
+
+async def _with_chunks(parts: SyncParts, settings: SyncSettings, target: Target, entries: list[TreeEntry]) -> list[str]:
+    """The paths of those that have something to index after all."""
+    found: list[str] = []
+    if not entries:
+        return found
+    async with ContentWorkers(len(entries), settings.content) as workers:
+        async for batch in read_batches(
+            parts.source,
+            entries,
+            target.rules.keeps_generated,
+            max_file_bytes=settings.content.max_file_bytes,
+            batch_bytes=_BATCH_BYTES,
+            progress=RunProgress(),
+        ):
+            found += [file.path for file in await workers.prepare(batch) if file.chunks]
+    return found
+
+
+def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Difference]:
     for entry in plan.read:
-        row = recorded.get(path_text(entry.path))
-        if row is None or not _failed(row, entry.sha):
-            yield path_text(entry.path), _difference(row, entry.sha)
+        path = path_text(entry.path)
+        row = recorded.get(path)
+        if row is not None and row.is_outdated:
+            what = (
+                f"is at blob {entry.sha[:10]} in the commit, which could not be read; the index has {row.blob_sha[:10]}"
+            )
+            yield Difference(DifferenceKind.MISSING, path, what, 1)
+        elif row is not None and row.skip_reason == "failed":
+            yield Difference(DifferenceKind.MISSING, path, "could not be read or embedded, and is not in the index", 1)
+        elif row is None:
+            yield Difference(DifferenceKind.MISSING, path, "is in the commit and not in the index", 1)
+        elif row.blob_sha != entry.sha:
+            what = f"is at blob {entry.sha[:10]} in the commit, and at {row.blob_sha[:10]} in the manifest"
+            yield Difference(DifferenceKind.UNLISTED, path, what)
+        else:
+            what = "is to be read again: this version of reposync reads it differently"
+            yield Difference(DifferenceKind.UNLISTED, path, what)
     for each in plan.skip:
-        yield each.path, f"is to be skipped ({each.skipped.reason.value}), and the manifest does not say so"
+        what = f"is to be skipped ({each.skipped.reason.value}), and the manifest does not say so"
+        yield Difference(DifferenceKind.UNLISTED, each.path, what)
     for path in plan.forget:
-        yield path, "is in the manifest and not in the commit"
-
-
-def _failed(row: ManifestRow, sha: str) -> bool:
-    """It was read and could not be processed, which the history tells."""
-    return row.skip_reason == Skip.FAILED and row.blob_sha == sha
-
-
-def _difference(row: ManifestRow | None, sha: str) -> str:
-    if row is None:
-        return "is in the commit and not in the manifest"
-    if row.blob_sha != sha:
-        return f"is at blob {sha[:10]} in the commit, and at {row.blob_sha[:10]} in the manifest"
-    return "is to be indexed, and the manifest says that it is skipped"
+        yield Difference(DifferenceKind.UNLISTED, path, "is in the manifest and not in the commit")

@@ -26,13 +26,23 @@ class DenseVectors:
     """One a run. Batches may be embedded at the same time, and are stored in order.
 
     A content hash is in one of three places: being embedded by a batch in flight (`_pending`), stored by this run
-    (`_stored`: the index has it), or perhaps in the index from before (asked where `index_holds_points`).
+    (`_stored`: the index has it), or perhaps in the index from before (asked if `index_holds_points`), or in one of
+    the `others`, which hold vectors of the same model.
     """
 
-    def __init__(self, embedder: Embedder, spec: EmbeddingSpec, index: Index, *, index_holds_points: bool) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        spec: EmbeddingSpec,
+        index: Index,
+        *,
+        index_holds_points: bool,
+        others: Sequence[Index] = (),
+    ) -> None:
         self._embedder = embedder
         self._spec = spec
         self._index = index
+        self._others = others
         self._ask_for_all = index_holds_points
         self._pending: dict[str, asyncio.Future[Matrix]] = {}
         # 60 bits of each hash: a chance hit only costs a question to the index, and 80,000 of them take 5 MB.
@@ -79,7 +89,11 @@ class DenseVectors:
 
     async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
         asked = hashes if self._ask_for_all else [each for each in hashes if _brief(each) in self._stored]
-        return dict(await self._index.known(asked)) if asked else {}
+        known = dict(await self._index.known(asked)) if asked else {}
+        for other in self._others:
+            if missing := [each for each in hashes if each not in known]:
+                known |= await other.known(missing)
+        return known
 
     async def _embed(self, chunks: Sequence[PreparedChunk], futures: dict[str, asyncio.Future[Matrix]]) -> None:
         if not chunks:
@@ -103,10 +117,8 @@ class DenseVectors:
         self.embedded += len(chunks)
 
     async def _make_sure_of_the_model(self, error: EmbeddingInputRefused) -> None:
-        """Before a text is blamed: a model that refuses a harmless word refuses everything (a wrong name, a wrong
-        parameter), and then the run has to fail and no file may lose its points."""
-        if self.embedded:
-            return
+        """Before a text is blamed, each time: a model that refuses a harmless word refuses everything (a wrong name, a
+        wrong parameter, a server that broke in the middle of the run), and then the run has to fail."""
         try:
             await self._embedder.embed([HARMLESS])
         except EmbeddingInputRefused:

@@ -23,6 +23,9 @@ QUEUE_BATCHES = 1
 
 
 Store = Callable[[Sequence[EmbeddedFile]], Awaitable[None]]
+Judge = Callable[[UnreadableBlobs], None]
+"""Called when the source is at its end, before any file is recorded as unreadable: raises SourceCorrupt if these are so
+many that it is the source that failed."""
 
 
 async def run_pipeline(
@@ -35,6 +38,7 @@ async def run_pipeline(
     workers: ContentWorkers,
     vectors: DenseVectors,
     store: Store,
+    judge: Judge,
     progress: RunProgress,
 ) -> None:
     """Bring the content of `entries` through every stage; return when all is stored. An error of any stage ends all."""
@@ -48,6 +52,7 @@ async def run_pipeline(
             keep_generated,
             max_file_bytes=max_file_bytes,
             batch_bytes=batch_bytes,
+            judge=judge,
             progress=progress,
         )
         async with contextlib.aclosing(batches):
@@ -82,6 +87,7 @@ async def read_batches(
     *,
     max_file_bytes: int,
     batch_bytes: int,
+    judge: Judge = lambda unreadable: None,
     progress: RunProgress,
 ) -> AsyncGenerator[list[RawFile], None]:
     """Blobs as they come, joined with the paths that have them, in batches bounded in bytes and files."""
@@ -105,6 +111,7 @@ async def read_batches(
         except UnreadableBlobs as error:
             unreadable = error
     if unreadable is not None:
+        judge(unreadable)
         # The source has sent all the others: these files are problems of the run, and not its end.
         for sha in unreadable.shas:
             for entry in by_sha.pop(sha, ()):

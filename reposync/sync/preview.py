@@ -6,11 +6,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reposync.errors import DeletionBlocked
-from reposync.store.repositories import Repository
+from reposync.sources.paths import path_text
+from reposync.store.repository import Repository
 from reposync.sync.audit import IndexState, inspect_index
+from reposync.sync.brake import Brake
+from reposync.sync.bring import BATCH_BYTES, plan_work
 from reposync.sync.pipeline import read_batches
 from reposync.sync.progress import RunProgress, Watch
-from reposync.sync.run import BATCH_BYTES, SyncParts, SyncSettings, fingerprint, make_target
+from reposync.sync.target import SyncParts, SyncSettings, path_rules, read_target
+from reposync.sync.versions import ForeseenVersions, VersionChoice
 from reposync.sync.workers import ContentWorkers
 
 
@@ -53,24 +57,48 @@ async def preview(
     progress.phase = "planning"
     watch(progress)
     head = await parts.source.head()
-    recorded = await parts.index.spec()
-    exists = recorded is not None
-    spec = await parts.embedder.spec(recorded)
-    state = IndexState("", remade=True)
+    choice = VersionChoice(parts, settings, repository, ForeseenVersions(repository))
+    situation = await choice.situation(await parts.source.project_id())
+    index = parts.open_index(situation.working.physical)
+    exists = await index.spec() is not None
+    state = IndexState("")
     if exists:
-        state = await inspect_index(parts.index, spec, repository, parts.manifests, thorough=full)
-    current = fingerprint(settings, repository.attributes)
-    if head.sha == repository.last_commit and state.intact and not full and repository.content_fingerprint == current:
+        spec = situation.wanted.spec
+        state = await inspect_index(index, spec, situation.working, parts.manifests, thorough=full)
+    version = situation.working
+    current = path_rules(settings, version.attributes).fingerprint
+    unchanged = head.sha == version.commit and version.fingerprint == current and not situation.builds
+    if unchanged and state.audit.clean and not state.failed and not full:
         return Preview(repository.name, head.sha, repository.last_commit)
-    target = await make_target(parts, settings, repository, head, state, reread=full)
-    plan = target.plan
+    target = await read_target(parts.source, settings, head, version.attributes)
+    recorded = await parts.manifests.load(version.id)
+    live = situation.live
+    work = plan_work(
+        target,
+        situation,
+        recorded,
+        await parts.manifests.load(live.id) if live is not None and situation.builds else {},
+        state,
+        full_from_epoch=repository.epoch if full else None,
+        repair=False,
+    )
+    plan = work.plan
     progress.files_total = len(plan.read)
-    stored = skipped = chunks = characters = 0
+    carried = {row.path for row in work.carried}
+    entries = [entry for entry in plan.read if path_text(entry.path) not in carried]
+    stored, chunks = len(carried), sum(row.chunks for row in work.carried)
+    skipped = characters = 0
     hashes: set[str] = set()
-    async with ContentWorkers(len(plan.read), settings.content) as workers:
+    known_by = [index] if exists else []
+    if live is not None and live.physical != version.physical:
+        known_by.append(parts.open_index(live.physical))
+    asked = [
+        each for each in known_by if situation.wanted.spec.dimension and await each.spec() == situation.wanted.spec
+    ]
+    async with ContentWorkers(len(entries), settings.content) as workers:
         async for batch in read_batches(
             parts.source,
-            plan.read,
+            entries,
             target.rules.keeps_generated,
             max_file_bytes=settings.content.max_file_bytes,
             batch_bytes=BATCH_BYTES,
@@ -82,7 +110,7 @@ async def preview(
                 skipped += file.skipped is not None
                 chunks += len(file.chunks)
                 new |= {each.content_hash: len(each.text) for each in file.chunks if each.content_hash not in hashes}
-            known = await parts.index.known(list(new)) if exists and spec.dimension and new else {}
+            known = {each for other in asked if new for each in await other.known(list(new))}
             hashes.update(new)
             wanted = {each: length for each, length in new.items() if each not in known}
             characters += sum(wanted.values())
@@ -90,7 +118,7 @@ async def preview(
             progress.files_done += len(batch)
             watch(progress)
     try:
-        plan.stop_if_suspicious(approved=False)
+        Brake(repository.name, head.sha, plan.listed, approved=False, approval=None).check_plan(work.losses)
         blocked = None
     except DeletionBlocked as error:
         blocked = error.message

@@ -1,4 +1,4 @@
-"""How far a run is, for whoever watches: the terminal, the run's row, a page."""
+"""How far a run is, for whoever watches (the terminal, the run's row, a page), and how far it came."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ class RunProgress:
 
 Watch = Callable[[RunProgress], None]
 """Called on the event loop after every step; must return at once."""
+
+FILES_FAILED = "FILES_FAILED"
+INDEX_REBUILT = "INDEX_REBUILT"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of a run that reached its commit. `notice`: what a person should know besides, `code` what it is about.
+    `files_failed`: files of the commit that the index does not hold as they are; the run is tried again for them."""
+
+    code: str | None = None
+    notice: str | None = None
+    files_failed: int = 0

@@ -35,28 +35,21 @@ def checked_language(name: str) -> str:
 
 
 async def make_query(
-    embedder: Embedder,
-    spec: EmbeddingSpec,
-    text: str,
-    repository: str | None,
-    path_glob: str | None,
-    language: str | None,
-    limit: int,
+    embedder: Embedder | None, spec: EmbeddingSpec, text: str, path_glob: str | None, language: str | None, limit: int
 ) -> SearchQuery:
-    """`text` is a checked one; `spec` is that of `embedder`."""
+    """`text` is a checked one; `spec` is that of `embedder`. Without an embedder it is searched by words alone."""
     return SearchQuery(
         sparse=await asyncio.to_thread(query_vector, text),
-        dense=await embedder.embed_query(text) if spec.dimension else None,
-        repository=repository,
+        dense=await embedder.embed_query(text) if embedder is not None and spec.dimension else None,
         path_glob=path_glob,
         language=checked_language(language) if language else None,
         limit=limit,
     )
 
 
-async def search_collections(indexes: Sequence[Index], query: SearchQuery) -> list[SearchHit]:
+async def search_collections(queries: Sequence[tuple[Index, SearchQuery]], limit: int) -> list[SearchHit]:
     """The best of all. A score is a sum of reciprocal ranks within one collection, so that the first of each collection
     stand on a level, as they do where lists are fused."""
-    answers = await asyncio.gather(*(index.search(query) for index in indexes))
+    answers = await asyncio.gather(*(index.search(query) for index, query in queries))
     hits = [hit for answer in answers for hit in answer]
-    return sorted(hits, key=lambda hit: -hit.score)[: query.limit]
+    return sorted(hits, key=lambda hit: -hit.score)[:limit]

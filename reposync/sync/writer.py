@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
 
-from reposync.content.model import Skipped
+from reposync.content.model import Skip, Skipped
+from reposync.sources.paths import path_bytes
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.runs import Run, RunProblem, Runs
+from reposync.sync.brake import Losses
 from reposync.sync.dense import EmbeddedFile
 from reposync.sync.lease import Lease
 from reposync.sync.plan import PathSkip, Plan
@@ -23,6 +25,10 @@ T = TypeVar("T")
 
 LineUrl = Callable[[str, int, int], str | None]
 """(path, first line, last line) -> where a person sees them."""
+Reader = Callable[[bytes], str]
+"""Path -> what decides, beside its content, what becomes of the file (`Target.reader`)."""
+
+_NOT_LISTED = "is not in the listing, which cannot be proven to be complete; what the index has of it stays"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,11 @@ class Ledger:
 
 class Writer:
     """Writes what the pipeline brings. Files of one batch share a request and a transaction; within them the order of
-    every file is kept: new points in, its other points out, then its row."""
+    every file is kept: new points in, its other points out, then its row.
+
+    A file that could not be read keeps its points. One that was read and is not to be indexed any more keeps them until
+    `drop_deferred`: by then it is known how many there are.
+    """
 
     def __init__(
         self,
@@ -46,8 +56,10 @@ class Writer:
         scope: WriteScope,
         *,
         recorded: Mapping[str, ManifestRow],
+        damaged: Collection[str],
         orphans_possible: bool,
         line_url: LineUrl,
+        reader: Reader,
         progress: RunProgress,
         watch: Watch,
     ) -> None:
@@ -55,30 +67,76 @@ class Writer:
         self._index = index
         self._scope = scope
         self._recorded = recorded
+        self._damaged = damaged
         self._orphans_possible = orphans_possible
         self._line_url = line_url
+        self._reader = reader
         self._progress = progress
         self._watch = watch
+        self._deferred: list[EmbeddedFile] = []
+        self.failed: dict[str, str] = {}
+        """Path -> blob of files that could not be read or embedded, and of which the index has nothing."""
         self.processed = 0
         self.deleted = 0
         self.skipped = 0
 
     async def store(self, batch: Sequence[EmbeddedFile]) -> None:
         """Points, then rows, of files that were read."""
-        writes = [write for file in batch if (write := self._file_write(file)).points or write.replaces]
+        now = [file for file in batch if not self._is_deferred(file)]
+        self._deferred += [file for file in batch if self._is_deferred(file)]
+        writes = [write for file in now if not self._keeps_points(file) and _writes(write := self._file_write(file))]
         if writes:
             self._ledger.lease.check()
             await self._index.replace_files(self._scope, writes)
-        await self._record([self._row(file) for file in batch])
-        await self._report([(file.file.path, file.file.skipped) for file in batch if file.file.skipped])
-        self.processed += sum(1 for file in batch if file.dense)
+        await self._record([self._row(file) for file in now])
+        await self._report([(file.file.path, file.file.skipped) for file in now if file.file.skipped])
+        self.failed |= {
+            file.file.path: file.file.sha for file in now if _is_failed(file) and not self._keeps_points(file)
+        }
+        self.processed += sum(1 for file in now if file.dense)
         self._progress.files_done += len(batch)
         self._progress.chunks_done += sum(len(file.dense) for file in batch)
         self._watch(self._progress)
 
+    async def store_as_recorded(
+        self, batch: Sequence[EmbeddedFile], rows: Mapping[str, ManifestRow], *, wanted: Mapping[str, str]
+    ) -> None:
+        """Files of another version of the index, as their `rows` there say. `wanted`: path -> the blob that the commit
+        has, of those that are older than the commit."""
+        self._ledger.lease.check()
+        await self._index.replace_files(self._scope, [self._file_write(file) for file in batch])
+        taken = [
+            rows[each.file.path]._replace(
+                epoch=self._scope.epoch, wanted_sha=wanted.get(each.file.path), chunks=len(each.dense)
+            )
+            for each in batch
+        ]
+        await self._record(taken)
+        self.processed += len(batch) - len(wanted)
+        self._progress.files_done += len(batch)
+        self._progress.chunks_done += sum(len(file.dense) for file in batch)
+        self._watch(self._progress)
+
+    def lost(self, before: int) -> Losses:
+        """What is deferred, of `before` files with points."""
+        losses = Losses(before)
+        for each in self._deferred:
+            if each.file.skipped:
+                losses.add(each.file.skipped.reason.value, each.file.path, each.file.skipped.detail)
+        return losses
+
+    async def drop_deferred(self) -> None:
+        """Take out what was read and is not to be indexed any more."""
+        for page in pages(self._deferred):
+            self._ledger.lease.check()
+            await self._index.remove_files(self._scope, [each.file.path for each in page])
+            await self._record([self._row(each) for each in page])
+            await self._report([(each.file.path, each.file.skipped) for each in page])
+        self._deferred = []
+
     async def skip(self, skips: Sequence[PathSkip]) -> None:
         """Rows of files that their path keeps out. Their points, if any, went before (`remove`)."""
-        for page in _pages(skips):
+        for page in pages(skips):
             await self._record(
                 [
                     ManifestRow(
@@ -98,17 +156,34 @@ class Writer:
 
     async def remove(self, plan: Plan) -> None:
         """Points and rows of what is gone."""
-        for page in _pages(plan.unindex):
+        for page in pages(plan.unindex):
             self._ledger.lease.check()
             await self._index.remove_files(self._scope, page)
             self.deleted += len(page)
-        for page in _pages(plan.forget):
+        for page in pages(plan.forget):
             self._ledger.lease.check()
             await self._ledger.manifests.forget(self._ledger.run, self._scope.repository_id, page)
 
+    async def doubt(self, paths: Sequence[str]) -> None:
+        """Files that an unproven listing lacks: they stay, and nobody knows whether the commit has them."""
+        for page in pages(paths):
+            await self._record([self._recorded[path]._replace(wanted_sha="") for path in page])
+            await self._report([(path, Skipped(Skip.FAILED, _NOT_LISTED)) for path in page])
+
+    def _has_points(self, path: str) -> bool:
+        before = self._recorded.get(path)
+        return before is not None and before.chunks > 0
+
+    def _keeps_points(self, file: EmbeddedFile) -> bool:
+        """Unless some of them are gone: half a file is none."""
+        path = file.file.path
+        return _is_failed(file) and self._has_points(path) and path not in self._damaged
+
+    def _is_deferred(self, file: EmbeddedFile) -> bool:
+        return file.file.skipped is not None and not _is_failed(file) and self._has_points(file.file.path)
+
     def _file_write(self, embedded: EmbeddedFile) -> FileWrite:
         file = embedded.file
-        before = self._recorded.get(file.path)
         return FileWrite(
             path=file.path,
             language=file.language,
@@ -126,11 +201,13 @@ class Writer:
                 )
                 for index, (chunk, dense) in enumerate(zip(file.chunks, embedded.dense, strict=True))
             ],
-            replaces=self._orphans_possible or (before is not None and before.chunks > 0),
+            replaces=self._orphans_possible or self._has_points(file.path),
         )
 
     def _row(self, embedded: EmbeddedFile) -> ManifestRow:
         file = embedded.file
+        if self._keeps_points(embedded):
+            return self._recorded[file.path]._replace(wanted_sha=file.sha)
         return ManifestRow(
             path=file.path,
             blob_sha=file.sha,
@@ -140,6 +217,7 @@ class Writer:
             skip_reason=file.skipped.reason.value if file.skipped else None,
             language=file.language,
             epoch=self._scope.epoch,
+            reader=self._reader(path_bytes(file.path)),
         )
 
     async def _record(self, rows: Sequence[ManifestRow]) -> None:
@@ -150,10 +228,18 @@ class Writer:
         problems = [RunProblem(path, skipped.reason.value, skipped.detail) for path, skipped in skips if skipped]
         if problems:
             await self._ledger.runs.add_problems(self._ledger.run, problems)
-            self.skipped += len(problems)
+            self.skipped += sum(1 for problem in problems if problem.reason != Skip.FAILED)
 
 
-def _pages(items: Sequence[T]) -> Iterator[list[T]]:
+def _is_failed(file: EmbeddedFile) -> bool:
+    return file.file.skipped is not None and file.file.skipped.reason is Skip.FAILED
+
+
+def _writes(write: FileWrite) -> bool:
+    return bool(write.points) or write.replaces
+
+
+def pages(items: Sequence[T], size: int = PAGE) -> Iterator[list[T]]:
     rest = iter(items)
-    while page := list(islice(rest, PAGE)):
+    while page := list(islice(rest, size)):
         yield page

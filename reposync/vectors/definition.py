@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
@@ -26,13 +27,38 @@ PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a name leads to: a collection of ours, and what it was made for."""
+
+    physical: str
+    spec: EmbeddingSpec | None
+    schema: object
+
+    def fits(self, spec: EmbeddingSpec) -> bool:
+        return self.spec == spec and self.schema == SCHEMA_REVISION
+
+
+def behind(collection: Mapping[str, Any], name: str, where: str) -> Behind:
+    """Raises IndexMismatch where reposync did not make the collection."""
+    metadata = _own_metadata(collection, name, where)
+    return Behind(str(metadata.get("physical", name)), recorded_spec(collection), metadata.get("schema"))
+
+
 def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, Any]:
     """The body of the request that makes it. The identity is made here: with the collection, in one request."""
     request: dict[str, Any] = {
         "vectors": {DENSE: _dense(spec)} if spec.dimension else {},
         "sparse_vectors": {SPARSE: {"modifier": "idf"}},
         "on_disk_payload": settings.on_disk_payload,
-        "metadata": {METADATA_KEY: {"identity": str(uuid.uuid4()), "schema": SCHEMA_REVISION, **_embedding(spec)}},
+        "metadata": {
+            METADATA_KEY: {
+                "identity": str(uuid.uuid4()),
+                "physical": settings.collection,
+                "schema": SCHEMA_REVISION,
+                **_embedding(spec),
+            }
+        },
     }
     if settings.url is None:
         return request
@@ -76,13 +102,7 @@ def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, w
 
     Raises IndexMismatch where it is not ours, or was made for something else than `spec`.
     """
-    metadata = (collection["config"].get("metadata") or {}).get(METADATA_KEY)
-    if not isinstance(metadata, dict) or "identity" not in metadata:
-        raise IndexMismatch(
-            f"{where}: the collection `{name}` was not made by reposync (its metadata does not say so).",
-            remedy="Configure another `collection`, or delete this one. Where it was made just now, the server is "
-            "older than Qdrant 1.16 and forgets metadata: upgrade it.",
-        )
+    metadata = _own_metadata(collection, name, where)
     if metadata.get("schema") != SCHEMA_REVISION:
         raise IndexMismatch(
             f"{where}: the collection `{name}` has schema revision {metadata.get('schema')}, and this version of "
@@ -93,11 +113,21 @@ def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, w
     if had != _embedding(spec) or not _holds(collection, spec):
         raise IndexMismatch(
             f"{where}: the collection `{name}` holds vectors of {_in_words(had)}, but {_in_words(_embedding(spec))} is "
-            "configured. Vectors of two kinds must not be mixed.",
-            remedy="Configure that model again, or another `collection`, or delete this one: the next sync makes it "
-            "anew.",
+            "expected. Vectors of two kinds must not be mixed.",
+            remedy="Somebody made it anew for something else: delete it, and the next sync makes it again.",
         )
     return str(metadata["identity"])
+
+
+def _own_metadata(collection: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    metadata = (collection["config"].get("metadata") or {}).get(METADATA_KEY)
+    if not isinstance(metadata, dict) or "identity" not in metadata:
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` was not made by reposync (its metadata does not say so).",
+            remedy="Configure another `collection`, or delete this one. Where it was made just now, the server is "
+            "older than Qdrant 1.16 and forgets metadata: upgrade it.",
+        )
+    return metadata
 
 
 def _holds(collection: Mapping[str, Any], spec: EmbeddingSpec) -> bool:

@@ -17,6 +17,7 @@ CONTENT_HASH = "metadata.content_hash"
 BLOB_SHA = "metadata.blob_sha"
 EPOCH = "metadata.epoch"
 URL = "metadata.url"
+START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
 
 
 def equals(key: str, value: str | int) -> Filter:
@@ -75,6 +76,8 @@ def both(first: Filter | None, second: Filter) -> Filter:
 
 def searched(query: SearchQuery) -> Filter | None:
     """What Qdrant itself can filter by; globs are not among it."""
-    wanted = [(REPOSITORY, query.repository), (LANGUAGE, query.language)]
+    wanted = [(REPOSITORY_ID, query.version), (LANGUAGE, query.language)]
     must = [equals(key, value) for key, value in wanted if value is not None]
-    return {"must": must} if must else None
+    hidden = [one_of(REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
+    found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
+    return found or None

@@ -14,7 +14,7 @@ import orjson
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import filters
-from reposync.vectors.definition import PAYLOAD_INDEXES, identity_of, new_collection, recorded_spec
+from reposync.vectors.definition import PAYLOAD_INDEXES, Behind, behind, identity_of, new_collection, recorded_spec
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.encoding import WriteRequest, write_requests
 from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
@@ -63,6 +63,31 @@ class QdrantIndex:
             return recorded_spec(await self._describe())
         except CollectionMissing:
             return None
+
+    async def behind(self) -> Behind | None:
+        try:
+            return behind(await self._describe(), self._settings.collection, self._patience.where)
+        except CollectionMissing:
+            return None
+
+    async def take_name(self, name: str) -> None:
+        """An alias that is there already is replaced in the same request."""
+        mine = {"create_alias": {"collection_name": self._settings.collection, "alias_name": name}}
+        body = orjson.dumps({"actions": [{"delete_alias": {"alias_name": name}}, mine]})
+
+        async def attempt() -> None:
+            await self._client.http.client.request(
+                type_=dict[str, Any],
+                method="POST",
+                url="/collections/aliases",
+                content=body,
+                headers={"content-type": "application/json"},
+            )
+
+        await self._patience.call(f"name the collection {name}", attempt)
+
+    async def drop(self) -> None:
+        await self._request("drop the collection", "DELETE", "")
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
         try:
@@ -156,16 +181,37 @@ class QdrantIndex:
         renamed = {"payload": {"repository": name}, "key": "metadata"}
         stale = filters.points_of_other_name(repository_id, name)
         await self._write(what, "/points/payload", orjson.dumps({**renamed, "filter": stale}))
-        if links is None:
-            return
-        async for page in self._scrolled(repository_id, [filters.URL]):
-            moved = {point["id"]: url for point in page if (url := _moved(point["payload"], links))}
+        if links is not None:
+            await self._rewrite_urls(repository_id, lambda metadata: _moved(metadata, links), no_check)
+
+    async def relink(
+        self,
+        version_id: str,
+        url_of: Callable[[str, int, int], str | None],
+        *,
+        check: Callable[[], None] = no_check,
+    ) -> int:
+        def url(metadata: Mapping[str, Any]) -> str | None:
+            return url_of(metadata["path"], metadata["start_line"], metadata["end_line"])
+
+        return await self._rewrite_urls(version_id, url, check)
+
+    async def _rewrite_urls(
+        self, repository_id: str, url_of: Callable[[Mapping[str, Any]], str | None], check: Callable[[], None]
+    ) -> int:
+        written = 0
+        wanted = [filters.URL, filters.PATH, filters.START_LINE, filters.END_LINE]
+        async for page in self._scrolled(repository_id, wanted):
+            metadata = {point["id"]: point["payload"]["metadata"] for point in page}
+            moved = {each: url for each, had in metadata.items() if (url := url_of(had)) != had.get("url")}
             operations = [
                 {"set_payload": {"payload": {"url": url}, "key": "metadata", "points": [identity]}}
                 for identity, url in moved.items()
             ]
             for some in _pages(operations):
-                await self._write(what, "/points/batch", orjson.dumps({"operations": some}))
+                await self._write("renew links", "/points/batch", orjson.dumps({"operations": some}), check)
+            written += len(moved)
+        return written
 
     async def _delete(self, selected: Filter, check: Callable[[], None] = no_check) -> None:
         await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}), check)
@@ -201,6 +247,12 @@ class QdrantIndex:
         selected = filters.points_without(DENSE, repository_id) if without_vector else None
         async for page in self._scrolled(repository_id, True, selected=selected, limit=_POINTS_A_PAGE):
             yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
+
+    async def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
+        for page in _pages(paths):
+            selected = {"must": [filters.equals(filters.REPOSITORY_ID, version_id), filters.one_of(filters.PATH, page)]}
+            async for points in self._scrolled(version_id, True, selected=selected, limit=_POINTS_A_PAGE):
+                yield [StoredPoint(point["id"], point["payload"] or {}) for point in points]
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
         later = filters.points_of_later_epochs(repository_id, epoch)
@@ -279,10 +331,11 @@ class QdrantIndex:
         return answer["result"]
 
 
-def _moved(payload: Mapping[str, Any], links: str) -> str | None:
-    """The url with `links` before its `/-/`, which no path of a GitLab project has in it; None where it stays."""
-    before, separator, rest = (payload.get("metadata", {}).get("url") or "").partition("/-/")
-    return f"{links}/-/{rest}" if separator and before != links else None
+def _moved(metadata: Mapping[str, Any], links: str) -> str | None:
+    """The url with `links` before its `/-/`, which no path of a GitLab project has in it."""
+    url: str | None = metadata.get("url")
+    _, separator, rest = (url or "").partition("/-/")
+    return f"{links}/-/{rest}" if separator else url
 
 
 def _pages(selected: Sequence[T]) -> list[Sequence[T]]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
+
+if TYPE_CHECKING:
+    from reposync.vectors.definition import Behind
 
 DENSE, SPARSE = "dense", "sparse"
 LATEST_EPOCH = 2**53
@@ -76,11 +79,13 @@ class WriteScope:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. No filter where a field is None."""
+    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. No filter where a field is None.
+    `version`: only points of this version of a repository's index; `hidden`: none of these."""
 
     sparse: SparseVector
     dense: Matrix | None = None
-    repository: str | None = None
+    version: str | None = None
+    hidden: Sequence[str] = ()
     path_glob: str | None = None
     language: str | None = None
     limit: int = 10
@@ -88,6 +93,10 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
+    """`version`: id of the index version that the point is of. `outdated`: the file of `commit` could be read no
+    longer; the repository has a newer one."""
+
+    version: str
     repository: str
     path: str
     start_line: int
@@ -97,6 +106,7 @@ class SearchHit:
     text: str
     url: str | None
     commit: str
+    outdated: bool = False
 
 
 class Index(Protocol):
@@ -104,6 +114,18 @@ class Index(Protocol):
 
     async def spec(self) -> EmbeddingSpec | None:
         """What the collection was made for; None where there is none, or one that is not ours. Makes nothing."""
+        ...
+
+    async def behind(self) -> Behind | None:
+        """What this name leads to: it may be an alias. None where nothing is called so. Raises IndexMismatch."""
+        ...
+
+    async def take_name(self, name: str) -> None:
+        """`name` leads to this collection from now on, whatever collection it led to before. Atomic."""
+        ...
+
+    async def drop(self) -> None:
+        """Delete the collection with all its points."""
         ...
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
@@ -130,6 +152,21 @@ class Index(Protocol):
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         """Delete all its points. `check`: see `WriteScope`."""
+        ...
+
+    def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
+        """All points of these paths with their payload, in pages."""
+        ...
+
+    async def relink(
+        self,
+        version_id: str,
+        url_of: Callable[[str, int, int], str | None],
+        *,
+        check: Callable[[], None] = no_check,
+    ) -> int:
+        """All its points get the url that `url_of` (path, first line, last line) gives; how many had another one. No
+        vector is touched, and a repeat writes nothing."""
         ...
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:

@@ -125,6 +125,7 @@ def _metadata(point: dict[str, Any]) -> dict[str, Any]:
 def _hit(point: dict[str, Any]) -> SearchHit:
     metadata = _metadata(point)
     return SearchHit(
+        version=metadata["repository_id"],
         repository=metadata["repository"],
         path=metadata["path"],
         start_line=metadata["start_line"],
