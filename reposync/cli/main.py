@@ -20,6 +20,7 @@ from reposync.errors import RepoSyncError
 COMMANDS = {
     "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
     "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
+    "eval": ("reposync.cli.evaluate", "evaluate", "Measure how well search finds what it should."),
     "history": ("reposync.cli.history", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
     "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),

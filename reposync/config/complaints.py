@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from reposync.config.document import Document, Loc
+from reposync.config.problems import Problem
 from reposync.config.registry import Registry
 from reposync.config.schedule import ScheduleError
 from reposync.config.spelling import hint, nearest
@@ -24,16 +25,31 @@ _KINDS = {
 }
 
 
-def complaint(details: ErrorDetails, document: Document, *, within: Loc = ()) -> str:
+def complaints(error: ValidationError, document: Document, *, model: type[BaseModel] = Registry) -> list[Problem]:
+    """What is wrong with the values of `document`, except for those that are known to be wrong already."""
+    return [
+        problem(document, details["loc"], complaint(details, document, model=model))
+        for details in error.errors(include_url=False, include_input=False)
+        if details["type"] == "extra_forbidden" or not document.is_unusable(details["loc"])
+    ]
+
+
+def problem(document: Document, loc: Loc, message: str) -> Problem:
+    """`message` about the value at `loc`, with its place and without values of variables."""
+    place = document.keys.get(loc) if message.startswith("unknown key") else None
+    return document.problem(place or document.place_of(loc), document.without_values(message))
+
+
+def complaint(details: ErrorDetails, document: Document, *, within: Loc = (), model: type[BaseModel] = Registry) -> str:
     """One sentence that names the key and, where a name is unknown, the nearest known one.
 
-    `within` is where in a registry the checked value belongs. No secret is in the sentence; values of variables may
-    be, for `Document.without_values` to take out.
+    `within` is where in a `model`, or a list of them, the checked value belongs. No secret is in the sentence; values
+    of variables may be, for `Document.without_values` to take out.
     """
     loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
     key = dotted(loc)
     if kind == "extra_forbidden":
-        return _unknown_key(loc, within)
+        return _unknown_key(loc, known_keys((*within, *loc[:-1]), model))
     if kind == "missing":
         return f"{_around(loc)}`{loc[-1]}` is missing"
     if kind == "contradiction":
@@ -69,23 +85,22 @@ def _around(loc: Loc) -> str:
     return f"{dotted(loc[:-1])}: " if loc[:-1] else ""
 
 
-def _unknown_key(loc: Loc, within: Loc) -> str:
+def _unknown_key(loc: Loc, known: tuple[str, ...]) -> str:
     key, around = str(loc[-1]), dotted(loc[:-1])
     where = f" in {around}" if around else ""
     if key == "<<":
         return f"unknown key `<<`{where}: YAML 1.2 has no merge key; what many repositories share goes into `defaults`"
     # A whole line pasted in the wrong place may be the key: it is cut, and it may hold a secret after a space.
     shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"
-    return f"unknown key `{shown}`{where}{hint(key, known_keys((*within, *loc[:-1])))}"
+    return f"unknown key `{shown}`{where}{hint(key, known)}"
 
 
-def known_keys(loc: Loc) -> tuple[str, ...]:
-    """The keys that a mapping at this place of the registry may have."""
-    model: type[BaseModel] = Registry
+def known_keys(loc: Loc, model: type[BaseModel] = Registry) -> tuple[str, ...]:
+    """The keys that a mapping at this place of a `model` may have."""
     for part in loc:
         if isinstance(part, str):
             model = next(_models(model.model_fields[part].annotation))
-    return tuple(model.model_fields)
+    return tuple(field.alias or name for name, field in model.model_fields.items())
 
 
 def _models(annotation: Any) -> Iterator[type[BaseModel]]:

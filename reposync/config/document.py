@@ -70,10 +70,15 @@ class Document:
         return any(loc[:length] in self.unusable for length in range(len(loc) + 1))
 
 
-def read_document(content: bytes, file: str, environ: Mapping[str, str]) -> Document:
-    """Parse YAML 1.2 and put the variables in. Raises RegistryErrors where the text as a whole cannot be read."""
+def read_document(
+    content: bytes, file: str, environ: Mapping[str, str] | None, *, max_bytes: int = MAX_BYTES
+) -> Document:
+    """Parse YAML 1.2 and put the variables in; without `environ` every text stays as it is in the file.
+
+    Raises RegistryErrors if the text as a whole cannot be read.
+    """
     document = Document(file)
-    text = _decoded(content, document)
+    text = _decoded(content, document, max_bytes)
     if match := _OLD_YAML.search(text):
         place = _place_at(text, match.start())
         raise RegistryErrors([document.problem(place, "only YAML 1.2 is read: remove the %YAML line")])
@@ -82,9 +87,9 @@ def read_document(content: bytes, file: str, environ: Mapping[str, str]) -> Docu
     return document
 
 
-def _decoded(content: bytes, document: Document) -> str:
-    if len(content) > MAX_BYTES:
-        raise RegistryErrors([document.problem(Place(1, 1), f"the file is larger than {MAX_BYTES:,} bytes")])
+def _decoded(content: bytes, document: Document, max_bytes: int) -> str:
+    if len(content) > max_bytes:
+        raise RegistryErrors([document.problem(Place(1, 1), f"the file is larger than {max_bytes:,} bytes")])
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -149,7 +154,7 @@ def _syntax_message(error: Any, text: str, place: Place) -> str:
     if name == "MaxDepthExceededError":
         return f"values are nested more than {MAX_DEPTH} deep"
     if "another document" in finding:
-        return "a second document (`---`): one file holds one registry"
+        return "a second document (`---`): a file holds one"
     if "undefined alias" in finding:
         # The alias's name may be a password that starts with a star.
         return "a value that starts with * is an alias in YAML: write it in quotes"
@@ -173,7 +178,7 @@ def _syntax_message(error: Any, text: str, place: Place) -> str:
 class _Reader:
     """Walks the parser's nodes once and fills the document."""
 
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+    def __init__(self, document: Document, environ: Mapping[str, str] | None) -> None:
         self.document = document
         self.environ = environ
         self.count = 0
@@ -258,6 +263,8 @@ class _Reader:
 
     def text(self, raw: str, loc: Loc) -> str:
         self.document.texts[loc] = raw
+        if self.environ is None:
+            return raw
         text = interpolate(raw, self.environ)
         if isinstance(text, Interpolated):
             self.document.interpolated[loc] = text

@@ -33,6 +33,7 @@ def effective(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
         "groups": [_group(registry, group) for group in registry.groups],
         "embedding": _masked(registry.embedding.model_dump()),
         "qdrant": _masked(registry.qdrant.model_dump()),
+        "index": _masked(registry.index.model_dump(by_alias=True)),
         "daemon": registry.daemon.model_dump(),
         "http": _masked(registry.http.model_dump()),
     }

@@ -35,6 +35,9 @@ VARIABLE = r"\$\{"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
+_DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
+_UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_DURATION_SECONDS = 366 * 86_400
 _PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 
 
@@ -107,6 +110,12 @@ def _whole(value: Any) -> Any:
 
 def _decimal(value: Any) -> Any:
     return _number(value, float, "a number")
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match["count"]) * _UNIT_SECONDS[match["unit"]]
+    return _number(value, float, "a number of seconds, or a number with s, m, h or d, such as 24h")
 
 
 def _flag(value: Any) -> Any:
@@ -270,4 +279,18 @@ Count = Annotated[int, Field(ge=1, le=10_000), WHOLE]
 Dimensions = Annotated[int, Field(ge=1, le=65_536), WHOLE]
 WindowChars = Annotated[int, Field(ge=100, le=1_000_000), WHOLE]
 Seconds = Annotated[float, Field(gt=0, le=3600), DECIMAL]
+Duration = Annotated[
+    float,
+    Field(ge=0, le=_LONGEST_DURATION_SECONDS),
+    BeforeValidator(_duration),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": _LONGEST_DURATION_SECONDS},
+                {"type": "string", "pattern": rf"^\s*[0-9]+(?:\.[0-9]+)?[smhd]\s*$|{VARIABLE}"},
+            ]
+        }
+    ),
+]
+"""Seconds; the file may write `90m`, `24h` or `7d` too."""
 Flag = Annotated[bool, BeforeValidator(_flag)]

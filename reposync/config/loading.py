@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import ValidationError
-from pydantic_core import ErrorDetails
 
-from reposync.config.complaints import REPOSITORY, complaint
-from reposync.config.document import MAX_BYTES, Document, Loc, read_document
+from reposync.config.complaints import REPOSITORY, complaint, complaints, problem
+from reposync.config.document import MAX_BYTES, Document, read_document
 from reposync.config.problems import Problem, RegistryErrors
 from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.settings import qdrant_api_key, qdrant_url
@@ -46,12 +45,9 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
     try:
         return registry.resolve(Repository.model_validate(values))
     except ValidationError as error:
-        wrong = [complaint(each, Document(""), within=REPOSITORY) for each in _errors(error)]
+        details = error.errors(include_url=False, include_input=False)
+        wrong = [complaint(each, Document(""), within=REPOSITORY) for each in details]
     raise ConfigError("\n".join(wrong))
-
-
-def _errors(error: ValidationError) -> list[ErrorDetails]:
-    return error.errors(include_url=False, include_input=False)
 
 
 def _loaded(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
@@ -63,20 +59,11 @@ def _loaded(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
         base = path.absolute().parent
         registry = Registry.model_validate({} if document.data is None else document.data, context={"base": base})
     except ValidationError as error:
-        problems += [
-            _problem(document, details["loc"], complaint(details, document))
-            for details in _errors(error)
-            if details["type"] == "extra_forbidden" or not document.is_unusable(details["loc"])
-        ]
+        problems += complaints(error, document)
     if problems or registry is None:
         raise RegistryErrors(problems)
-    warnings = [_problem(document, loc, message) for loc, message in suspicions(document, registry)]
+    warnings = [problem(document, loc, message) for loc, message in suspicions(document, registry)]
     return LoadedRegistry(registry, tuple(sorted(warnings, key=lambda each: (each.line, each.column))), path)
-
-
-def _problem(document: Document, loc: Loc, message: str) -> Problem:
-    place = document.keys.get(loc) if message.startswith("unknown key") else None
-    return document.problem(place or document.place_of(loc), document.without_values(message))
 
 
 def _content(path: Path) -> bytes:

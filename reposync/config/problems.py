@@ -1,4 +1,4 @@
-"""What is wrong with a registry file, and where."""
+"""What is wrong with a registry file, or with a file that it names, and where."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Problem:
 
 
 class RegistryErrors(ConfigError):
-    """All that is wrong with a registry file, in the order of the file; nothing was started."""
+    """All that is wrong with a registry file, or with a file that it names, in the order of the file; nothing was
+    started."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         ordered = sorted(set(problems), key=lambda problem: (problem.line, problem.column, problem.message))

@@ -26,6 +26,7 @@ from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZ
 from reposync.config.daemon import DaemonConfig
 from reposync.config.fields import Listing, Maybe, Unfit
 from reposync.config.http import HttpConfig
+from reposync.config.index import IndexConfig
 from reposync.config.schedule import Schedule
 from reposync.config.section import Section
 from reposync.config.services import EmbeddingConfig, QdrantConfig
@@ -236,6 +237,7 @@ class Registry(Section):
     groups: Listing[Group] = ()
     embedding: fields.OrDefaults[EmbeddingConfig] = EmbeddingConfig()
     qdrant: fields.OrDefaults[QdrantConfig] = QdrantConfig()
+    index: fields.OrDefaults[IndexConfig] = IndexConfig()
     daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
     http: fields.OrDefaults[HttpConfig] = HttpConfig()
 

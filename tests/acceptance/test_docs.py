@@ -79,6 +79,8 @@ def test_a_page_can_be_followed_to_the_letter(
         for fence in page.fences:
             if fence.words == ("yaml",):
                 newcomer.registers(fence.text)
+            if fence.words == ("yaml", "questions"):
+                newcomer.writes("questions.yaml", fence.text)
             if fence.words == ("sql",):
                 newcomer.queries(fence.text, fence.at)
             if fence.words == ("console",):

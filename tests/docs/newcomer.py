@@ -153,6 +153,9 @@ class Newcomer:
         YAML(typ="safe").dump(document, out)
         (self.home / "repositories.yaml").write_text(out.getvalue())
 
+    def writes(self, name: str, text: str) -> None:
+        (self.home / name).write_text(self.localised(text))
+
     def localised(self, text: str) -> str:
         for shown, here in sorted(self.places.items(), key=lambda place: -len(place[0])):
             text = text.replace(shown, here)

@@ -13,6 +13,7 @@ import pytest
 
 from reposync.config.loading import load_registry
 from reposync.config.problems import RegistryErrors
+from reposync.sync.evaluation import read_questions
 from tests.docs.pages import ROOT, Fence, Place
 from tests.docs.worlds import assumed
 
@@ -28,18 +29,25 @@ def _registry(fence: Fence, documents: Sequence[object], folder: Path) -> Iterat
     (folder / "repositories.yaml").write_text(text)
     try:
         loaded = load_registry(folder / "repositories.yaml", variables)
+        found, kind = loaded.warnings, "warning: "
     except RegistryErrors as error:
-        yield from (f"{_line(fence, problem.line)}: {problem.message}" for problem in error.problems)
-        return
-    for problem in loaded.warnings:
+        found, kind = error.problems, ""
+    for problem in found:
         # Files and folders of the reader's machine are not on this one.
         if "on this machine" not in problem.message:
-            yield f"{_line(fence, problem.line)}: warning: {problem.message}"
+            yield f"{_line(fence, problem.line)}: {kind}{problem.message}"
 
 
 def _registry_in_a_secret(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
     """The page says why secrets stand in the clear here; nothing else may be wrong with it."""
     yield from (said for said in _registry(fence, documents, folder) if "stands in the clear" not in said)
+
+
+def _questions(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
+    try:
+        read_questions(fence.text.encode(), "questions.yaml")
+    except RegistryErrors as error:
+        yield from (f"{_line(fence, problem.line)}: {problem.message}" for problem in error.problems)
 
 
 def _values(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
@@ -76,6 +84,7 @@ def _rules(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[
 KINDS: dict[str, Check] = {
     "": _registry,
     "clear": _registry_in_a_secret,
+    "questions": _questions,
     "values": _values,
     "kubernetes": _kubernetes,
     "compose": _compose,

@@ -161,6 +161,7 @@ BEFORE: Mapping[str, Callable[[World, Newcomer], None]] = {
     "docs/a-run-is-stuck.md": _stuck,
     "docs/back-up-and-restore.md": _synced,
     "docs/choose-an-embedding.md": _registered,
+    "docs/evaluate-search.md": _synced,
     "docs/http-api.md": _served,
     "docs/read-the-history.md": _synced,
     "docs/run-the-daemon.md": _registered,

@@ -138,6 +138,7 @@ def test_show_fills_in_the_defaults_tells_schedules_in_words_and_masks_secrets(
     assert document["settings"]["api_tokens"] == ["operate:***", "read:***"]
     assert document["gitlab"][0]["token"] == "***"
     assert document["qdrant"]["api_key"] == "***"
+    assert document["index"] == {"keep_retired": 0, "gate": None, "must_not_fall": 0.02}
     assert [each["location"] for each in document["repositories"]] == [
         "gitlab:main:platform/payments-api",
         "https://git.example.com/book.git",

@@ -289,3 +289,36 @@ def test_a_registry_made_by_a_program_is_checked_as_a_whole() -> None:
 
     with pytest.raises(ValidationError, match="'a' is there already"):
         Registry(repositories=tuple(twice))
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [
+        ("0s", 0),
+        ("30s", 30),
+        ("90m", 5400),
+        ("24h", 86_400),
+        ("7d", 604_800),
+        ("1.5h", 5400),
+        ("45", 45),
+        ("'${KEEP}'", 60),
+    ],
+)
+def test_a_duration_is_written_with_its_unit_or_in_seconds(written: str, seconds: float, load: Load) -> None:
+    registry = load(f"index: {{keep_retired: {written}}}", KEEP="1m").registry
+
+    assert registry.index.keep_retired_seconds == seconds
+
+
+def test_the_gate_is_a_file_beside_the_registry(load: Load, tmp_path: Path) -> None:
+    (tmp_path / "questions.yaml").write_text("[]\n")
+
+    index = load("index: {gate: questions.yaml, must_not_fall: 0.1}").registry.index
+
+    assert (index.gate, index.must_not_fall) == (tmp_path / "questions.yaml", 0.1)
+
+
+def test_without_a_word_about_it_nothing_replaced_is_kept_and_there_is_no_gate(load: Load) -> None:
+    index = load("").registry.index
+
+    assert (index.keep_retired_seconds, index.gate, index.must_not_fall) == (0, None, 0.02)

@@ -203,6 +203,26 @@ MISTAKES = {
         EMBEDDING % "url: 'http://x'",
         "1:18: embedding.url has no meaning for provider",
     ),
+    # Versions of an index
+    "a duration without its unit": (
+        "index: {keep_retired: '24'}\n",
+        "1:23: index.keep_retired must be a number of sec",
+    ),
+    "a duration in a unit that is none": ("index: {keep_retired: 2w}\n", "a number with s, m, h or d, such as 24h"),
+    "a duration below 0": ("index: {keep_retired: -1}\n", "1:23: index.keep_retired must be at least 0"),
+    "a duration of ten years": ("index: {keep_retired: 3650d}\n", "index.keep_retired must be at most 31,622,400"),
+    "a misspelt duration": (
+        "index: {keep_retird: 1h}\n",
+        "unknown key `keep_retird` in index; did you mean `keep_retired`?",
+    ),
+    "a duration by the name that it has in the program": ("index: {keep_retired_seconds: 5}\n", "1:9: unknown key"),
+    "a gate that is not there": ("index:\n  gate: gone.yaml\n", "2:9: index.gate names no file on this machine"),
+    "a gate that is a folder": ("index: {gate: .}\n", "1:15: index.gate names no file on this machine"),
+    "a gate whose name no file can have": (
+        f"index: {{gate: {'a' * 300}}}\n",
+        "index.gate names no file on this machin",
+    ),
+    "a fall by more than everything": ("index: {must_not_fall: 1.1}\n", "index.must_not_fall must be at most 1"),
     "a window for no model": (EMBEDDING % "provider: none, window: 500", "1:37: embedding.window has no meaning for p"),
 }
 

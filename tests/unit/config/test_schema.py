@@ -61,12 +61,17 @@ def test_the_example_is_a_registry_without_problems_and_warnings(refusals: Refus
         "embedding: {provider: '${PROVIDER}'}\ndefaults: {collection: '${C}'}",
         "embedding: {provider: openai, model: m, url: 'http://x'}",
         "embedding: {provider: tei, url: 'http://x', window: 500, batch: 8, concurrency: 2, dimensions: 384}",
+        "index: {keep_retired: 24h, gate: null, must_not_fall: 0}",
+        "index: {keep_retired: '${S}', gate: repositories.yaml, must_not_fall: '${F}'}",
+        "index: {keep_retired: 1.5d}",
+        "index: {keep_retired: 3600}",
+        "index:",
         "qdrant: {url: null, quantization: '${Q}', on_disk_payload: '${D}', shard_number: '${N}'}",
     ],
 )
 def test_what_the_loader_takes_the_schema_takes(text: str, refusals: Refusals, load: Load) -> None:
     environ = {"S": "500", "N": "3", "G": "https://x/y", "B": "main", "C": "code", "E": "*.md", "U": "u", "P": "p"}
-    load(text, **environ, T="t", PROVIDER="none", Q="int8", D="true")
+    load(text, **environ, T="t", PROVIDER="none", Q="int8", D="true", F="0.1")
 
     assert refusals(parsed(text)) == []
 
@@ -119,6 +124,11 @@ def test_what_the_loader_takes_the_schema_takes(text: str, refusals: Refusals, l
         "embedding: {url: 'http://x'}",
         "embedding: {provider: none, window: 500}",
         "embedding: {window: 5}",
+        "index: {keep_retired: 1 hour}",
+        "index: {keep_retired: '24'}",
+        "index: {keep_retired: -1}",
+        "index: {must_not_fall: 2}",
+        "index: {gate: ''}",
         "qdrant: {quantization: int4}",
         "qdrant: {on_disk_payload: 1}",
         "qdrant: {timeout_seconds: 0}",

@@ -1,0 +1,97 @@
+"""`reposync eval` as a person types it: a real repository, sparse search alone, questions that hit and miss."""
+
+import json
+
+import pytest
+
+from tests.acceptance.conftest import Person
+from tests.fixtures.repositories import GitRepository
+
+REGISTRY = """\
+embedding: {{provider: none}}
+repositories:
+  - {{name: payments, path: '{path}', schedule: yearly}}
+"""
+FILLING = b"".join(b"padding_%d = %d\n" % (number, number) for number in range(500))
+FILES = {
+    "billing/sessions.py": b"def remove_expired_sessions(sessions, now):\n    return []\n",
+    "billing/invoices.py": FILLING + b"def retry_payment(invoice, attempts=3):\n    return invoice.charge(attempts)\n",
+    "README.md": b"# Payments\n\nSessions and invoices.\n",
+}
+# Found first, first and second; in the file that is found but not in these lines; in no file at all.
+QUESTIONS = """\
+- {question: remove expired sessions, repository: payments, path: billing/sessions.py}
+- {question: retry payment attempts, repository: payments, path: billing/invoices.py, lines: [501, 502]}
+- {question: payments sessions, repository: payments, path: billing/sessions.py}
+- {question: remove expired sessions, repository: payments, path: billing/sessions.py, lines: [90, 99]}
+- {question: where are coupons checked, repository: payments, path: billing/coupons.py}
+"""
+
+
+@pytest.fixture
+def synced(person: Person, repository: GitRepository) -> Person:
+    repository.commit(FILES)
+    person.configures(REGISTRY.format(path=repository.path))
+    person.types("sync")
+    (person.home / "questions.yaml").write_text(QUESTIONS)
+    return person
+
+
+def test_eval_measures_what_is_live_and_lists_what_it_missed(synced: Person):
+    shown = synced.types("eval", "questions.yaml").stdout
+    assert [line.split() for line in shown.splitlines()] == [
+        ["5", "questions", "live"],
+        ["recall@1", "0.400"],
+        ["recall@5", "0.600"],
+        ["recall@10", "0.600"],
+        ["MRR@10", "0.500"],
+        ["NDCG@10", "0.526"],
+    ]
+
+    listed = synced.types("eval", "questions.yaml", "--misses").stdout
+    assert listed.startswith(shown)
+    assert listed.removeprefix(shown) == (
+        "\npayments sessions\n  payments billing/sessions.py: live rank 2\n"
+        "\nremove expired sessions\n  payments billing/sessions.py:90-99: live not in the first 10\n"
+        "\nwhere are coupons checked\n  payments billing/coupons.py: live not in the first 10\n"
+    )
+
+    document = synced.asks("eval", "questions.yaml")
+    assert document["live"].pop("ndcg") == pytest.approx(0.526186)
+    assert document["live"] == {"questions": 5, "recall": {"1": 0.4, "5": 0.6, "10": 0.6}, "mrr": 0.5}
+    assert document["building"] is None
+    assert [(each["path"], each["lines"], each["ranks"]) for each in document["misses"]] == [
+        ("billing/sessions.py", None, {"live": 2}),
+        ("billing/sessions.py", [90, 99], {"live": None}),
+        ("billing/coupons.py", None, {"live": None}),
+    ]
+
+
+def test_a_mistake_in_the_questions_is_named_with_its_place_and_starts_nothing(person: Person):
+    person.configures("embedding: {provider: none}\n")
+    (person.home / "questions.yaml").write_text("- {question: a, repository: b, pat: c}\n")
+
+    done = person.types("eval", "questions.yaml", exit_code=2)
+
+    assert "questions.yaml:1:32: unknown key `pat` in [0]; did you mean `path`?" in done.stderr
+    assert done.stdout == ""
+    assert not list(person.home.rglob("engine.json"))
+
+
+def test_a_question_about_a_repository_that_nobody_registered_is_an_error(synced: Person):
+    (synced.home / "questions.yaml").write_text(QUESTIONS + "- {question: a, repository: web, path: b}\n")
+
+    assert "'web'" in synced.types("eval", "questions.yaml", exit_code=2).stderr
+
+
+def test_a_gate_that_is_not_there_is_named_by_config_check(synced: Person):
+    with (synced.home / "repositories.yaml").open("a") as registry:
+        registry.write("index: {keep_retired: 24h, gate: questions.yaml}\n")
+    assert synced.asks("config", "show")["index"]["keep_retired"] == 86_400
+
+    (synced.home / "questions.yaml").unlink()
+
+    done = synced.types("config", "check", "--json", exit_code=2)
+    (error,) = json.loads(done.stdout)["errors"]
+    assert (error["line"], error["column"]) == (4, 34)
+    assert error["message"] == "index.gate names no file on this machine"
