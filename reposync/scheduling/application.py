@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import SecretStr
 
@@ -42,6 +42,9 @@ from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index, SearchHit
 from reposync.vectors.settings import IndexSettings
 
+if TYPE_CHECKING:
+    import httpx
+
 # How often a command looks at a run that another process executes.
 FOLLOW_SECONDS = 0.3
 
@@ -63,6 +66,8 @@ class Application:
     resources: contextlib.AsyncExitStack
     _embedders: dict[EmbedderConfig, Embedder] = field(default_factory=dict)
     indexes: dict[str, Index] = field(default_factory=dict)
+    index_transport: httpx.AsyncBaseTransport | None = None
+    """Takes the place of the connections to Qdrant."""
 
     def embedder(self) -> Embedder:
         """Of the configured model."""
@@ -86,7 +91,8 @@ class Application:
             # Imported where it is needed: Qdrant's client takes a second, and a list of repositories needs none.
             from reposync.vectors.factory import open_index
 
-            index = self.indexes[collection] = open_index(index_settings(self.configuration, collection))
+            settings = index_settings(self.configuration, collection)
+            index = self.indexes[collection] = open_index(settings, transport=self.index_transport)
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]
 

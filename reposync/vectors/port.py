@@ -96,7 +96,6 @@ class SearchHit:
     """`version`: id of the index version that the point is of. `outdated`: the file of `commit` could be read no
     longer; the repository has a newer one."""
 
-    version: str
     repository: str
     path: str
     start_line: int
@@ -106,6 +105,7 @@ class SearchHit:
     text: str
     url: str | None
     commit: str
+    version: str = ""
     outdated: bool = False
 
 
