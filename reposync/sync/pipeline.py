@@ -106,7 +106,7 @@ async def read_batches(
             unreadable = error
     if unreadable is not None:
         # The source has sent all the others: these files are problems of the run, and not its end.
-        for sha in unreadable.shas:
+        for sha in unreadable.reasons:
             for entry in by_sha.pop(sha, ()):
                 batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=unreadable.message))
     if batch:

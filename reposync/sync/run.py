@@ -277,7 +277,7 @@ async def make_target(
     reread: bool,
 ) -> Target:
     """List the commit, and compare it with what is recorded and still in the index."""
-    tree = await parts.source.tree(head)
+    tree = (await parts.source.tree(head)).entries
     attributes = await read_attributes(parts.source, tree, repository.attributes)
     rules = path_rules(settings, attributes)
     recorded = {} if state.remade else await parts.manifests.load(repository.id)
