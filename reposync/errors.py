@@ -152,7 +152,7 @@ class RepositoryEmpty(SourceError):
 
 
 class SourceCorrupt(SourceError):
-    """Content that does not hash to its blob sha, or an answer cut short."""
+    """Content that does not hash to its blob sha, a listing that contradicts itself, or an answer cut short."""
 
     code = "SOURCE_CORRUPT"
     retryable = True

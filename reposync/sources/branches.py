@@ -1,4 +1,4 @@
-"""What is said about a branch that is not there."""
+"""Names of branches, and what is said about one that is not there."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ import difflib
 from collections.abc import Sequence
 
 from reposync.errors import BranchNotFound
+
+HEADS = b"refs/heads/"
+
+
+def branch_name(ref: bytes) -> str | None:
+    """The name of the branch that `ref` is; None for any other ref."""
+    return ref.removeprefix(HEADS).decode(errors="replace") if ref.startswith(HEADS) else None
 
 
 def branch_not_found(branch: str, names: Sequence[str], where: str) -> BranchNotFound:

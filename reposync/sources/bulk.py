@@ -30,12 +30,12 @@ _NOT_OUR_REF = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """A batch and its pack; no pack where it would not fit into the disk space granted, `first_size_bytes` then tells
-    how large its first object is."""
+    """A batch and its pack; no pack where it would not fit into the disk space granted, see SpoolFull for
+    `only_blob_bytes`."""
 
     shas: list[str]
     pack: ReceivedPack | None
-    first_size_bytes: int | None = None
+    only_blob_bytes: int | None = None
 
 
 class BlobFetcher:
@@ -62,8 +62,9 @@ class BlobFetcher:
                     if len(fetched.shas) > 1:
                         middle = len(fetched.shas) // 2
                         batches.extendleft((fetched.shas[middle:], fetched.shas[:middle]))
-                    elif fetched.first_size_bytes is not None and fetched.first_size_bytes > max_bytes:
-                        yield Blob(fetched.shas[0], fetched.first_size_bytes, None)
+                    elif fetched.only_blob_bytes is not None and fetched.only_blob_bytes > max_bytes:
+                        # The one size that is believed without a hash: gigabytes of this blob have come.
+                        yield Blob(fetched.shas[0], fetched.only_blob_bytes, None)
                     else:
                         unreadable[fetched.shas[0]] = "is too large to be fetched"
                     continue
@@ -92,7 +93,7 @@ class BlobFetcher:
             try:
                 return _Fetched(shas, await self._server.fetch(shas))
             except SpoolFull as error:
-                return _Fetched(shas, None, error.first_size_bytes)
+                return _Fetched(shas, None, error.only_blob_bytes)
             except FetchRefused as error:
                 found = _NOT_OUR_REF.search(str(error))
                 if found is None or found[1] not in shas or self._missing_left <= 0:

@@ -26,6 +26,8 @@ class Advertisement:
     version: int
     capabilities: dict[str, str]
     refs: dict[bytes, str] = field(default_factory=dict)
+    symbolic: dict[bytes, bytes] = field(default_factory=dict)
+    """Where symbolic refs point, as version 0 says it."""
 
     @property
     def object_format(self) -> str:
@@ -50,17 +52,20 @@ def parse_advertisement(packets: Sequence[bytes | Mark], shown: str) -> Advertis
     if lines[0] == b"version 1":
         lines = lines[1:]
     refs: dict[bytes, str] = {}
+    symbolic: dict[bytes, bytes] = {}
     capabilities: dict[str, str] = {}
     for line in lines:
         ref, nul, rest = line.partition(b"\0")
         if nul:
             pairs = (word.partition("=") for word in rest.decode("utf-8", "replace").split())
-            # `symref` may come several times; HEAD's does not matter, its sha is among the refs.
             capabilities = {name: value for name, _, value in pairs}
+            # `symref` may come several times.
+            links = (word.removeprefix(b"symref=") for word in rest.split() if word.startswith(b"symref="))
+            symbolic = {name: target for name, _, target in (link.partition(b":") for link in links)}
         sha, _, name = ref.partition(b" ")
         if name != b"capabilities^{}" and not name.endswith(b"^{}") and not sha.startswith(b"shallow"):
             refs[name] = object_name(sha)
-    return Advertisement(0, capabilities, refs)
+    return Advertisement(0, capabilities, refs, symbolic)
 
 
 def parse_refs(packets: Sequence[bytes | Mark]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:

@@ -5,6 +5,7 @@
 | is the head still the same (project id known) | 1 REST |
 | tree of a new head | 1 REST, and 1 git where the listing cannot be proven (see `listing`) |
 | up to 20 blobs | 1 REST each (1 git where the id had to be asked for: a first sync reads everything anyway) |
+| a blob over the limit, by REST | 1 REST more, for its size |
 | more | 1 git per 2,000 |
 """
 
@@ -28,8 +29,8 @@ from reposync.sources.branches import branch_not_found
 from reposync.sources.gitlab_blobs import GitLabBlobs
 from reposync.sources.gitlab_words import Refusal, explain
 from reposync.sources.listing import Listing
-from reposync.sources.objects import UnreadableBlobs, distinct_blobs, title_of
-from reposync.sources.port import Blob, Commit, TreeEntry
+from reposync.sources.objects import UnreadableBlobs, title_of
+from reposync.sources.port import Blob, Commit, Tree, TreeEntry
 from reposync.sources.rest import Rest, RestRefused
 from reposync.sources.retries import TransientFailure
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
@@ -69,6 +70,8 @@ class GitLabSource:
         self._link_path = self._project if _numeric(self._project) is None else None
         self._has_token = secret is not None
         self._commit_json: Mapping[str, Any] | None = None
+        self._commit: str | None = None
+        self._default_branch: str | None = None
         self._rest = Rest(address.url, secret, ca_file=ca_file, timeouts=timeouts, patience=patience, observer=observer)
         self._blobs = GitLabBlobs(
             self._rest,
@@ -103,10 +106,24 @@ class GitLabSource:
         except RestRefused as refused:
             raise await self._no_head(refused, number) from refused
         self._commit_json = commit
-        return _commit(commit)
+        head = _commit(commit)
+        self._commit = head.sha
+        return head
 
-    async def tree(self, commit: Commit) -> list[TreeEntry]:
+    async def branch(self, *, fresh: bool = False) -> str | None:
+        """As the port says: no call for a configured branch; one for the default branch, unless `project_id` or `head`
+        had to ask for the project."""
+        if self._branch is not None:
+            return self._branch
+        if self._default_branch is None or fresh:
+            await self._resolve()
+        return self._default_branch
+
+    async def tree(self, commit: Commit) -> Tree:
+        """As the port says. A listing that cannot be proven is read by git; where git is refused, it is unproven if
+        its own hashes agree, and SourceCorrupt if they do not."""
         number = await self.project_id()
+        self._commit = commit.sha
         try:
             listing = await self._listing(number, commit.sha)
         except RestRefused as refused:
@@ -118,16 +135,27 @@ class GitLabSource:
                 remedy="Its branch was rewritten; the next run starts from the new head.",
             ) from refused
         known = self._commit_json if self._commit_json and self._commit_json.get("id") == commit.sha else None
-        if await asyncio.to_thread(listing.is_proven, known):
-            return list(listing.entries.values())
-        return await self._blobs.tree_by_git(commit.sha) or list(listing.entries.values())
+        if await asyncio.to_thread(listing.proves, commit.sha, known):
+            return Tree(list(listing.entries.values()), proven=True)
+        entries = await self._blobs.tree_by_git(commit.sha)
+        if entries is not None:
+            return Tree(entries, proven=True)
+        if listing.contradiction is not None:
+            raise SourceCorrupt(
+                f"{self._instance} lists the tree of {self._project} wrongly: {listing.contradiction}. Git, which "
+                f"would have the last word, gives none ({self._blobs.no_git}).",
+                remedy="Allow git over HTTP for this token, or look at the proxy between: an answer may have been "
+                "changed or cut. A file name that is not UTF-8 has the same effect.",
+            )
+        return Tree(list(listing.entries.values()), proven=False)
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob where GitLab lacks some."""
         number = await self.project_id()
         unreadable: dict[str, str] = {}
         try:
-            reading = self._blobs.read(number, distinct_blobs(entries), max_bytes=max_bytes, unreadable=unreadable)
+            commit = self._commit or self._branch or "HEAD"
+            reading = self._blobs.read(number, commit, entries, max_bytes=max_bytes, unreadable=unreadable)
             async with aclosing(reading) as blobs:
                 async for blob in blobs:
                     yield blob
@@ -166,6 +194,7 @@ class GitLabSource:
             self._id, path = int(found["id"]), str(found["path_with_namespace"])
         except (KeyError, TypeError, ValueError) as error:
             raise SourceCorrupt(f"{self._instance} describes project {self._project} without id or path.") from error
+        self._default_branch = str(found["default_branch"]) if found.get("default_branch") else None
         self._link_path = self._link_path or path
         self._blobs.found_at(path)
         return path

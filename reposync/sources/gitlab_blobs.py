@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, quote_from_bytes
 
 import gitlab
 
@@ -34,6 +35,9 @@ log = logging.getLogger(__name__)
 # GitLab.com grants. A usual push changes fewer files than this, so it needs no git at all.
 FEW_BLOBS = 20
 RAW_STEP_BYTES = 64 * 1024
+# After so many blobs of which none was right, the next 10,000 will be no better. Each costs four requests and 2 s of
+# pauses, so that this many take about a minute over 4 connections.
+HOPELESS_BLOBS = 100
 
 _NO_GIT = (GitHttpRefused, FetchRefused, SpoolFull, OtherServer, SourceUnavailable, SourceCorrupt)
 
@@ -74,14 +78,24 @@ class GitLabBlobs:
         # Why git is not asked any more. One refusal is enough: 300 failed logins in a minute ban the address.
         self._git_refused: str | None = None
 
+    @property
+    def no_git(self) -> str:
+        """Why `tree_by_git` gave none."""
+        return self._git_refused or "it would send every content along"
+
     async def read(
-        self, number: int, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str]
+        self, number: int, commit: str, entries: Sequence[TreeEntry], *, max_bytes: int, unreadable: dict[str, str]
     ) -> AsyncGenerator[Blob, None]:
-        """The blobs, each verified; those that GitLab lacks go to `unreadable`. Raises RestRefused."""
-        left = dict.fromkeys(shas)
+        """The distinct blobs of `entries`, each verified; those that GitLab lacks go to `unreadable`. `commit` has
+        the entries. Raises RestRefused; SourceCorrupt where nothing is what it should be."""
+        left: dict[str, bytes] = {}
+        for entry in entries:
+            if not entry.is_submodule:
+                left.setdefault(entry.sha, entry.path)
+        wanted = len(left)
         while len(left) > self._few_blobs and self._git_refused is None:
             try:
-                server = await self._git(shas[0])
+                server = await self._git(next(iter(left)))
                 # At a path that is not known to be the project's, the first missing blob is a reason to look.
                 fetcher = BlobFetcher(server, max_missing=MAX_MISSING if self._path_is_fresh else 0)
                 async with aclosing(fetcher.read(list(left), max_bytes=max_bytes, unreadable={})) as blobs:
@@ -93,7 +107,9 @@ class GitLabBlobs:
             else:
                 break
         # The few, and what git did not have: REST has the last word on what is missing.
-        async with aclosing(self._read_by_rest(number, list(left), max_bytes, unreadable)) as blobs:
+        some_came = len(left) < wanted
+        one = partial(self._one, number, commit, max_bytes)
+        async with aclosing(self._read_by_rest(one, left, unreadable, some_came=some_came)) as blobs:
             async for blob in blobs:
                 yield blob
 
@@ -179,15 +195,22 @@ class GitLabBlobs:
     # REST ----------------------------------------------------------------------------------------------------------
 
     async def _read_by_rest(
-        self, number: int, shas: Sequence[str], max_bytes: int, unreadable: dict[str, str]
+        self,
+        one: Callable[[str, bytes], Coroutine[None, None, Blob]],
+        paths: Mapping[str, bytes],
+        unreadable: dict[str, str],
+        *,
+        some_came: bool,
     ) -> AsyncGenerator[Blob, None]:
         """One call a blob, a few at a time: no more contents are held than calls are under way."""
-        waiting = iter(shas)
+        waiting = iter(paths.items())
         running: dict[asyncio.Task[Blob], str] = {}
         try:
             while True:
-                while len(running) < LANES and (sha := next(waiting, None)) is not None:
-                    running[asyncio.create_task(self._one(number, sha, max_bytes))] = sha
+                if not some_came and len(unreadable) >= HOPELESS_BLOBS:
+                    raise self._hopeless(unreadable)
+                while len(running) < LANES and (following := next(waiting, None)) is not None:
+                    running[asyncio.create_task(one(*following))] = following[0]
                 if not running:
                     return
                 done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
@@ -196,25 +219,40 @@ class GitLabBlobs:
                     try:
                         blob = task.result()
                     except SourceCorrupt as error:
-                        unreadable[sha] = f"comes damaged ({error.message})"
+                        cause = error.__cause__
+                        why = cause.reason if isinstance(cause, TransientFailure) else error.message
+                        unreadable[sha] = f"comes damaged ({why})"
                     except RestRefused as refused:
                         if not Refusal.of(refused).is_about("Blob"):
                             raise
                         unreadable[sha] = "is missing on the server"
                     else:
+                        some_came = True
                         yield blob
         finally:
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _one(self, number: int, sha: str, max_bytes: int) -> Blob:
+    async def _one(self, number: int, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
         doing = f"Reading blob {sha} of {self._project} on {self._instance}"
-        return await self._rest.call("api_blob", partial(_raw_blob, number, sha, max_bytes), doing=doing)
+        size = partial(_size_of_file, number, commit, path, sha)
+        return await self._rest.call("api_blob", partial(_raw_blob, number, sha, max_bytes, size), doing=doing)
+
+    def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
+        [(reason, count)] = Counter(unreadable.values()).most_common(1)
+        return SourceCorrupt(
+            f"{self._instance} gives no content of {self._project}: of the first {len(unreadable)} blobs none could be "
+            f"read, and {count} times a blob {reason}.",
+            remedy="Look at the proxy between, and at GitLab itself. The next run tries again.",
+        )
 
 
-def _raw_blob(number: int, sha: str, max_bytes: int, client: gitlab.Gitlab) -> Blob:
-    """In a thread. Stops reading at `max_bytes`; the size is then what the header says, or else what had come."""
+def _raw_blob(
+    number: int, sha: str, max_bytes: int, true_size: Callable[[gitlab.Gitlab], int | None], client: gitlab.Gitlab
+) -> Blob:
+    """In a thread. Stops reading at `max_bytes`: what is longer cannot be hashed, so that `true_size` is asked whether
+    the blob is. Else a login page with status 200 would pass for a large blob."""
     # Uncompressed, as only then the header tells the size before the content comes.
     answer = client.http_request(
         "get",
@@ -223,23 +261,48 @@ def _raw_blob(number: int, sha: str, max_bytes: int, client: gitlab.Gitlab) -> B
         extra_headers={"Accept-Encoding": "identity"},
     )
     with answer:
-        announced = answer.headers.get("Content-Length", "")
-        size_bytes = int(announced) if announced.isdigit() and "Content-Encoding" not in answer.headers else None
-        if size_bytes is not None and size_bytes > max_bytes:
-            return Blob(sha, size_bytes, None)
+        plain = "Content-Encoding" not in answer.headers
+        size_bytes = _count(answer.headers.get("Content-Length", "")) if plain else None
+        # Workhorse gives the source of a web page as text/plain.
+        html = answer.headers.get("Content-Type", "").lower().startswith("text/html")
         pieces: list[bytes] = []
         got = 0
-        for piece in answer.iter_content(RAW_STEP_BYTES):
-            got += len(piece)
-            if got > max_bytes:
-                return Blob(sha, got, None)
-            pieces.append(piece)
+        if size_bytes is None or size_bytes <= max_bytes:
+            for piece in answer.iter_content(RAW_STEP_BYTES):
+                got += len(piece)
+                if got > max_bytes:
+                    break
+                pieces.append(piece)
+    it = "it is text/html and" if html else "it"
+    if max(size_bytes or 0, got) > max_bytes:
+        size_bytes = true_size(client)
+        if size_bytes is None or size_bytes <= max_bytes:
+            known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
+            raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
+        return Blob(sha, size_bytes, None)
     running: hashlib._Hash = object_hash(BLOB, got, hash_name(sha))
     for piece in pieces:
         running.update(piece)
     if running.hexdigest() != sha:
-        raise TransientFailure("the content does not hash to the blob's name", corrupt=True)
+        raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
     return Blob(sha, got, b"".join(pieces))
+
+
+def _size_of_file(number: int, commit: str, path: bytes, sha: str, client: gitlab.Gitlab) -> int | None:
+    """In a thread. The size of blob `sha` as the headers of a file that holds it give it; None if they do not."""
+    try:
+        # Not `files.head`, which takes text: a path is bytes.
+        headers = client.http_head(
+            f"/projects/{number}/repository/files/{quote_from_bytes(path, safe='')}", query_data={"ref": commit}
+        )
+    except RestRefused:
+        return None
+    return _count(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
+
+
+def _count(header: str) -> int | None:
+    # Python refuses to read a number of thousands of digits.
+    return int(header) if header.isdecimal() and len(header) < 20 else None
 
 
 def _walk(pack: ReceivedPack, sha: str) -> list[TreeEntry]:

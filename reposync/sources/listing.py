@@ -5,7 +5,12 @@ Git's paths are bytes, JSON's are text. GitLab gives bytes that are not UTF-8 as
 `caf\\xe9.py` may come as `café.py` or as `caf.py`, and two paths may become one. So a listing is believed when it can
 be proven: each folder's rows must hash to the id that the listing itself gives for the folder, and the root's to the
 tree inside the commit, which is rebuilt from the commit's JSON and must hash to the commit's sha. That also proves
-that no row is missing. A commit with a signature (or unusual headers) cannot be rebuilt from JSON; then git is asked.
+that no row is missing.
+
+Otherwise git is asked. If git is refused, there are two cases. Folders whose rows do not hash to their ids are a
+contradiction: the listing is wrong, whatever the commit is. Folders that do, below a root that the commit does not
+confirm, prove nothing: the commit may have a signature or unusual headers, which its JSON does not show, or rows of
+the root may be missing.
 """
 
 from __future__ import annotations
@@ -24,6 +29,7 @@ from reposync.sources.objects import (
     object_sha,
     tree_sha,
 )
+from reposync.sources.paths import path_text
 from reposync.sources.port import TreeEntry
 
 _HEX = frozenset("0123456789abcdef")
@@ -36,39 +42,50 @@ class Listing:
     entries: dict[bytes, TreeEntry] = field(default_factory=dict)
     folders: dict[bytes, str] = field(default_factory=dict)
     rows: int = 0
+    contradiction: str | None = None
+    """The first found: a clause for a person."""
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Take in a page. Raises SourceCorrupt where a row is none, SourceError where there are too many."""
         for row in rows:
             path, mode, sha = _checked(row)
             self.rows += 1
-            if not path:
-                continue  # a name of which no byte was text: counted, so that the listing is not proven
-            if mode == TREE_MODE:
-                self.folders.setdefault(path, sha)
+            if not path:  # of the name, no byte was text
+                self._contradicted("a row has no name")
+            elif path in self.entries or path in self.folders:
+                self._contradicted(f"{path_text(path)} is listed twice")
+            elif mode == TREE_MODE:
+                self.folders[path] = sha
             else:
-                self.entries.setdefault(path, TreeEntry(path, mode, sha))
+                self.entries[path] = TreeEntry(path, mode, sha)
             if self.rows > MAX_TREE_ENTRIES:
                 raise SourceError(f"GitLab lists more than {MAX_TREE_ENTRIES:,} files and folders.")
 
-    def is_proven(self, commit: Mapping[str, Any] | None) -> bool:
-        """Whether these are exactly the entries of the commit of which `commit` is GitLab's JSON."""
-        if commit is None or self.rows != len(self.entries) + len(self.folders):
+    def proves(self, sha: str, commit: Mapping[str, Any] | None) -> bool:
+        """Whether these are exactly the entries of the commit `sha`, of which `commit` is GitLab's JSON. If not,
+        `contradiction` says what cannot be true of any commit; None if nothing is."""
+        if self.contradiction is not None:
             return False
-        name = hash_name(str(commit.get("id")))
+        name = hash_name(sha)
         children: dict[bytes, list[tuple[bytes, int, str]]] = {path: [] for path in self.folders}
         children[b""] = []
         below = [(entry.path, entry.mode, entry.sha) for entry in self.entries.values()]
         below += [(path, TREE_MODE, sha) for path, sha in self.folders.items()]
-        for path, mode, sha in below:
+        for path, mode, oid in below:
             folder, _, leaf = path.rpartition(b"/")
             if folder not in children:
+                self._contradicted(f"{path_text(path)} is in a folder that is not listed")
                 return False
-            children[folder].append((leaf, mode, sha))
+            children[folder].append((leaf, mode, oid))
         root = tree_sha(children.pop(b""), name)
-        if any(tree_sha(children[path], name) != sha for path, sha in self.folders.items()):
-            return False
-        return _rebuilds(commit, root, name)
+        for path, oid in self.folders.items():
+            if tree_sha(children[path], name) != oid:
+                self._contradicted(f"what it lists in {path_text(path)}/ does not hash to that folder's id")
+                return False
+        return commit is not None and _rebuilds(commit, root, name)
+
+    def _contradicted(self, clause: str) -> None:
+        self.contradiction = self.contradiction or clause
 
 
 def _checked(row: Mapping[str, Any]) -> tuple[bytes, int, str]:

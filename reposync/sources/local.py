@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from dulwich.errors import NotGitRepository
-from dulwich.refs import HEADREF, Ref, SymrefLoop
+from dulwich.refs import HEADREF, SYMREF, Ref, SymrefLoop
 from dulwich.repo import Repo, UnsupportedExtension, UnsupportedVersion
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
-from reposync.sources.branches import branch_not_found
+from reposync.sources.branches import branch_name, branch_not_found
 from reposync.sources.disk import ObjectDirectories
 from reposync.sources.objects import COMMIT, TREE, UnreadableBlobs, parse_commit, walk_tree
-from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry
+from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, Tree, TreeEntry
 
 T = TypeVar("T")
 
@@ -48,7 +48,11 @@ class LocalGitSource:
     async def head(self) -> Commit:
         return await self._in_thread(self._head)
 
-    async def tree(self, commit: Commit) -> list[TreeEntry]:
+    async def branch(self, *, fresh: bool = False) -> str | None:
+        """As the port says; always what the repository says now."""
+        return self._branch if self._branch is not None else await self._in_thread(self._symbolic_head)
+
+    async def tree(self, commit: Commit) -> Tree:
         return await self._in_thread(partial(self._tree, commit))
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
@@ -185,21 +189,31 @@ class LocalGitSource:
         except KeyError:
             return None
         except (SymrefLoop, ValueError, OSError) as error:
-            raise SourceCorrupt(
-                f"{name.decode(errors='replace')} of {self._path} cannot be read: {error}.",
-                remedy="Run `git fsck` there.",
-            ) from error
+            raise self._unreadable_ref(name, error) from error
+
+    def _symbolic_head(self) -> str | None:
+        try:
+            content = self._open().repo.refs.read_ref(HEADREF) or b""
+        except (ValueError, OSError) as error:
+            raise self._unreadable_ref(HEADREF, error) from error
+        return branch_name(content.removeprefix(SYMREF)) if content.startswith(SYMREF) else None
 
     def _branches(self, repo: Repo) -> list[str]:
         return sorted(name.decode(errors="replace") for name in repo.refs.keys(Ref(b"refs/heads")))
 
+    def _unreadable_ref(self, name: bytes, error: Exception) -> SourceCorrupt:
+        return SourceCorrupt(
+            f"{name.decode(errors='replace')} of {self._path} cannot be read: {error}.",
+            remedy="Run `git fsck` there.",
+        )
+
     def _empty(self) -> RepositoryEmpty:
         return RepositoryEmpty(f"{self._path} has no commit yet.", remedy="Commit something there first.")
 
-    def _tree(self, commit: Commit) -> list[TreeEntry]:
+    def _tree(self, commit: Commit) -> Tree:
         objects = self._open().objects
         _, root = parse_commit(commit.sha, objects.content(commit.sha, COMMIT))
-        return walk_tree(root, lambda shas: objects.contents(shas, TREE))
+        return Tree(walk_tree(root, lambda shas: objects.contents(shas, TREE)), proven=True)
 
     def _close(self) -> None:
         if self._opened is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from dulwich.objects import Commit as DulwichCommit
@@ -26,17 +26,17 @@ MAX_PATH_BYTES = 16_384
 
 class UnreadableBlobs(SourceCorrupt):
     """Some blobs are missing or damaged. Raised at the end of a read, after every other blob has been yielded;
-    `shas` names them all, so that a caller may go on without them."""
+    `reasons` has them all (sha -> what is wrong, a verb first: "is missing"), so that a caller may go on without."""
 
-    def __init__(self, message: str, *, shas: frozenset[str], remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, reasons: Mapping[str, str], remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
-        self.shas = shas
+        self.reasons = reasons
 
     @classmethod
     def among(
-        cls, entries: Iterable[TreeEntry], reasons: dict[str, str], *, where: str, remedy: str
+        cls, entries: Iterable[TreeEntry], reasons: Mapping[str, str], *, where: str, remedy: str
     ) -> UnreadableBlobs:
-        """The error for the blobs in `reasons` (sha -> what is wrong), naming the paths that hold them."""
+        """The error for the blobs in `reasons`, naming the paths that hold them."""
         shown = []
         for entry in entries:
             if entry.sha in reasons:
@@ -45,7 +45,7 @@ class UnreadableBlobs(SourceCorrupt):
                     break
         more = len(reasons) - len(shown)
         text = "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
-        return cls(f"In {where}, {text}.", shas=frozenset(reasons), remedy=remedy)
+        return cls(f"In {where}, {text}.", reasons=dict(reasons), remedy=remedy)
 
 
 def hash_name(sha: str | bytes) -> str:

@@ -73,13 +73,21 @@ class Source(Protocol):
         """
         ...
 
-    async def tree(self, commit: Commit) -> list[TreeEntry]:
-        """Every blob, symlink and submodule of the commit's tree, recursively, each path once, in any order."""
+    async def branch(self, *, fresh: bool = False) -> str | None:
+        """The name of the branch that `head` reads: the one that was asked for, else the default branch as the server
+        last named it (`fresh` asks again). None where there is none, as on a detached HEAD."""
+        ...
+
+    async def tree(self, commit: Commit) -> Tree:
+        """The commit's tree. Raises SourceCorrupt where what was listed contradicts itself."""
         ...
 
     def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """Contents of the distinct blobs of `entries`, each sha once, in any order, in batches bounded in count and
-        bytes, so that memory does not grow with the number of entries."""
+        bytes, so that memory does not grow with the number of entries.
+
+        Raises UnreadableBlobs after the last blob if some are missing or damaged, SourceCorrupt at once if nothing
+        that comes is what it should be."""
         ...
 
     async def project_id(self) -> int | None:

@@ -14,17 +14,15 @@ from pydantic import SecretStr
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceDenied, SourceError, SourceGone
 from reposync.sources.addresses import check_way, header_secret, parse_address
 from reposync.sources.ancestry import Ancestry
-from reposync.sources.branches import branch_not_found
+from reposync.sources.branches import HEADS, branch_name, branch_not_found
 from reposync.sources.bulk import BlobFetcher, read_steps
 from reposync.sources.git_protocol import FetchRefused
 from reposync.sources.objects import COMMIT, TREE, UnreadableBlobs, distinct_blobs, parse_commit, walk_tree
 from reposync.sources.packs import PackDamaged
-from reposync.sources.port import Blob, Commit, TreeEntry
+from reposync.sources.port import Blob, Commit, Tree, TreeEntry
 from reposync.sources.smart_http import MAX_SPOOL_BYTES, GitHttpRefused, UploadPack
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.sources.spool import ReceivedPack, SpoolFull
-
-HEADS = b"refs/heads/"
 
 
 class RemoteGitSource:
@@ -70,6 +68,8 @@ class RemoteGitSource:
         self._kept: tuple[str, ReceivedPack] | None = None
         self._kept_is_whole = False
         self._commit: str | None = None
+        # Where HEAD points, once it was asked for.
+        self._symbolic_head: bytes | None = None
 
     async def head(self) -> Commit:
         try:
@@ -84,7 +84,20 @@ class RemoteGitSource:
         except (FetchRefused, SpoolFull) as error:
             raise self._refused(error) from error
 
-    async def tree(self, commit: Commit) -> list[TreeEntry]:
+    async def branch(self, *, fresh: bool = False) -> str | None:
+        """As the port says. Costs nothing after `head`; a server without protocol version 2 is not asked again."""
+        if self._branch is not None:
+            return self._branch
+        if self._symbolic_head is None or fresh:
+            try:
+                await self._head_ref()
+            except GitHttpRefused as error:
+                self._explain(error)
+            except FetchRefused as error:
+                raise self._refused(error) from error
+        return branch_name(self._symbolic_head or b"")
+
+    async def tree(self, commit: Commit) -> Tree:
         try:
             if self._kept is None or self._kept[0] != commit.sha:
                 server = await self._server.advertised()
@@ -163,18 +176,23 @@ class RemoteGitSource:
             if not refs:
                 raise self._empty()
             raise branch_not_found(self._branch, _names(refs), self._url)
-        refs, symbolic = await self._server.refs([b"HEAD"])
-        if b"HEAD" in refs:
-            return refs[b"HEAD"]
+        sha = await self._head_ref()
+        if sha is not None:
+            return sha
         refs, _ = await self._server.refs([HEADS])
         if not refs:
             raise self._empty()
-        unborn = symbolic.get(b"HEAD", b"").removeprefix(HEADS).decode(errors="replace")
+        unborn = branch_name(self._symbolic_head or b"")
         raise BranchNotFound(
             f"{self._url} has no default branch"
             + (f": HEAD names {unborn!r}, which does not exist." if unborn else "."),
             remedy=f"Name a branch to sync: {', '.join(_names(refs)[:5])}.",
         )
+
+    async def _head_ref(self) -> str | None:
+        refs, symbolic = await self._server.refs([b"HEAD"])
+        self._symbolic_head = symbolic.get(b"HEAD", b"")
+        return refs.get(b"HEAD")
 
     async def _commit_of(self, sha: str, *, filters: bool) -> Commit:
         if self._kept is None or self._kept[0] != sha:
@@ -215,7 +233,7 @@ class RemoteGitSource:
             raise RuntimeError("no pack is kept")
         return self._kept[1]
 
-    def _walk(self, sha: str) -> list[TreeEntry]:
+    def _walk(self, sha: str) -> Tree:
         pack = self._pack()
         try:
             _, root = parse_commit(sha, pack.contents([sha], COMMIT)[sha])
@@ -223,7 +241,7 @@ class RemoteGitSource:
         except (PackDamaged, KeyError) as error:
             raise self._corrupt(error) from error
         self._commit = sha
-        return entries
+        return Tree(entries, proven=True)
 
     def _kept_blobs(self, shas: Sequence[str], max_bytes: int, unreadable: dict[str, str]) -> Iterator[Blob]:
         pack = self._pack()

@@ -111,7 +111,7 @@ class UploadPack:
         """The refs that start with one of `prefixes`, and where symbolic ones point (unborn branches included)."""
         server = await self.advertised()
         if server.version != 2:
-            return {name: sha for name, sha in server.refs.items() if name.startswith(tuple(prefixes))}, {}
+            return {name: sha for name, sha in server.refs.items() if name.startswith(tuple(prefixes))}, server.symbolic
         arguments = [b"symrefs", *(b"ref-prefix " + prefix for prefix in prefixes)]
         if "unborn" in server.capabilities.get("ls-refs", ""):
             arguments.append(b"unborn")

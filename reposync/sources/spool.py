@@ -17,12 +17,12 @@ MAX_COMMIT_BYTES = 1024 * 1024
 
 
 class SpoolFull(Exception):
-    """The pack is larger than the disk space granted to it. `first_size_bytes` is what the header of its first object
-    promises to unfold to."""
+    """The pack is larger than the disk space granted to it. `only_blob_bytes` is the size of the blob that is all that
+    the pack holds, as its header has it; None if it holds anything else."""
 
-    def __init__(self, first_size_bytes: int | None) -> None:
+    def __init__(self, only_blob_bytes: int | None) -> None:
         super().__init__("the pack is too large")
-        self.first_size_bytes = first_size_bytes
+        self.only_blob_bytes = only_blob_bytes
 
 
 class Spool:
@@ -49,7 +49,7 @@ class Spool:
         self._running.update(joined[: -self._oid_bytes])
         self._tail = joined[-self._oid_bytes :]
         if self.size_bytes > self._max_bytes:
-            raise SpoolFull(self._first_object_size())
+            raise SpoolFull(self._only_blob_bytes())
 
     def finish(self) -> ReceivedPack:
         """The complete pack. Raises PackDamaged where its checksum is wrong, as it is when it was cut."""
@@ -61,11 +61,12 @@ class Spool:
     def close(self) -> None:
         self._file.close()
 
-    def _first_object_size(self) -> int | None:
+    def _only_blob_bytes(self) -> int | None:
         self._file.flush()
         pack = PackFile(self._file.fileno(), oid_bytes=0, cache=BaseCache(0))
         try:
-            return pack.read(12, max_bytes=-1).size_bytes
+            first = pack.read(12, max_bytes=-1)
+            return first.size_bytes if first.kind == BLOB and pack.object_count() == 1 else None
         except PackDamaged:
             return None
 

@@ -301,7 +301,7 @@ def _judge(entries: Sequence[TreeEntry], recorded: Mapping[str, ManifestRow], un
     """Raises SourceCorrupt where so many files cannot be read that it is the source that fails. Files that could not be
     read before, at the same blob, are no news."""
     asked = [entry for entry in entries if not _known_to_fail(recorded.get(path_text(entry.path)), entry.sha)]
-    bad = [entry for entry in asked if entry.sha in unreadable.shas]
+    bad = [entry for entry in asked if entry.sha in unreadable.reasons]
     most = len(bad) > UNREADABLE_FILES and len(bad) > len(asked) * UNREADABLE_SHARE
     if bad and (most or len(bad) == len(asked)):
         raise SourceCorrupt(

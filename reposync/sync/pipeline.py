@@ -113,9 +113,9 @@ async def read_batches(
     if unreadable is not None:
         judge(unreadable)
         # The source has sent all the others: these files are problems of the run, and not its end.
-        for sha in unreadable.shas:
+        for sha, reason in unreadable.reasons.items():
             for entry in by_sha.pop(sha, ()):
-                batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=unreadable.message))
+                batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=f"blob {sha[:10]} {reason}"))
     if batch:
         yield batch
     if by_sha:

@@ -204,7 +204,7 @@ class SyncRun:
                 fingerprint_before_02=fingerprint_before_02(self._settings, attributes),
                 attributes=attributes,
                 links=links,
-                branch_name=version.branch_name or await getattr(source, 'branch', _none)(),
+                branch_name=version.branch_name or await source.branch(),
                 project_id=await source.project_id(),
             ),
             when=datetime.now(UTC),
@@ -252,7 +252,3 @@ class SyncRun:
     def _enter(self, phase: str) -> None:
         self._progress.phase = phase
         self._watch(self._progress)
-
-
-async def _none() -> None:
-    return None

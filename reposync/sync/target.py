@@ -88,8 +88,6 @@ class Target:
 async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: Cached) -> Target:
     """List the commit. `cached`: `.gitattributes` that were read before. Raises what the source raises."""
     tree = await source.tree(head)
-    if isinstance(tree, list):  # SHIM
-        tree = Tree(tree, True)
     attributes = await read_attributes(source, tree.entries, cached)
     return Target(head, tree, attributes, path_rules(settings, attributes))
 

@@ -30,6 +30,31 @@ def test_a_bad_gateway_is_html(server: GitLabServer, client: httpx.Client) -> No
     assert client.get(API).headers["content-type"].startswith("text/html")
 
 
+@pytest.mark.parametrize("announced", [True, False])
+@pytest.mark.parametrize("size_bytes", [0, 20, 10_000])
+def test_a_web_page_has_any_length_and_status_200(
+    server: GitLabServer, client: httpx.Client, repository: GitRepository, announced: bool, size_bytes: int
+) -> None:
+    sha = next(row.sha for row in repository.ls_tree() if row.path == b"README.md")
+    server.faults.web_page(size_bytes, announced=announced)
+
+    page = client.get(f"{API}/repository/blobs/{sha}/raw")
+
+    assert (page.status_code, len(page.content)) == (200, size_bytes)
+    assert page.headers["content-type"].startswith("text/html")
+    assert ("content-length" in page.headers) == announced
+
+
+def test_a_listing_may_lack_rows_with_status_200(server: GitLabServer, client: httpx.Client) -> None:
+    whole = client.get(f"{API}/repository/tree?recursive=true&pagination=none").json()
+    server.faults.edit_rows(lambda rows: rows[:-2])
+
+    short = client.get(f"{API}/repository/tree?recursive=true&pagination=none")
+
+    assert short.status_code == 200
+    assert short.json() == whole[:-2]
+
+
 def test_rules_take_turns_and_end_when_cleared(server: GitLabServer, client: httpx.Client) -> None:
     server.faults.throttle_rack()
     server.faults.bad_gateway(times=None)

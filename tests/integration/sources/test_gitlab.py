@@ -52,12 +52,12 @@ async def test_one_changed_file_of_ten_thousand_costs_three_requests(
     server: GitLabServer, large_project: Project, large: GitRepository, gitlab: Make
 ) -> None:
     source = gitlab("platform/large", project_id=7)
-    before = {entry.path: entry.sha for entry in await source.tree(await source.head())}
+    before = {entry.path: entry.sha for entry in (await source.tree(await source.head())).entries}
     large.commit({many_path(1234): b"changed\n"})
     server.log.forget()
 
     head = await source.head()
-    changed = [entry for entry in await source.tree(head) if before.get(entry.path) != entry.sha]
+    changed = [entry for entry in (await source.tree(head)).entries if before.get(entry.path) != entry.sha]
     found = await contents(source, changed)
 
     assert list(found.values()) == [b"changed\n"]
@@ -71,7 +71,7 @@ async def test_a_first_sync_of_ten_thousand_files_costs_three_calls_and_five_fet
     source = gitlab("platform/large", project_id=None)
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
     found = await contents(source, entries)
 
     assert same_tree(entries, large)
@@ -89,7 +89,7 @@ async def test_a_first_sync_stays_within_three_calls_where_one_file_is_read_ahea
     repository.many(60)
     repository.commit({".gitattributes": b"*.min.js linguist-generated\n"})
     source = gitlab(project_id=None)
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     rules = await contents(source, [entry for entry in entries if entry.path == b".gitattributes"])
     found = await contents(source, entries)
@@ -108,7 +108,7 @@ async def test_a_force_push_costs_two_calls_and_its_contents(
     server.log.forget()
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert len(server.log) == 2
     assert same_tree(entries, repository)
@@ -120,7 +120,7 @@ async def test_few_contents_come_by_rest_and_many_by_git(
 ) -> None:
     repository.many(60)
     source = gitlab()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     server.log.forget()
 
     assert len(await contents(source, entries[:20])) == 20
@@ -137,7 +137,7 @@ async def test_an_observer_is_told_of_every_request(
     watched = Watched()
     source = gitlab(observer=watched)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     await contents(source, entries)
     await contents(source, entries[:2])
 
@@ -151,7 +151,7 @@ async def test_the_token_travels_as_bearer_and_as_git_s_password_only(
     repository.many(30)
     source = gitlab()
 
-    await contents(source, await source.tree(await source.head()))
+    await contents(source, (await source.tree(await source.head())).entries)
 
     assert {record.credential for record in server.log.rest} == {"bearer"}
     assert {record.credential for record in server.log.git} == {"basic"}
@@ -175,7 +175,7 @@ async def test_every_kind_of_entry_is_listed_as_git_lists_it(
     )
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert same_tree(entries, repository)
     assert await contents(source, entries) == expected(repository, entries)
@@ -198,7 +198,7 @@ async def test_paths_that_json_cannot_hold_are_exact_all_the_same(
     repository.commit({path: b"in %d" % at for at, path in enumerate(paths)})
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert same_tree(entries, repository)
     assert await contents(source, entries) == expected(repository, entries)
@@ -210,18 +210,13 @@ async def test_a_signed_commit_costs_one_git_request_more_for_a_proven_tree(
     server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
 ) -> None:
     repository.many(30)
-    tree = repository.git("rev-parse", "HEAD^{tree}").strip().decode()
-    who = "Ada <ada@example.com> 1700000000 +0000"
-    signature = "gpgsig -----BEGIN SSH SIGNATURE-----\n abc\n -----END SSH SIGNATURE-----"
-    commit = f"tree {tree}\nauthor {who}\ncommitter {who}\n{signature}\n\nSigned\n"
-    repository.force(
-        repository.git("hash-object", "-t", "commit", "-w", "--stdin", stdin=commit.encode()).decode().strip()
-    )
+    repository.sign()
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    tree = await source.tree(await source.head())
 
-    assert same_tree(entries, repository)
+    assert tree.proven
+    assert same_tree(tree.entries, repository)
     assert (len(server.log.rest), len(server.log.git)) == (2, 1)
 
 
@@ -234,7 +229,7 @@ async def test_a_head_that_moves_in_the_middle_of_a_run_does_not_mix_two_commits
     source = gitlab()
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert head.sha == first
     assert list((await contents(source, entries)).values()) == [b"one\n"]
@@ -257,7 +252,7 @@ async def test_an_empty_tree_is_empty(repository: GitRepository, project: Projec
     repository.commit({"a.py": None})
     source = gitlab()
 
-    assert await source.tree(await source.head()) == []
+    assert (await source.tree(await source.head())).entries == []
     assert await contents(source, []) == {}
 
 
@@ -267,7 +262,7 @@ async def test_blobs_over_the_limit_come_without_content_by_rest_and_by_git(
     repository.commit({"huge.bin": bytes(3_000_000)})
     repository.many(30)
     source = gitlab()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     [huge] = [entry for entry in entries if entry.path == b"huge.bin"]
 
     for wanted in ([huge], entries):
@@ -291,6 +286,37 @@ async def test_the_default_branch_is_followed_when_it_is_renamed(
     assert (await source.head()).sha == sha
     with pytest.raises(BranchNotFound, match=r"no branch 'main'.*trunk"):
         await gitlab(branch="main").head()
+
+
+async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.commit({"a.py": b"1\n"}, branch="develop")
+    repository.commit({"a.py": b"1\n"})
+    named, known, found = gitlab(branch="develop"), gitlab(), gitlab(project_id=None)
+    for source in (named, known, found):
+        await source.head()
+    server.log.forget()
+
+    assert await named.branch(fresh=True) == "develop"
+    assert await found.branch() == "main"
+    assert len(server.log) == 0
+    assert [await known.branch(), await known.branch()] == ["main", "main"]
+    assert len(server.log) == 1
+
+
+async def test_a_default_branch_that_changed_shows_when_asked_afresh(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
+) -> None:
+    repository.commit({"a.py": b"1\n"})
+    source = gitlab()
+    assert await source.branch() == "main"
+    repository.rename_branch("main", "trunk")
+
+    assert await source.branch() == "main"
+    assert await source.branch(fresh=True) == "trunk"
+    project.no_default_branch = True
+    assert await source.branch(fresh=True) is None
 
 
 async def test_a_tag_does_not_pass_for_a_branch_of_the_same_name(
@@ -343,7 +369,7 @@ async def test_a_moved_project_is_found_by_its_old_path_and_by_its_id(
     project.move("elsewhere/payments")
     source = gitlab(project_id=known)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert await source.project_id() == 42
@@ -359,7 +385,7 @@ async def test_another_project_at_the_old_path_is_not_mistaken_for_the_moved_one
     server.add_project(PATH, other.path, id=43)
     source = gitlab(project_id=42)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert server.log.matching("elsewhere/payments.git"), "git follows to the new path"
@@ -372,7 +398,7 @@ async def test_a_project_may_be_given_by_its_number(
     source = gitlab("42", project_id=None)
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert source.url(b"a.py", head, 1, 1) == f"{server.url}/{PATH}/-/blob/HEAD/a.py#L1"
@@ -399,7 +425,7 @@ async def test_a_public_project_needs_no_token(
     project.visibility = "public"
     source = gitlab(token=None)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert {record.credential for record in server.log} == {None}
@@ -456,7 +482,7 @@ async def test_pages_are_followed_through_those_that_hold_no_file(
     repository.commit({f"d{number:03}/a.py": b"%d\n" % number for number in range(150)})
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert same_tree(entries, repository)
     assert len(server.log.matching("pagination=keyset")) == 3
@@ -471,7 +497,7 @@ async def test_links_of_an_instance_that_believes_in_another_address_lead_to_the
     repository.many(250)
     source = gitlab()
 
-    assert same_tree(await source.tree(await source.head()), repository)
+    assert same_tree((await source.tree(await source.head())).entries, repository)
 
 
 async def test_a_rate_limit_on_one_page_costs_one_page(
@@ -483,7 +509,7 @@ async def test_a_rate_limit_on_one_page_costs_one_page(
     watched = Watched()
     source = gitlab(observer=watched)
 
-    assert same_tree(await source.tree(await source.head()), repository)
+    assert same_tree((await source.tree(await source.head())).entries, repository)
     assert len(server.log.matching("pagination=keyset")) == 4 + 1
     assert len(watched.waits) == 1
 

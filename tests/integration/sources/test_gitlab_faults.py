@@ -44,7 +44,7 @@ async def test_a_rate_limit_in_any_form_on_any_call_is_waited_for(
     watched = Watched()
     source = gitlab(observer=watched)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     few = await contents(source, entries[:2])
     found = await contents(source, entries)
 
@@ -94,7 +94,7 @@ async def test_what_breaks_twice_is_asked_for_a_third_time(
         server.faults.cut_body(5, path=path, times=2)
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     few = await contents(source, entries[:2])
     found = await contents(source, entries)
 
@@ -119,7 +119,7 @@ async def test_a_gitlab_that_cannot_give_the_whole_tree_gives_it_in_pages(
     server.faults.bad_gateway(path="pagination=none", times=None)
     source = gitlab()
 
-    assert same_tree(await source.tree(await source.head()), repository)
+    assert same_tree((await source.tree(await source.head())).entries, repository)
 
 
 async def test_a_tree_that_fails_is_an_error_and_never_an_empty_tree(server: GitLabServer, gitlab: Make) -> None:
@@ -137,7 +137,7 @@ async def test_a_pack_cut_anywhere_is_fetched_again(
 ) -> None:
     server.faults.cut_body(after_bytes, path="git-upload-pack", times=1)
     source = gitlab()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert len(server.log.git) == 2
@@ -146,7 +146,7 @@ async def test_a_pack_cut_anywhere_is_fetched_again(
 async def test_packs_that_are_always_cut_end_in_an_error(server: GitLabServer, gitlab: Make) -> None:
     server.faults.cut_body(500, path="/git-upload-pack$", times=None)
     source = gitlab()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     with pytest.raises((SourceCorrupt, SourceUnavailable), match="Fetching from") as caught:
         await contents(source, entries)
@@ -157,7 +157,7 @@ async def test_content_that_does_not_hash_to_its_name_is_asked_for_again_and_nev
     server: GitLabServer, repository: GitRepository, gitlab: Make
 ) -> None:
     source = gitlab()
-    entries = (await source.tree(await source.head()))[:3]
+    entries = (await source.tree(await source.head())).entries[:3]
     server.faults.answer(200, "something else", path=entries[1].sha, times=2)
 
     assert await contents(source, entries) == expected(repository, entries)
@@ -168,7 +168,7 @@ async def test_content_that_does_not_hash_to_its_name_is_asked_for_again_and_nev
         async for blob in source.read(entries, max_bytes=1000):
             read[blob.sha] = blob.content
     assert read == {sha: content for sha, content in expected(repository, entries).items() if sha != entries[1].sha}
-    assert caught.value.shas == {entries[1].sha}
+    assert caught.value.reasons.keys() == {entries[1].sha}
 
 
 @pytest.mark.parametrize("count", [3, 50])
@@ -176,7 +176,7 @@ async def test_blobs_that_gitlab_lost_are_named_after_the_others_were_read(
     repository: GitRepository, gitlab: Make, count: int
 ) -> None:
     source = gitlab()
-    entries = (await source.tree(await source.head()))[:count]
+    entries = (await source.tree(await source.head())).entries[:count]
     lost = type(entries[0])(b"lost.py", 0o100644, "7" * 40)
 
     read: dict[str, bytes | None] = {}
@@ -185,7 +185,7 @@ async def test_blobs_that_gitlab_lost_are_named_after_the_others_were_read(
             read[blob.sha] = blob.content
 
     assert read == expected(repository, entries)
-    assert caught.value.shas == {lost.sha}
+    assert caught.value.reasons.keys() == {lost.sha}
 
 
 async def test_a_gitlab_that_is_not_there_says_so(server: GitLabServer, project: Project, gitlab: Make) -> None:
@@ -212,7 +212,7 @@ async def test_no_redirect_makes_another_host_see_the_token(
         source = gitlab(project_id=None if path.startswith("projects/") else 42)
 
         async def everything() -> None:
-            entries = await source.tree(await source.head())
+            entries = (await source.tree(await source.head())).entries
             await contents(source, entries[:2])
             await contents(source, entries)
 
@@ -265,14 +265,14 @@ async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_i
     source = gitlab(read_timeout_seconds=120)
 
     async def everything() -> None:
-        entries = await source.tree(await source.head())
+        entries = (await source.tree(await source.head())).entries
         await contents(source, entries[:2])
         await contents(source, entries)
 
     if path != r"blobs/.*/raw":
 
         async def everything() -> None:  # type: ignore[no-redef]
-            entries = await source.tree(await source.head())
+            entries = (await source.tree(await source.head())).entries
             await contents(source, entries)
 
     work = asyncio.create_task(everything())
@@ -303,7 +303,7 @@ async def test_a_server_that_never_answers_is_given_up_after_the_time_out(
     source = gitlab(read_timeout_seconds=0.2, patience=patience)
 
     with pytest.raises(SourceUnavailable, match="no answer within the time-out"):
-        await contents(source, await source.tree(await source.head()))
+        await contents(source, (await source.tree(await source.head())).entries)
 
 
 async def test_a_source_works_on_after_a_cancelled_call(
@@ -326,7 +326,7 @@ async def test_a_reader_who_leaves_in_the_middle_leaves_no_task_behind(
     server: GitLabServer, repository: GitRepository, gitlab: Make, count: int
 ) -> None:
     source = gitlab()
-    entries = (await source.tree(await source.head()))[:count]
+    entries = (await source.tree(await source.head())).entries[:count]
     before = asyncio.all_tasks()
 
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:

@@ -84,7 +84,7 @@ async def test_a_project_that_goes_away_in_the_middle_of_a_read_is_gone(
 ) -> None:
     repository.many(30)
     source = gitlab()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     project.deleted = True
 
     for wanted in (entries[:3], entries):
@@ -114,7 +114,7 @@ async def test_where_git_is_refused_everything_comes_by_rest(
     project.git_refused = status
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     first = await contents(source, entries)
     again = await contents(source, entries)
 
@@ -129,7 +129,7 @@ async def test_where_git_is_switched_off_for_the_instance_paths_are_as_json_has_
     server.faults.refuse_git(403)
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert {entry.path for entry in entries} == {b"caf.py", b"plain.py"}
     assert await contents(source, entries) == expected(repository, entries)
@@ -143,7 +143,7 @@ async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(
     project.allow_filter = False
     source = gitlab()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     found = await contents(source, entries)
 
     assert same_tree(entries, repository)

@@ -59,7 +59,7 @@ async def test_of_a_working_copy_only_what_is_committed_counts(
     source = local(work)
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert head.sha == repository.head()
     assert (head.title, head.committed_at.isoformat()) == ("Change files", "2024-01-01T00:00:00+00:00")
@@ -109,7 +109,7 @@ async def test_objects_borrowed_from_another_repository_are_found(
     git(tmp_path, "clone", "-q", "--shared", str(repository.path), "shared")
     source = local(tmp_path / "shared")
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
 
@@ -120,7 +120,7 @@ async def test_a_shallow_clone_is_read(repository: GitRepository, tmp_path: Path
     git(tmp_path, "clone", "-q", "--depth", "1", repository.path.as_uri(), "shallow")
     source = local(tmp_path / "shallow")
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert list((await contents(source, entries)).values()) == [b"two\n"]
 
@@ -132,11 +132,44 @@ async def test_a_repository_with_sha_256_names_is_read(tmp_path: Path, local: Op
     source = local(repository.path)
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert len(head.sha) == 64
     assert same_tree(entries, repository)
     assert await contents(source, entries) == expected(repository, entries)
+
+
+async def test_the_branch_that_is_read_has_its_name_unless_head_is_detached(
+    repository: GitRepository, tmp_path: Path, local: Open
+) -> None:
+    repository.set_head("unborn/branch")
+    source = local(repository.path)
+    assert await source.branch() == "unborn/branch"
+    sha = repository.commit({"a.py": b"1\n"})
+    repository.set_head("main")
+    assert await source.branch() == "main"
+    work = repository.clone(tmp_path / "work")
+    git(work, "checkout", "-q", "--detach", sha)
+
+    assert await local(work).branch() is None
+    assert await local(work, "develop").branch() == "develop"
+    git(work, "worktree", "add", "-q", "-b", "topic", str(tmp_path / "linked"))
+    assert await local(tmp_path / "linked").branch() == "topic"
+
+
+async def test_a_folder_that_was_swapped_for_another_is_never_listed(repository: GitRepository, local: Open) -> None:
+    repository.git("config", "fastimport.unpackLimit", "10000")
+    repository.commit({"one/a.py": b"1\n", "two/b.py": b"2\n"})
+    one, two = (repository.git("rev-parse", f"HEAD:{name}").strip().decode() for name in ("one", "two"))
+    objects = repository.path / "objects"
+    swapped = objects / one[:2] / one[2:]
+    swapped.chmod(0o644)
+    swapped.write_bytes((objects / two[:2] / two[2:]).read_bytes())
+    source = local(repository.path)
+    head = await source.head()
+
+    with pytest.raises(SourceCorrupt, match=f"tree {one}"):
+        await source.tree(head)
 
 
 async def test_a_branch_may_be_named_and_head_may_be_detached(
@@ -163,7 +196,7 @@ async def test_new_commits_and_packs_are_seen_by_a_source_that_stays_open(
 
     sha = repository.commit({"a.py": b"2\n"})
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert head.sha == sha
     assert list((await contents(source, entries)).values()) == [b"2\n"]
@@ -178,7 +211,7 @@ async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_r
     git(work, "add", "-A")
     git(work, "commit", "-qm", "many")
     source = local(work)
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     found: dict[str, bytes | None] = {}
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
@@ -205,7 +238,7 @@ async def test_paths_are_bytes_and_nothing_is_followed(repository: GitRepository
     )
     source = local(repository.path)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     found = await contents(source, entries)
 
     assert same_tree(entries, repository)
@@ -223,7 +256,7 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
     repository.git("config", "fastimport.unpackLimit", "1" if packed else "10000")
     repository.commit({"huge.bin": bytes(40_000_000), "small.py": b"x = 1\n"})
     source = local(repository.path)
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     tracemalloc.start()
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
@@ -239,7 +272,7 @@ async def test_a_file_that_stands_twice_is_read_once(repository: GitRepository, 
     repository.commit({"a.py": b"same\n", "b.py": b"same\n"})
     source = local(repository.path)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert len(entries) == 2
     assert len(await contents(source, entries)) == 1
@@ -253,7 +286,7 @@ async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository
     repository.git("repack", "-adfq", "--depth=50", "--window=50")
     source = local(repository.path)
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert await contents(source, list(reversed(entries))) == expected(repository, entries)
@@ -263,7 +296,7 @@ async def test_a_missing_blob_is_named_after_all_others_were_read(repository: Gi
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"src/good.py": b"good\n", "src/bad.py": b"bad\n"})
     source = local(repository.path)
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     bad = next(entry.sha for entry in entries if entry.path == b"src/bad.py")
     (repository.path / "objects" / bad[:2] / bad[2:]).unlink()
 
@@ -273,7 +306,7 @@ async def test_a_missing_blob_is_named_after_all_others_were_read(repository: Gi
             read.append(blob.content)
 
     assert read == [b"good\n"]
-    assert caught.value.shas == {bad}
+    assert caught.value.reasons.keys() == {bad}
     assert isinstance(caught.value, SourceCorrupt)
 
 
@@ -282,7 +315,7 @@ async def test_a_damaged_loose_blob_is_never_given_out(repository: GitRepository
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"good.py": b"good\n" * 50, "bad.py": random.Random(1).randbytes(500)})
     source = local(repository.path)
-    entries = {entry.path: entry for entry in await source.tree(await source.head())}
+    entries = {entry.path: entry for entry in (await source.tree(await source.head())).entries}
     bad, good = (
         repository.path / "objects" / entries[name].sha[:2] / entries[name].sha[2:] for name in (b"bad.py", b"good.py")
     )
@@ -305,7 +338,7 @@ async def test_a_damaged_pack_is_named_and_gives_nothing_wrong(repository: GitRe
     repository.commit({f"f{number}": random.Random(number).randbytes(300) for number in range(50)})
     repository.git("repack", "-adq")
     source = local(repository.path)
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     true = expected(repository, entries)
     [pack] = (repository.path / "objects" / "pack").glob("*.pack")
     changed = bytearray(pack.read_bytes())
@@ -382,7 +415,7 @@ async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
     repository.git("config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", repository.path.as_uri(), "partial")
     source = local(tmp_path / "partial")
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     with pytest.raises(UnreadableBlobs, match=r"is missing.*no --filter"):
         await contents(source, entries)
@@ -393,7 +426,7 @@ async def test_the_factory_opens_a_path_and_closing_gives_every_file_back(reposi
     before = open_files()
     source = open_source(LocalGit(repository.path))
 
-    assert len(await source.tree(await source.head())) == 5
+    assert len((await source.tree(await source.head())).entries) == 5
     await source.close()
 
     assert open_files() == before

@@ -57,7 +57,7 @@ async def test_a_repository_is_read_with_few_requests(
     source = remote(observer=watched)
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
     found = await contents(source, entries)
 
     assert (head.sha, head.title) == (repository.head(), "Change files")
@@ -79,7 +79,7 @@ async def test_a_server_without_filters_sends_everything_once(
     source = remote()
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert same_tree(entries, repository)
@@ -100,7 +100,7 @@ async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_sourc
     await source.tree(await source.head())
     repository.commit({"a.py": b"2\n"})
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert list((await contents(source, entries)).values()) == [b"2\n"]
 
@@ -132,6 +132,31 @@ class OldProxy(ThreadedServer):
         self.stop()
 
 
+async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_head(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.commit({"a.py": b"1\n"}, branch="develop")
+    repository.commit({"a.py": b"1\n"}, branch="main")
+    source, named = remote(), remote(branch="develop")
+    await source.head()
+    asked = len(server.log)
+
+    assert (await source.branch(), await named.branch()) == ("main", "develop")
+    assert len(server.log) == asked
+    repository.set_head("develop")
+    assert await source.branch() == "main"
+    assert await source.branch(fresh=True) == "develop"
+
+
+async def test_a_server_of_protocol_version_0_names_its_default_branch(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
+) -> None:
+    repository.set_head("trunk")
+    repository.commit({"a.py": b"1\n"}, branch="trunk")
+    with OldProxy(server.url) as proxy:
+        assert await remote(f"{proxy.url}/{PATH}.git").branch() == "trunk"
+
+
 @pytest.mark.parametrize("branch", [None, "main"])
 async def test_a_server_of_protocol_version_0_is_understood(
     server: GitLabServer, repository: GitRepository, project: Project, remote: Make, branch: str | None
@@ -141,7 +166,7 @@ async def test_a_server_of_protocol_version_0_is_understood(
     with OldProxy(server.url) as proxy:
         source = remote(f"{proxy.url}/{PATH}.git", branch=branch)
 
-        entries = await source.tree(await source.head())
+        entries = (await source.tree(await source.head())).entries
 
         assert same_tree(entries, repository)
         assert await contents(source, entries) == expected(repository, entries)
@@ -157,7 +182,7 @@ async def test_a_gitlab_behind_such_a_proxy_is_read_all_the_same(
     with OldProxy(server.url) as proxy:
         source = GitLabSource(proxy.url, PATH, token=SecretStr(TOKEN), project_id=42, patience=QUICK)
 
-        entries = await source.tree(await source.head())
+        entries = (await source.tree(await source.head())).entries
 
         assert await contents(source, entries) == expected(repository, entries)
         await source.close()
@@ -170,7 +195,7 @@ async def test_names_of_sha_256_are_spoken(server: GitLabServer, tmp_path: Path,
     source = remote(f"{server.url}/platform/new.git")
 
     head = await source.head()
-    entries = await source.tree(head)
+    entries = (await source.tree(head)).entries
 
     assert len(head.sha) == 64
     assert same_tree(entries, repository)
@@ -276,7 +301,7 @@ async def test_a_redirect_on_the_same_server_is_followed_for_good(
     server.faults.redirect(f"{server.url}/new", path=f"^/{PATH}", times=None, status=301)
     source = remote()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
     assert len(server.log.matching(f"^/{PATH}")) == 1
@@ -315,7 +340,7 @@ async def test_any_answer_cut_anywhere_is_asked_for_again(
     server.faults.cut_body(after_bytes, path=r"\.git/", nth=nth, times=1)
     source = remote()
 
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
 
@@ -337,7 +362,7 @@ async def test_the_event_loop_ticks_while_a_pack_is_withheld_and_cancelling_is_p
 ) -> None:
     repository.many(40)
     source = remote()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     gate = server.faults.hold(path="/git-upload-pack$", after_bytes=300, times=None)
     before = asyncio.all_tasks()
 
@@ -358,7 +383,7 @@ async def test_a_reader_who_leaves_while_the_next_batch_is_fetched_leaves_nothin
 ) -> None:
     repository.many(4100)
     source = remote()
-    entries = await source.tree(await source.head())
+    entries = (await source.tree(await source.head())).entries
     gate = server.faults.hold(path="/git-upload-pack$", nth=2, times=None)
     before = asyncio.all_tasks()
 
@@ -457,7 +482,7 @@ async def test_an_own_ca_file_is_what_makes_a_server_trusted(
     )
 
     for source in (gitlab, remote):
-        entries = await source.tree(await source.head())
+        entries = (await source.tree(await source.head())).entries
         assert await contents(source, entries) == expected(repository, entries)
         await source.close()
 

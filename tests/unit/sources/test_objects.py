@@ -134,6 +134,10 @@ def commit_json(root: str, *, message: str = "Change\n") -> dict[str, Any]:
     }
 
 
+def proves(listing: Listing, commit: dict[str, Any]) -> bool:
+    return listing.proves(commit["id"], commit)
+
+
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=6)
 
 
@@ -149,26 +153,47 @@ def test_a_true_listing_is_proven_and_one_that_lacks_a_row_is_not(top: set[str],
     root_rows = [(name.encode(), 0o100644, BLOB_SHA) for name in top - {folder}]
     commit = commit_json(tree_sha([(folder.encode(), 0o040000, inner_sha), *root_rows]))
 
-    assert listed(rows).is_proven(commit)
-    assert listed(list(reversed(rows))).is_proven(commit)
-    del rows[drop % len(rows)]
-    assert not listed(rows).is_proven(commit)
+    assert proves(listed(rows), commit)
+    assert proves(listed(list(reversed(rows))), commit)
+    dropped = rows.pop(drop % len(rows))
+    short = listed(rows)
+    assert not proves(short, commit)
+    assert (short.contradiction is None) == (dropped["path"] != folder and "/" not in dropped["path"])
 
 
 def test_a_listing_whose_paths_lost_bytes_is_not_proven() -> None:
     commit = commit_json(tree_sha([(b"caf\xe9.py", 0o100644, BLOB_SHA)]))
 
     for shown in ("caf.py", "café.py", "caf�.py"):
-        assert not listed([row(shown, 0o100644, BLOB_SHA)]).is_proven(commit)
+        assert not proves(listed([row(shown, 0o100644, BLOB_SHA)]), commit)
 
 
 def test_nothing_is_proven_of_a_commit_that_cannot_be_written_anew() -> None:
     rows = [row("a", 0o100644, BLOB_SHA)]
     signed = commit_json(tree_sha([(b"a", 0o100644, BLOB_SHA)])) | {"id": "2" * 40}
 
-    assert not listed(rows).is_proven(signed)
-    assert not listed(rows).is_proven(None)
-    assert not listed(rows).is_proven({"id": "2" * 40})
+    for commit in (signed, {"id": "2" * 40}):
+        listing = listed(rows)
+        assert not proves(listing, commit)
+        assert listing.contradiction is None
+    assert not listed(rows).proves("2" * 40, None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([row("a", 0o100644, BLOB_SHA)] * 2, "a is listed twice"),
+        ([row("a", 0o100644, BLOB_SHA), row("a", 0o040000, BLOB_SHA)], "a is listed twice"),
+        ([row("", 0o100644, BLOB_SHA)], "a row has no name"),
+        ([row("b/a", 0o100644, BLOB_SHA)], "b/a is in a folder that is not listed"),
+        ([row("b", 0o040000, BLOB_SHA)], "what it lists in b/ does not hash to that folder's id"),
+    ],
+)
+def test_rows_that_no_commit_could_have_are_a_contradiction(rows: list[dict[str, Any]], words: str) -> None:
+    listing = listed(rows)
+
+    assert not listing.proves("2" * 40, None)
+    assert listing.contradiction == words
 
 
 @pytest.mark.parametrize(

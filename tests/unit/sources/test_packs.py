@@ -116,7 +116,42 @@ def test_a_pack_larger_than_its_space_is_stopped_and_its_first_object_measured()
         for at in range(0, len(pack), 4096):
             spool.write(pack[at : at + 4096])
 
-    assert stopped.value.first_size_bytes == len(content)
+    assert stopped.value.only_blob_bytes == len(content)
+    spool.close()
+
+
+def test_other_content_over_the_limit_does_not_give_its_size_to_the_blob_that_was_asked_for() -> None:
+    page = b"<html>" * 10_000
+    received = spooled(_assembled([(_header(3, len(page)), zlib.compress(page))]))
+    asked = object_sha(BLOB, b"ten bytes\n")
+
+    assert list(received.blobs({asked}, max_bytes=1000)) == []
+    assert not received.holds(asked)
+    [blob] = received.blobs({object_sha(BLOB, page)}, max_bytes=1000)
+    assert (blob.size_bytes, blob.content) == (len(page), None)
+    received.close()
+
+
+@pytest.mark.parametrize("claimed", [2000, 10**7])
+def test_a_header_that_claims_another_size_is_damage_and_not_a_blob_over_the_limit(claimed: int) -> None:
+    received = spooled(_assembled([(_header(3, claimed), zlib.compress(b"x" * 3000))]))
+
+    with pytest.raises(PackDamaged, match="than its header says"):
+        list(received.blobs({object_sha(BLOB, b"x" * 3000)}, max_bytes=1000))
+    received.close()
+
+
+@pytest.mark.parametrize("objects", [[(3, b"a"), (3, b"b")], [(2, b"a")], [(1, b"a")]])
+def test_a_pack_without_space_that_holds_more_than_one_blob_has_no_size(objects: list[tuple[int, bytes]]) -> None:
+    noise = random.Random(1).randbytes(20_000)
+    pack = _assembled([(_header(kind, len(noise) + 1), zlib.compress(noise + end)) for kind, end in objects])
+
+    spool = Spool(oid_bytes=20, max_bytes=10_000)
+
+    with pytest.raises(SpoolFull) as stopped:
+        spool.write(pack)
+
+    assert stopped.value.only_blob_bytes is None
     spool.close()
 
 
