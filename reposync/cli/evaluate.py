@@ -82,7 +82,11 @@ async def _evaluate(config: Configuration, questions: Sequence[Question]) -> Eva
 
 async def building_versions(app: Application, repositories: Collection[str]) -> set[str]:
     """Those of `repositories` that have a version of their index under construction."""
-    return set()
+    from reposync.store.versions import VersionState
+
+    rows = await app.repositories.list(repositories)
+    versions = await app.versions.all()
+    return {row.name for row in rows if any(each.state is VersionState.BUILDING for each in versions.get(row.id, ()))}
 
 
 def _ask(app: Application, **which: Any) -> Ask:

@@ -110,7 +110,7 @@ async def _sync(
                 click.echo(summary(run))
                 for line in await _problems(app, run):
                     click.echo(line)
-        return runs, well and all(run.status == "completed" for run in runs)
+        return runs, well and all(run.status == "completed" and not run.files_failed for run in runs)
 
 
 def summary(run: Run) -> str:
@@ -122,6 +122,7 @@ def summary(run: Run) -> str:
         (run.files_processed, "file stored" if run.files_processed == 1 else "files stored"),
         (run.files_deleted, "deleted"),
         (run.files_skipped, "skipped"),
+        (run.files_failed, "FAILED"),
         (run.chunks_embedded, "chunk embedded" if run.chunks_embedded == 1 else "chunks embedded"),
         (run.chunks_reused, "reused"),
     ]

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import time
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -32,12 +32,12 @@ from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories, Repository, unregistered
 from reposync.store.runs import Run, Runs
 from reposync.store.status import FINAL, RunStatus, RunTrigger
-from reposync.store.versions import Versions
+from reposync.store.versions import IndexVersion, Versions
 from reposync.sync.lease import Lease
 from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
 from reposync.sync.run import SyncRun
-from reposync.sync.target import SyncParts
+from reposync.sync.target import Gate, SyncParts
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index, SearchHit
 from reposync.vectors.settings import IndexSettings
@@ -119,10 +119,35 @@ class Application:
                 self.manifests,
                 self.versions,
                 self.runs,
+                keep_retired_seconds=self.configuration.registry.index.keep_retired_seconds,
+                gate=self._gate(target.name),
                 elsewhere=sorted(await self.collections()) if repair else (),
             )
         finally:
             await source.close()
+
+    def _gate(self, repository: str) -> Gate | None:
+        """Whether a new version answers the configured questions about this repository as well as the live one."""
+        settings = self.configuration.registry.index
+        if settings.gate is None:
+            return None
+        file = settings.gate
+
+        async def passes(live: IndexVersion, building: IndexVersion) -> str | None:
+            from reposync.sync.evaluation import DEPTH, Question, evaluate, falls, load_questions
+
+            every = await asyncio.to_thread(load_questions, file)
+            questions = [each for each in every if each.repository == repository]
+            if not questions:
+                return None
+
+            def asking(version: Literal["live", "building"]) -> Callable[[Question], Awaitable[list[SearchHit]]]:
+                return lambda each: self.search(each.question, repository=repository, limit=DEPTH, version=version)
+
+            before = await evaluate(questions, asking("live"))
+            return falls(before, await evaluate(questions, asking("building")), settings.must_not_fall)
+
+        return passes
 
     async def collections(self) -> set[str]:
         """All physical collections that repositories are in, or are configured to be in."""

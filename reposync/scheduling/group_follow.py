@@ -27,6 +27,7 @@ from reposync.scheduling.group_plan import (
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
 from reposync.store.followed import Change, FollowedRepositories
 from reposync.store.repositories import Registration, Repository
+from reposync.store.versions import Versions
 from reposync.vectors.port import Index
 
 GROUP_SHRANK = "GROUP_SHRANK"
@@ -125,9 +126,16 @@ def _shrank(view: GroupView, listed: int, lost: Sequence[str]) -> str | None:
 class Follower:
     """Makes the registered repositories, and the names in their indexes, follow a plan. `index` opens a collection."""
 
-    def __init__(self, registry: Registry, repositories: FollowedRepositories, index: Callable[[str], Index]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        repositories: FollowedRepositories,
+        versions: Versions,
+        index: Callable[[str], Index],
+    ) -> None:
         self._registry = registry
         self._repositories = repositories
+        self._versions = versions
         self._index = index
 
     async def view(self, group: Group) -> GroupView:
@@ -217,11 +225,17 @@ class Follower:
                 continue
             address = view.address(str((row.definition or {})["project"]))
             if row.epoch > 0:
-                index = self._index(row.indexed_collection or row.collection)
-                if await index.spec() is not None:
-                    await index.rename_repository(row.id, row.name, links=quote(address, safe=":/"))
+                for physical, version_id in await self._places(row):
+                    index = self._index(physical)
+                    if await index.spec() is not None:
+                        await index.rename_repository(version_id, row.name, links=quote(address, safe=":/"))
             await self._repositories.relocate(row, address)
         return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
+
+    async def _places(self, row: Repository) -> list[tuple[str, str]]:
+        """(collection, version id) of all versions of its index."""
+        versions = [(version.physical, version.id) for version in await self._versions.of(row.id)]
+        return versions or [(row.indexed_collection or row.collection, row.id)]
 
 
 def _followed(view: GroupView, each: Followed, when: str) -> Change:

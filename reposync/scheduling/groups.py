@@ -20,6 +20,7 @@ from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.store.database import Database
 from reposync.store.followed import FollowedRepositories, RegistrationsChanged
 from reposync.store.groups import Groups
+from reposync.store.versions import Versions
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index
 
@@ -53,6 +54,7 @@ class Discovery:
     ) -> None:
         self._groups = Groups(database)
         self._repositories = FollowedRepositories(database)
+        self._versions = Versions(database)
         self._index = index
         self._worker = worker
         self._observer = observer
@@ -142,7 +144,7 @@ class Discovery:
             patience=self._patience,
             observer=self._observer,
         )
-        follower = Follower(registry, self._repositories, self._index)
+        follower = Follower(registry, self._repositories, self._versions, self._index)
         try:
             listing = await source.projects(archived=group.archived)
             for tries_left in reversed(range(TRIES)):

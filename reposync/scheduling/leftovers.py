@@ -34,7 +34,9 @@ async def find_leftovers(app: Application) -> list[Leftover]:
         points = await index.repositories()
         nameless = await index.count() - sum(points.values())
         # Asked last: who registers in between has no points before.
+        versions = await app.versions.all()
         registered = {row.id for row in await app.repositories.list()}
+        registered |= {version.id for each in versions.values() for version in each}
         unknown = [identity for identity in points if identity not in registered]
         known = await ever_known(app.database, unknown)
         for identity in unknown:

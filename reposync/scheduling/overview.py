@@ -41,6 +41,7 @@ class Overview:
     files: int
     skipped: int
     chunks: int
+    failed: int
     last_run: str | None
     last_status: str | None
     last_error: str | None
@@ -66,7 +67,8 @@ async def overviews(
     configured = {target.name: target for target in catalog.configured() if names is None or target.name in names}
     rows = {row.name: row for row in await repositories.list(names)}
     ids = None if names is None else [row.id for row in rows.values()]
-    latest, counts = await runs.latest(ids), await manifests.counts(ids)
+    versions = None if names is None else [row.live_version or row.id for row in rows.values()]
+    latest, counts = await runs.latest(ids), await manifests.counts(versions)
     now = datetime.now(UTC)
     found = []
     for name in sorted(configured.keys() | rows.keys()):
@@ -74,8 +76,8 @@ async def overviews(
         said = target.registration() if target else row
         if said is None:
             continue
-        known = row.id if row else ""
-        found.append(_overview(said, row, counts.get(known, ManifestCounts()), latest.get(known), now))
+        known, version = (row.id, row.live_version or row.id) if row else ("", "")
+        found.append(_overview(said, row, counts.get(version, ManifestCounts()), latest.get(known), now))
     return found
 
 
@@ -123,6 +125,7 @@ def _overview(
         files=counts.files,
         skipped=counts.skipped,
         chunks=counts.chunks,
+        failed=counts.failed,
         last_run=run.id if run else None,
         last_status=run.status if run else None,
         last_error=run.error_message if run else None,

@@ -14,10 +14,11 @@ from structlog.contextvars import bound_contextvars
 from reposync.config.daemon import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
+from reposync.scheduling.catalog import CONFIG
 from reposync.scheduling.execution import FAREWELL_SECONDS, STOPPING, YIELDING, Execution, Terms
 from reposync.store.attempts import RELEASED
 from reposync.store.database import QUEUE
-from reposync.store.repositories import Repository
+from reposync.store.repositories import Registration, Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 
@@ -127,6 +128,9 @@ class WorkerPool:
         if not row.is_active and row.paused_reason is None:
             left = RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
             return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), left.code, str(left))
+        if row.origin == CONFIG and not _says_the_same(target.registration(), row):
+            changed = RepositoryNotFound(f"This pod has another definition of {run.repository!r} than the database.")
+            return await self._app.runs.release(run, outcome=RELEASED, delay_seconds=_NOT_MINE_SECONDS, reason=changed)
         return await self._app.execute(execution, target, lambda _: None)
 
     async def _not_mine(self, run: Run, error: RepositoryNotFound) -> Run:
@@ -213,13 +217,21 @@ class WorkerPool:
         self._on_load(len(self._running), self._config().concurrency)
 
 
+def _says_the_same(registration: Registration, row: Repository) -> bool:
+    """Whether this pod's registry file has the repository as the database has it. One of the two is about to follow."""
+    return all(
+        getattr(registration, key) == getattr(row, key) for key in ("location", "source", "branch", "collection")
+    )
+
+
 def _waited(run: Run) -> float:
     started = run.started_at or datetime.now(UTC)
     return round(max(0.0, (started - max(run.queued_at, run.not_before)).total_seconds()), 3)
 
 
 def _log_end(run: Run, figures: RunFigures) -> None:
-    told = log.info if run.status in (RunStatus.COMPLETED, RunStatus.QUEUED) else log.warning
+    well = run.status in (RunStatus.COMPLETED, RunStatus.QUEUED) and not figures.files_failed
+    told = log.info if well else log.warning
     why = {"code": run.error_code, "reason": run.error_message} if run.error_code else {}
     told(
         f"run {run.status}",
@@ -227,6 +239,7 @@ def _log_end(run: Run, figures: RunFigures) -> None:
         commit=run.commit_after,
         files=figures.files_processed,
         deleted=figures.files_deleted,
+        failed=figures.files_failed,
         embedded=figures.chunks_embedded,
         reused=figures.chunks_reused,
         **why,

@@ -49,23 +49,22 @@ async def test_an_index_restored_from_an_older_snapshot_with_as_many_points_is_n
     assert comparable(await world.points()) == comparable(current)
 
 
-async def test_older_points_under_the_same_ids_are_noticed(closed_world: World):
-    world = closed_world
+async def test_older_points_under_the_same_ids_are_noticed(world: World):
     world.repository.commit({"a.py": module("a", 40)})
-    async with world.opened():
-        await world.completed()
-        old = await world.points()
-    world.configure(size=399, overlap=80)
-    async with world.opened():
-        await world.completed()
-        current = await world.points()
-        kept = [old[key] for key in old.keys() & current.keys()]
-        assert kept
-        await world.put_points(kept)
-        run = await world.completed()
-        assert run.error_code == "INDEX_REBUILT"
-        assert comparable(await world.points()) == comparable(current)
-        assert (await world.completed()).error_code is None
+    await world.completed()
+    await world.completed(full=True)
+    current = await world.points()
+    older = [dict(point) for point in current.values()]
+    for point in older:
+        metadata = {**point["payload"]["metadata"], "epoch": 1}
+        point["payload"] = {"page_content": "another text", "metadata": metadata}
+    await world.put_points(older)
+
+    run = await world.completed()
+
+    assert run.error_code == "INDEX_REBUILT"
+    assert comparable(await world.points()) == comparable(current)
+    assert (await world.completed()).error_code is None
 
 
 async def test_foreign_points_of_this_repository_are_taken_out(world: World):

@@ -1,8 +1,5 @@
 """A change of settings changes the index to what a fresh sync would make, and embeds no text again that it has."""
 
-import pytest
-
-from reposync.errors import IndexMismatch
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
@@ -97,33 +94,3 @@ async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_
             ("project", "a.py"),
             ("other", "x.py"),
         }
-
-
-async def test_another_model_is_refused_by_sync_and_search_and_the_index_stays(closed_world: World):
-    world = closed_world
-    world.repository.commit({"a.py": CODE})
-    async with world.opened():
-        await world.completed()
-        before = await world.points()
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace("model: test/words", "model: test/others"))
-    async with world.opened():
-        run = await world.sync()
-        assert (run.status, run.error_code) == ("failed", "INDEX_MISMATCH")
-        assert "test/words" in str(run.error_message)
-        with pytest.raises(IndexMismatch, match="test/words"):
-            await world.app.search("answer")
-        assert await world.points() == before
-
-
-async def test_a_repository_that_moves_to_another_collection_is_no_longer_found_in_the_old_one(closed_world: World):
-    world = closed_world
-    world.repository.commit({"a.py": CODE, "b.py": module("b")})
-    async with world.opened():
-        await world.completed()
-    before, world.collection = world.collection, f"{world.collection}-moved"
-    world.configure()
-    async with world.opened():
-        await world.completed()
-        assert await world.points(before) == {}
-        assert await world.indexed() == await world.expected()
