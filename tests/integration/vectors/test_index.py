@@ -101,9 +101,9 @@ async def test_another_embedding_model_is_a_mismatch_that_names_both(
     opened: OpenIndex, configured: EmbeddingSpec
 ) -> None:
     await opened().ensure(SPEC)
-    with pytest.raises(IndexMismatch, match=r"test-model \(test, 8 dimensions\).*is configured") as raised:
+    with pytest.raises(IndexMismatch, match=r"test-model \(test, 8 dimensions\).*is expected") as raised:
         await opened().ensure(configured)
-    assert "Configure that model again" in str(raised.value)
+    assert "delete it" in str(raised.value)
 
 
 async def test_a_collection_of_somebody_else_is_a_mismatch_and_stays_as_it_is(
@@ -368,12 +368,24 @@ async def test_a_query_without_words_is_searched_by_meaning(index: QdrantIndex) 
     assert [hit.path for hit in await index.search(query)] == ["web/pay.ts"]
 
 
+async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope("live"), [file("src/card.py", "the card")])
+    await index.replace_files(scope("building"), [file("src/card.py", "the card of tomorrow")])
+
+    hidden = [scope("building").repository_id]
+
+    assert await paths_found(index, "card", hidden=hidden) == ["src/card.py"]
+    assert await paths_found(index, "card", hidden=hidden, path_glob="src/") == ["src/card.py"]
+    assert len(await paths_found(index, "card")) == 2
+
+
 async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
     await some_files(index)
-    assert await paths_found(index, "card", repository="billing") == ["src/card.py"]
+    assert await paths_found(index, "card", version=scope("billing").repository_id) == ["src/card.py"]
     assert await paths_found(index, "card", language="typescript") == ["web/pay.ts"]
-    assert await paths_found(index, "card", repository="billing", language="typescript") == []
-    assert await paths_found(index, "card", repository="nobody") == []
+    assert await paths_found(index, "card", version=scope("billing").repository_id, language="typescript") == []
+    assert await paths_found(index, "card", version=scope("nobody").repository_id) == []
     assert len(await paths_found(index, "card")) == 5
     assert len(await paths_found(index, "card", limit=2)) == 2
     assert await paths_found(index, "card", limit=0) == []
@@ -411,7 +423,7 @@ async def test_a_rare_path_is_found_among_many(
         SearchQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
     )
     assert hits[0].text == "the card 5"
-    assert await paths_found(index, "the card", path_glob="docs/", repository="billing") == []
+    assert await paths_found(index, "the card", path_glob="docs/", version=scope("billing").repository_id) == []
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
 
 
