@@ -17,12 +17,12 @@ DATA_FORMATS: Final = frozenset({None, "csv", "json", "json5", "pem", "text", "t
 """Languages (None: unknown) that hold data as often as text. A table in the source of a program is source."""
 
 _FEWEST_WORDS: Final = 0.3
-"""Numbers and paths of SVG have a share of words under 0.25; configuration and recorded answers start at 0.35."""
+"""Below stand numbers, drawings and base64 alone; recorded answers of servers start at 0.3, configuration at 0.4."""
 
 _LONG_LINE: Final = 0.75
 """Share of the text. A component with its logo in one line has 0.6."""
-_WORDS_OF_PROSE: Final = 0.7
-"""Translations in one line of JSON have 0.75 and more, prose 0.9, minified code and diagrams less than 0.7."""
+_WORDS_OF_PROSE: Final = 0.6
+"""Translations in one line of JSON have 0.65 to 0.8, prose 0.9; recordings, diagrams and tables mostly less than 0.6."""
 
 _PROSE: Final = frozenset({"asciidoc", "latex", "markdown", "rst"})
 """A page that a person wrote is worth more than the picture costs that stands in it as base64."""

@@ -79,6 +79,7 @@ def test_data_is_left_out_as_data(path: str, text: str) -> None:
         ("README.md", "# Title\n\n" + sentences(2000) + f"![](data:image/png;base64,{base64_lines(30_000, 30_000)})\n"),
         ("wal.md", "│ ├───────────────┼──────────┤ │ len <4b> │\n" * 400),
         ("de.json", json.dumps({f"save_changes_{n}": f"Änderungen speichern für {n}" for n in range(1000)})),
+        ("en.json", json.dumps({f"button.save.{n}": "Save changes" for n in range(1000)})),
         ("zh.json", json.dumps({f"key{n}": "保存更改并继续编辑" for n in range(1000)}, ensure_ascii=False)),
         ("messages_zh.properties", "".join(f"a{n}=\\u4fdd\\u5b58\\u66f4\\u6539\n" for n in range(1000))),
         ("strings.xml", "".join(f"<s n='{n}'>&#20445;&#x5b58;&#26356;</s>\n" for n in range(1000))),
