@@ -22,7 +22,7 @@ _FEWEST_WORDS: Final = 0.3
 _LONG_LINE: Final = 0.75
 """Share of the text. A component with its logo in one line has 0.6."""
 _WORDS_OF_PROSE: Final = 0.6
-"""Translations in one line of JSON have 0.65 to 0.8, prose 0.9; recordings, diagrams and tables mostly less than 0.6."""
+"""Translations in one line of JSON have 0.65 to 0.8, prose 0.9; recordings, diagrams and tables mostly under 0.6."""
 
 _PROSE: Final = frozenset({"asciidoc", "latex", "markdown", "rst"})
 """A page that a person wrote is worth more than the picture costs that stands in it as base64."""
