@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
+from reposync.content.data import data_reason
 from reposync.content.decoding import decode
 from reposync.content.generated import generated_reason
 from reposync.content.languages import language_of
-from reposync.content.model import Document, Skip, Skipped
+from reposync.content.model import Chunk, Document, Skip, Skipped
+from reposync.content.notebooks import Cells, is_notebook, notebook_cells
 
 
 def content_hash(text: str) -> str:
@@ -28,8 +30,9 @@ def make_document(
     """The chunks of one file, or why it has none.
 
     `content` is None where it was not fetched for its size. `keep_generated` (see `PathRules.keeps_generated`) takes
-    the file even where its content says that it is generated or minified. Chunk texts hold neither NUL nor lone
-    surrogates. Never raises for any `path` and `content`: what was not foreseen is Skip.FAILED.
+    the file even if its content says that it is generated, minified or data. Of a notebook the sources of its cells
+    are taken; the lines of a chunk are those of the file. Chunk texts hold neither NUL nor lone surrogates. Never
+    raises for any `path` and `content`: what was not foreseen is Skip.FAILED.
     """
     if content is None or size_bytes > max_file_bytes:
         return Skipped(Skip.TOO_LARGE, f"{size_bytes:,} bytes, the limit is {max_file_bytes:,}")
@@ -49,6 +52,18 @@ def _document(
     if isinstance(text, Skipped):
         return text
     language = language_of(path, text)
-    if not keep_generated and (skipped := generated_reason(text, language)) is not None:
+    cells = notebook_cells(text) if is_notebook(path) else None
+    if cells is not None:
+        text = cells.text
+    if not text:
+        return Skipped(Skip.EMPTY, "a notebook without code and text")
+    if not keep_generated and (skipped := generated_reason(text, language) or data_reason(text, language)) is not None:
         return skipped
-    return Document(language, chunk_text(text, language, chunk_size, chunk_overlap))
+    chunks = chunk_text(text, language, chunk_size, chunk_overlap)
+    return Document(language, chunks if cells is None else _in_file(chunks, cells))
+
+
+def _in_file(chunks: tuple[Chunk, ...], cells: Cells) -> tuple[Chunk, ...]:
+    """`chunks` of the cells' text with the lines of the notebook's file."""
+    lines = cells.lines
+    return tuple(Chunk(each.text, lines[each.start_line - 1], lines[each.end_line - 1]) for each in chunks)

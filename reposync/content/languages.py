@@ -214,6 +214,12 @@ def language_of(path: bytes, text: str = "") -> str | None:
     return language
 
 
+def starts_with_name_of_text(name: str) -> bool:
+    """Whether the part of a file's name before its first dot is by itself the name of a text: `Makefile.lib`,
+    `Dockerfile.deb`, `README.ko`. What follows the dot is then no extension."""
+    return _by_head(name) is not None
+
+
 def canonical_language(name: str) -> str | None:
     """The canonical name of what a person calls a language (`JS`, `c++`, `.py`), None where nothing goes by it."""
     wanted = name.strip().lower().removeprefix(".")
@@ -243,9 +249,13 @@ def _by_name(name: str) -> str | None:
         return language
     if "." in stem and extension.lower() in {"in", "j2", "tmpl", "template", "tpl", "erb", "dist", "example", "sample"}:
         return _by_name(stem)  # config.yaml.in, nginx.conf.example
+    return _by_head(name)
+
+
+def _by_head(name: str) -> str | None:
     # Dockerfile.dev, Makefile.inc: by the part before the dot, only for names that stand for a language by themselves.
     head = name.partition(".")[0]
-    return names.get(head) if head[:1].isupper() or head.startswith("makefile") else None
+    return _name_table().get(head) if head[:1].isupper() or head.startswith("makefile") else None
 
 
 def _by_shebang(text: str) -> str | None:

@@ -17,6 +17,7 @@ class Skip(StrEnum):
     MINIFIED = "minified"
     VENDORED = "vendored"
     GENERATED = "generated"
+    DATA = "data"
     BINARY = "binary"
     LFS_POINTER = "lfs_pointer"
     TOO_LARGE = "too_large"

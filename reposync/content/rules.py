@@ -4,12 +4,16 @@ In this order: submodules and symlinks never; what the user excludes; where the 
 then `.gitattributes` and the defaults (binary, lock files, minified, generated, vendored), which yield to an `include`
 pattern that names what they leave out: `vendor/ours/**` brings that folder back, `src/**` does not bring back
 `src/node_modules`.
+
+What a file's content says (generated, minified, data) yields likewise: `*.pb.go` or `maps/world.json` names such files,
+and `*.csv` names all that end so, since data goes by no other name. `*.py` does not: most of these files are code.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import stat
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,10 +22,13 @@ from typing import Final
 from pathspec import PathSpec
 
 from reposync.content.attributes import Attributes
-from reposync.content.defaults import Default, by_folder, by_name
+from reposync.content.data import DATA_FORMATS, SMALLEST_DATA_CHARS
+from reposync.content.defaults import Default, by_folder, by_name, named_by
+from reposync.content.languages import language_of
 from reposync.content.model import Skip, Skipped
+from reposync.content.notebooks import is_notebook
 
-CONTENT_REVISION: Final = 1
+CONTENT_REVISION: Final = 2
 """Raise it with every change of this package that changes which files are indexed or how: the next run then looks at
 every file again."""
 
@@ -36,6 +43,7 @@ _MARKED_GENERATED: Final = Default(
 )
 _GENERATED_KINDS: Final = frozenset({Skip.GENERATED, Skip.LOCK_FILE, Skip.MINIFIED})
 _CONTENT_KEYS: Final = frozenset({"generated", "minified", "marked generated"})
+_WILD: Final = re.compile(r"[*?\[\\]")
 
 
 class PathRules:
@@ -75,9 +83,13 @@ class PathRules:
         return next((default.skipped for default in defaults if default.key not in asked), None)
 
     def keeps_generated(self, path: bytes) -> bool:
-        """Whether the file is to be indexed even where its content says that it is generated or minified: the
+        """Whether the file is to be indexed even if its content says that it is generated, minified or data: the
         repository says so by `-linguist-generated`, or the user by an include pattern that names such files."""
-        return self._attributes.generated(path) is False or not _CONTENT_KEYS.isdisjoint(self._asked(_as_text(path)))
+        if self._attributes.generated(path) is False:
+            return True
+        text = _as_text(path)
+        named = _content_keys(text.rpartition("/")[2])
+        return not self._asked(text).isdisjoint(_CONTENT_KEYS | named)
 
     @property
     def attributes(self) -> Attributes:
@@ -118,8 +130,10 @@ class PathRules:
         """The defaults that an include pattern names: those that would leave out a file of the pattern's own name."""
         path = pattern.encode().strip(b"/")
         text = path.decode("latin-1")
-        defaults = [*self._defaults(path, text), *by_folder(text)]
-        return frozenset(default.key for default in defaults)
+        keys = {default.key for default in self._defaults(path, text)} | named_by(text)
+        if not pattern.endswith("/"):
+            keys |= _content_keys(text.rpartition("/")[2])
+        return frozenset(keys)
 
     def _asked(self, text: str) -> frozenset[str]:
         """Keys of the include patterns that match the path and name something that is left out by default."""
@@ -128,11 +142,6 @@ class PathRules:
             if patterns.match(text) is not None:
                 keys |= named
         return keys
-
-
-def read_differently(path: bytes, size_bytes: int) -> bool:
-    """Stub until merged."""
-    return False
 
 
 class _Patterns:
@@ -150,6 +159,23 @@ class _Patterns:
         """The pattern that decides for the path; None where none does, or a negative one."""
         result = self._spec.check_file(text)
         return self._patterns[result.index] if result.include and result.index is not None else None
+
+
+def read_differently(path: bytes, size_bytes: int) -> bool:
+    """Whether revision 2 may make something else of the content of this file than revision 1 did."""
+    return is_notebook(path) or size_bytes >= SMALLEST_DATA_CHARS  # no character takes less than a byte
+
+
+def _content_keys(name: str) -> frozenset[str]:
+    """Keys under which a file is asked for whatever its content is: its whole name, and an extension that does not
+    stand for code. Of a pattern with wildcards only what is literal: `*.csv` has the extension, `data.*` neither."""
+    stem, dot, extension = name.rpartition(".")
+    if not stem or not dot or _WILD.search(extension):
+        return frozenset()
+    keys = set() if _WILD.search(stem) else {f"name {name}"}
+    if language_of(f"x.{extension}".encode("latin-1")) in DATA_FORMATS:
+        keys.add(f".{extension.lower()}")
+    return frozenset(keys)
 
 
 def _as_text(path: bytes) -> str:

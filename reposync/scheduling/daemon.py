@@ -16,6 +16,7 @@ from reposync.config.configuration import Configuration
 from reposync.config.daemon import DaemonConfig
 from reposync.errors import StoreUnavailable
 from reposync.scheduling.application import Application, import_parts, open_application
+from reposync.scheduling.changed_settings import queue_changed
 from reposync.scheduling.checks import HealthChecks
 from reposync.scheduling.cron import CronScheduler
 from reposync.scheduling.groups import Discovery
@@ -169,10 +170,12 @@ class Daemon:
             on_result=self._metrics.group_discovered,
         )
 
-        async def declare() -> None:
+        async def registry_is_in_force() -> None:
             await discovery.declare(app.configuration.registry)
+            if queued := await queue_changed(app):
+                log.info("settings have changed: new versions of indexes are built", repositories=queued)
 
-        watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded, on_registry=declare)
+        watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded, on_registry=registry_is_in_force)
         async with self._background(self._stop) as start:
             start(news.listen(), "news")
             start(watcher.run(), "registry")

@@ -1,8 +1,10 @@
 import contextlib
+import dataclasses
 import itertools
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
@@ -32,7 +34,10 @@ def settings(engine: EmbeddedEngine) -> IndexSettings:
     return IndexSettings(collection=f"c{os.getpid()}-{next(_numbers)}", state_dir=engine.folder.parent)
 
 
-OpenIndex = Callable[[], QdrantIndex]
+class OpenIndex(Protocol):
+    """Opens the index of the test's collection, or of another one."""
+
+    def __call__(self, *, collection: str | None = None) -> QdrantIndex: ...
 
 
 @pytest.fixture
@@ -42,9 +47,10 @@ async def opened(engine: EmbeddedEngine, settings: IndexSettings) -> AsyncGenera
     async with contextlib.AsyncExitStack() as resources:
         transports = []
 
-        def open_one() -> QdrantIndex:
+        def open_one(*, collection: str | None = None) -> QdrantIndex:
             transports.append(contract.watching(EmbeddedTransport(engine)))
-            index = open_index(settings, transport=transports[-1])
+            mine = dataclasses.replace(settings, collection=collection or settings.collection)
+            index = open_index(mine, transport=transports[-1])
             resources.push_async_callback(index.close)
             return index
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 
 from reposync.content import rules as rules_module
 from reposync.content.attributes import Attributes
+from reposync.content.data import SMALLEST_DATA_CHARS
+from reposync.content.documents import make_document
 from reposync.content.model import Skip, Skipped
-from reposync.content.rules import PathRules
+from reposync.content.rules import PathRules, read_differently
 
 FILE, EXECUTABLE, SYMLINK, SUBMODULE = 0o100644, 0o100755, 0o120000, 0o160000
 NOTHING = Attributes()
@@ -28,7 +30,8 @@ def rules(*include: str, exclude: tuple[str, ...] = (), attributes: str = "") ->
 @pytest.mark.parametrize(
     "path",
     ["README.md", "src/main.py", ".gitlab-ci.yml", "a/.hidden/x.go", "Makefile", "src/vendor.py", "locks/file.lock.py",
-     "src/external/ours.c", "dist/index.js", "lib/admin.js", "jquery_plugin_of_ours.js", "-rf", "with space.c"],
+     "src/external/ours.c", "dist/index.js", "lib/admin.js", "jquery_plugin_of_ours.js", "-rf", "with space.c",
+     "resources/js/bootstrap.js", "lib/injection.config.dart"],
 )  # fmt: skip
 def test_ordinary_source_files_are_indexed(path: str) -> None:
     assert reason(rules(), path) is None
@@ -54,9 +57,15 @@ def test_symlinks_and_submodules_never_are() -> None:
         ("static/app.MIN.CSS", Skip.MINIFIED),
         ("static/app.js.map", Skip.MINIFIED),
         ("node_modules/x/index.js", Skip.VENDORED),
-        ("a/vendor/b/c.go", Skip.VENDORED),
+        ("vendor/b/c.go", Skip.VENDORED),
+        ("tools/vendor/github.com/b/c.go", Skip.VENDORED),
+        ("app/vendor/bundle/ruby/a.rb", Skip.VENDORED),
+        ("public/vendor/telescope/app.js", Skip.VENDORED),
         ("third_party/zlib/zlib.c", Skip.VENDORED),
         ("Pods/AFNetworking/a.m", Skip.VENDORED),
+        ("mobile/ios/Pods/AFNetworking/a.m", Skip.VENDORED),
+        ("Carthage/Checkouts/a/b.swift", Skip.VENDORED),
+        ("Godeps/_workspace/src/a.go", Skip.VENDORED),
         ("gradlew", Skip.VENDORED),
         ("static/jquery-3.6.0.js", Skip.VENDORED),
         ("api/v1/service.pb.go", Skip.GENERATED),
@@ -68,10 +77,35 @@ def test_symlinks_and_submodules_never_are() -> None:
         ("LOGO.PNG", Skip.BINARY),
         ("dump.sqlite3", Skip.BINARY),
         ("model.safetensors", Skip.BINARY),
+        ("dist/app.jar", Skip.BINARY),
+        ("lib/libz.so", Skip.BINARY),
+        ("out/makefile_diagram.zip", Skip.BINARY),
     ],
 )
 def test_what_hardly_anybody_searches_is_left_out_by_its_path(path: str, expected: Skip) -> None:
     assert reason(rules(), path) is expected
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["src/pods/list.go", "pkg/kubelet/pods/manager.go", "web/src/components/pods/PodList.vue", "pods/list.go",
+     "src/Pods/PodLister.cs", "app/Http/Controllers/Vendor/VendorController.php", "src/Vendors/VendorService.cs",
+     "app/models/vendor/invoice.rb", "docs/user/vendors/payouts.mdx", "Vendor/Invoice.php", "vendors/acme.tf",
+     "tests/Database/migrations/multi_path/vendor/2016_01_01_create_flights.php", "src/vendor/v1.2/api.ts",
+     "src/Node_Modules/ours.c", "src/carthage/build.go"],
+)  # fmt: skip
+def test_code_about_pods_and_vendors_is_code(path: str) -> None:
+    assert reason(rules(), path) is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["scripts/Makefile.lib", "Makefile.so", "docker/Dockerfile.deb", "Dockerfile.rpm", "Dockerfile.iso", "README.ko",
+     "Jenkinsfile.deb", "templates/page.pt", "cells/sky130.lib", "db/records.db", "contrib/filter.orc", "1abc.pdb",
+     "config/app.pkl", "firmware.bin", "chicken/srfi-1.egg", "native/addon.node", "certs/ca.cer"],
+)  # fmt: skip
+def test_only_the_content_says_whether_a_file_of_these_names_is_binary(path: str) -> None:
+    assert reason(rules(), path) is None
 
 
 def test_exclude_has_the_semantics_of_gitignore() -> None:
@@ -109,7 +143,12 @@ def test_include_leaves_out_everything_else_and_exclude_beats_it() -> None:
         ("*.lock", "Cargo.lock"),
         ("*.pb.go", "api/a.pb.go"),
         ("static/app.min.js", "static/app.min.js"),
-        ("*.bin", "firmware.bin"),
+        ("*.png", "docs/logo.png"),
+        ("**/vendor/ours/**", "vendor/ours/a.go"),
+        ("tools/vendor/", "tools/vendor/github.com/ours/a.go"),
+        ("Pods/Ours/**", "Pods/Ours/a.m"),
+        ("mobile/ios/Pods/**", "mobile/ios/Pods/a.m"),
+        (".yarn/plugins/ours.cjs", ".yarn/plugins/ours.cjs"),
     ],
 )
 def test_an_include_pattern_that_names_what_is_left_out_by_default_brings_it_back(pattern: str, path: str) -> None:
@@ -158,6 +197,66 @@ def test_generated_content_is_kept_where_somebody_asked_for_it() -> None:
     assert not some.keeps_generated(b"a/other.py")
 
 
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("*.csv", "data/points.csv"),
+        ("data/**/*.json", "data/a/b.json"),
+        ("*.[Cc]*.svg", "logo.C1.svg"),
+        ("*.dat", "a.dat"),
+        ("data/points.csv", "data/points.csv"),
+        ("src/crc_tables.c", "src/crc_tables.c"),
+        ("*.pb.go", "a.pb.go"),
+        ("app.min.js", "a/app.min.js"),
+    ],
+)
+def test_an_include_pattern_that_names_data_keeps_it(pattern: str, path: str) -> None:
+    assert rules("**", pattern).keeps_generated(path.encode())
+    assert not rules("**").keeps_generated(path.encode())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("**", "data/points.csv"),
+        ("data/", "data/points.csv"),
+        ("data/**", "data/points.csv"),
+        ("*.py", "tables.py"),
+        ("*.*", "points.csv"),
+        ("points.*", "points.csv"),
+        ("*.cs?", "points.csv"),
+        ("src/Acme.Core", "src/Acme.Core/points.csv"),
+        ("src/Acme.json/", "src/Acme.json/points.csv"),
+        ("*.csv", "points.svg"),
+        ("!*.csv", "points.csv"),
+    ],
+)
+def test_an_include_pattern_that_does_not_name_data_does_not_keep_it(pattern: str, path: str) -> None:
+    assert not rules("**", pattern).keeps_generated(path.encode())
+
+
+def test_gitattributes_keep_data_that_the_repository_wants_to_count() -> None:
+    assert rules(attributes="data/** -linguist-generated\n").keeps_generated(b"data/points.csv")
+
+
+def test_an_upgrade_reads_notebooks_and_large_files_again_and_no_others() -> None:
+    assert read_differently(b"a/b.ipynb", 10)
+    assert read_differently(b"B.IPYNB", 10)
+    assert read_differently(b"a.csv", SMALLEST_DATA_CHARS)
+    assert not read_differently(b"a.csv", SMALLEST_DATA_CHARS - 1)
+    assert not read_differently(b"ipynb", 10)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(["a.csv", "a", "a.py", "a.md"]), st.text(alphabet="1,.é漢a \n", min_size=1, max_size=50))
+def test_what_is_not_read_differently_is_no_data_in_any_encoding(path: str, text: str) -> None:
+    for encoding in ("utf-8", "utf-16", "utf-32"):
+        content = (text * SMALLEST_DATA_CHARS)[: SMALLEST_DATA_CHARS // 2].encode(encoding)
+        if not read_differently(path.encode(), len(content)):
+            made = make_document(path.encode(), content, len(content))
+            assert not isinstance(made, Skipped) or made.reason is not Skip.DATA
+
+
 def test_patterns_match_paths_that_are_not_utf8_byte_by_byte() -> None:
     some = rules(exclude=("caf?.py", "grün/", "*.t?t"))
     assert reason(some, b"caf\xe9.py") is Skip.EXCLUDED
@@ -167,7 +266,7 @@ def test_patterns_match_paths_that_are_not_utf8_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [b"a\nb/node_modules/c.js", b"\x1b[31m/node_modules/x", b"../../etc/vendor/x", b"x\n/vendor/\n"]
+    "path", [b"a\nb/node_modules/c.js", b"\x1b[31m/node_modules/x", b"vendor/../../etc/x", b"x\n/third_party/\n"]
 )
 def test_a_hostile_name_is_only_a_name(path: bytes) -> None:
     assert reason(rules(), path) is Skip.VENDORED

@@ -1,0 +1,132 @@
+"""The cells of a Jupyter notebook as text: what people wrote, without outputs, attachments and metadata.
+
+The JSON is not parsed into objects but walked token by token: the walk knows on which line of the file each line of a
+cell stands, and neither deep nesting nor a number of a million digits is anything to it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+_SPACE: Final = r"[ \t\r\n]*+"
+_TOKEN: Final = re.compile(
+    r"(?P<open>[\[{])|(?P<close>[\]}])"
+    rf'|"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)"(?P<colon>{_SPACE}:)?+'
+    r"|[ \t\r\n,+\-.\w]++"  # scalars, commas and space are passed over in one step
+)
+_CLOSING: Final = {"[": "]", "{": "}"}
+
+_CELLS: Final = frozenset({("", "cells", ""), ("", "worksheets", "", "cells", "")})
+"""Where a cell stands: keys from the top, "" in a list. nbformat 4, and 3 with its worksheets."""
+_SOURCE: Final = frozenset({"source", "input"})  # nbformat 3 calls the source of a code cell "input"
+_DEEPEST: Final = 6
+
+_INLINE_IMAGE: Final = re.compile(r"(\bdata:[\w.+/-]{1,80};base64,)[A-Za-z0-9+/=]{100,}")
+"""Colab keeps a picture that was pasted into a text as a data URI."""
+_NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """`text`: the cells in order, a blank line between two. `lines[n]` is the number, from 1, of the line of the file
+    on which line n of the text (from 0) stands; it never decreases."""
+
+    text: str
+    lines: list[int]
+
+
+def is_notebook(path: bytes) -> bool:
+    """Whether the file is a notebook by its name."""
+    return path.lower().endswith(b".ipynb")
+
+
+def notebook_cells(text: str) -> Cells | None:
+    """The cells of a notebook, None for a text that is not a notebook's JSON. Never raises; linear."""
+    walk = _walk(text)
+    if walk is None:
+        return None
+    parts: list[str] = []
+    lines: list[int] = []
+    for cell in walk:
+        source = "".join(piece for piece, _ in cell)
+        if not source.strip():
+            continue
+        for piece, line in cell:
+            lines += [line] * piece.count("\n")
+        last = cell[-1][1]
+        missing = 1 if source.endswith("\n") else 2
+        lines += [last] * missing
+        parts.append(_INLINE_IMAGE.sub(r"\1", source) + "\n" * missing)
+    joined = _NOT_STORABLE.sub("\N{REPLACEMENT CHARACTER}", "".join(parts))
+    return Cells(joined, lines)
+
+
+_Cell = list[tuple[str, int]]
+"""Strings of a cell's source, and the line of the file on which each starts."""
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where the walk is: the key of each open container, "" for those in a list, and how each must be closed."""
+
+    keys: list[str] = field(default_factory=list)
+    closing: list[str] = field(default_factory=list)
+    key: str = ""
+
+    def enter(self, bracket: str) -> None:
+        self.keys.append(self.key)
+        self.closing.append(_CLOSING[bracket])
+        self.key = ""
+
+    def leave(self, bracket: str) -> bool:
+        """Whether `bracket` closes what was opened last."""
+        if not self.closing or self.closing.pop() != bracket:
+            return False
+        self.keys.pop()
+        self.key = ""
+        return True
+
+    def near(self) -> tuple[str, ...]:
+        """The keys, () far below any cell's source."""
+        return tuple(self.keys) if len(self.keys) <= _DEEPEST else ()
+
+
+def _walk(text: str) -> list[_Cell] | None:
+    place = _Place()
+    near: tuple[str, ...] = ()
+    cells: list[_Cell] | None = None
+    at, line, counted = 0, 1, 0
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            return None
+        if bracket := token["open"]:
+            place.enter(bracket)
+            near = place.near()
+            if near in {("", "cells"), ("", "worksheets", "", "cells")}:
+                cells = cells or []
+            elif near in _CELLS and cells is not None:
+                cells.append([])
+        elif bracket := token["close"]:
+            if not place.leave(bracket):
+                return None
+            near = place.near()
+        elif token["colon"]:
+            place.key = token["string"]
+        elif token["string"] is not None and cells and _in_source(near, place.key):
+            line, counted = line + text.count("\n", counted, at), at
+            try:
+                cells[-1].append((json.loads(token[0]), line))
+            except ValueError:  # an escape that JSON does not have
+                return None
+        at = token.end()
+    return None if place.closing else cells
+
+
+def _in_source(near: tuple[str, ...], key: str) -> bool:
+    if near in _CELLS:
+        return key in _SOURCE
+    return near[:-1] in _CELLS and near[-1] in _SOURCE
