@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.embedding.port import EmbeddingSpec
+from reposync.errors import RepoSyncError
 from reposync.scheduling.application import Application
 from reposync.store.repositories import Repository
 from reposync.store.status import RunTrigger
@@ -18,27 +20,38 @@ async def queue_changed(app: Application) -> int:
     """Queue a run of each scheduled repository whose live version was made with other settings than are configured; how
     many. A run that waits already is enough. Raises StoreUnavailable."""
     versions = await app.versions.all()
+    lives = {each.repository_id: each for mine in versions.values() for each in mine if each.state is VersionState.LIVE}
+    spec = await _configured_spec(app, lives.values())
     queued = 0
     for row in await app.repositories.list():
-        live = next((each for each in versions.get(row.id, ()) if each.state is VersionState.LIVE), None)
+        live = lives.get(row.id)
         if live is None or row.cron_expression is None or not row.is_active:
             continue
         try:
-            if await _has_changed(app, row, live):
-                await app.runs.enqueue(row.name, RunTrigger.SCHEDULE)
-                queued += 1
-        except StoreUnavailable:
-            raise
-        except RepoSyncError as error:  # its next run says so
-            log.warning("whether the settings of %s have changed is not known: %s", row.name, error)
+            changed = _has_changed(app, row, live, spec)
+        except RepoSyncError:  # it left the registry, or its definition is wrong: its next run says so
+            continue
+        if changed:
+            await app.runs.enqueue(row.name, RunTrigger.SCHEDULE)
+            queued += 1
     return queued
 
 
-async def _has_changed(app: Application, row: Repository, live: IndexVersion) -> bool:
+async def _configured_spec(app: Application, lives: Iterable[IndexVersion]) -> EmbeddingSpec | None:
+    """None where the embedding server does not say."""
+    known = (made.spec for live in lives if (made := VersionSettings.read(live.settings)) is not None)
+    try:
+        return await app.embedder().spec(next(known, None))
+    except RepoSyncError as error:
+        log.warning("whether the embedding model has changed is not known: %s", error)
+        return None
+
+
+def _has_changed(app: Application, row: Repository, live: IndexVersion, spec: EmbeddingSpec | None) -> bool:
     made = VersionSettings.read(live.settings)
     if made is None or (row.index_hold is not None and Hold(**row.index_hold).settings_key is None):
         return False
     target = app.catalog.of_row(row)
     settings = target.settings()
     same_place = (live.collection, made.branch) == (target.repository.collection, settings.branch)
-    return not same_place or made.content != settings.content or made.spec != await app.embedder().spec(made.spec)
+    return not same_place or made.content != settings.content or (spec is not None and made.spec != spec)

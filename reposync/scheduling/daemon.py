@@ -170,10 +170,11 @@ class Daemon:
             on_result=self._metrics.group_discovered,
         )
 
+        settings = asyncio.Event()
+
         async def registry_is_in_force() -> None:
             await discovery.declare(app.configuration.registry)
-            if queued := await queue_changed(app):
-                log.info("settings have changed: new versions of indexes are built", repositories=queued)
+            settings.set()
 
         watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded, on_registry=registry_is_in_force)
         async with self._background(self._stop) as start:
@@ -186,6 +187,7 @@ class Daemon:
                 cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
                 start(cron.run(), "cron")
                 start(self._discover_forever(app, discovery), "groups")
+                start(self._rebuild_forever(app, settings), "changed settings")
             log.info("serving", workers=self._duties.workers, scheduler=self._duties.scheduler)
             if not self._duties.workers:
                 await self._stop.wait()
@@ -239,6 +241,18 @@ class Daemon:
         while True:
             await discovery.run_due(app.configuration.registry)
             await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _rebuild_forever(self, app: Application, settings: asyncio.Event) -> None:
+        """Beside the registry's watcher: the embedding server may take its time to say what it serves."""
+        while True:
+            await settings.wait()
+            settings.clear()
+            try:
+                if queued := await queue_changed(app):
+                    log.info("settings have changed: new versions of indexes are built", repositories=queued)
+            except StoreUnavailable:
+                await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
+                settings.set()
 
     async def _purge_forever(self, app: Application) -> None:
         """At the start, and once an hour."""
