@@ -59,7 +59,7 @@ async def test_a_removal_that_lost_its_lease_repeats_no_deletion(world: World, l
         await world.app.repositories.remove("project", by=run)
         removal = LeftoverRemoval(run, [index], world.app.repositories, lease)
     else:
-        removal = RemovalRun(row, [index], world.app.repositories, world.app.manifests, run, lease)
+        removal = RemovalRun(row, [(index, row.id)], world.app.repositories, world.app.manifests, run, lease)
 
     with pytest.raises(LeaseLost):
         await removal.execute()
@@ -76,7 +76,7 @@ async def test_what_was_registered_again_is_left_alone(world: World):  # noqa: F
     run, before = await removal_of(world), await world.points()
     index = index_of(world, httpx.AsyncHTTPTransport())
 
-    told = await LeftoverRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()
+    told = (await LeftoverRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()).notice
 
     assert told == "It is registered again; nothing was removed."
     assert await world.points() == before

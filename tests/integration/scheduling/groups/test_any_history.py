@@ -25,6 +25,7 @@ from reposync.store.database import Database
 from reposync.store.repositories import Repositories, Repository
 from reposync.store.runs import RunFigures, Runs
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.versions import Versions, VersionState
 from reposync.vectors.factory import open_index
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import WriteScope
@@ -111,8 +112,10 @@ class Story:
         queued, _ = await runs.enqueue(row.name, RunTrigger.COMMAND)
         run = await runs.claim("worker", 60, run_id=queued.id)
         assert run is not None
-        epoch = await self.repositories.begin_epoch(run, row.id, content_fingerprint=None, collection=row.collection)
-        scope = WriteScope(row.id, row.name, "c" * 40, epoch)
+        versions = Versions(self.database)
+        version = await versions.add(run, VersionState.BUILDING, collection=row.collection, physical=row.collection)
+        epoch = await versions.begin_epoch(run, version, identity="one")
+        scope = WriteScope(version.id, row.name, "c" * 40, epoch)
         await self.index.replace_files(scope, [file(f"{row.project_id}.py", "text", spec=SPARSE_ALONE)])
         await runs.finish(run, RunStatus.COMPLETED, RunFigures())
         self.indexed[row.id] = row.project_id or 0
