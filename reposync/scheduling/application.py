@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 # How often a command looks at a run that another process executes.
 FOLLOW_SECONDS = 0.3
+# What a search waits for a model that is not configured any more.
+_IMPATIENT_SECONDS = 3.0
 
 
 @dataclass
@@ -73,10 +75,12 @@ class Application:
         """Of the configured model."""
         return self._opened(embedder_config(self.configuration.registry))
 
-    def embedder_for(self, spec: EmbeddingSpec) -> Embedder | None:
+    def embedder_for(self, spec: EmbeddingSpec, *, patient: bool = True) -> Embedder | None:
         """Of the model that a version of an index was made with, which may be configured no more; None where it cannot
-        be asked: another provider had another address."""
+        be asked: another provider had another address. `patient`: a server that does not answer is asked again."""
         config = former_config(embedder_config(self.configuration.registry), spec)
+        if config is not None and not patient:
+            config = replace(config, attempts=1, read_timeout_seconds=_IMPATIENT_SECONDS)
         return None if config is None else self._opened(config)
 
     def _opened(self, config: EmbedderConfig) -> Embedder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,11 +20,14 @@ log = logging.getLogger(__name__)
 
 # How often a search is repeated because a version became live or was retired meanwhile. Each takes milliseconds.
 _TRIES = 10
+# A former model that could not be asked is left alone for so long: no search waits for it again and again.
+ASK_AGAIN_SECONDS = 30.0
 
 
 class Searching:
     def __init__(self, app: Application) -> None:
         self._app = app
+        self._ask_again: dict[EmbeddingSpec, float] = {}
 
     async def search(
         self,
@@ -77,19 +81,28 @@ class Searching:
     ) -> SearchQuery:
         """By the model that the collection was made with. If that is not configured any more and cannot be asked, words
         alone have to do until the repositories are live on the configured one."""
-        former = await self._is_former(spec)
-        embedder = self._app.embedder_for(spec) if former else self._app.embedder()
-        try:
-            if embedder is not None and (not former or await embedder.spec(spec) == spec):
-                return await make_query(embedder, spec, text, path_glob, language, limit)
-        except EmbeddingError as error:
-            if not former:
-                raise
-            log.warning("the model of an index, %s, cannot be asked any more: %s", spec.model, error)
+        if not await self._is_former(spec):
+            return await make_query(self._app.embedder(), spec, text, path_glob, language, limit)
+        if time.monotonic() >= self._ask_again.get(spec, 0.0):
+            embedder = self._app.embedder_for(spec, patient=False)
+            try:
+                if embedder is not None and await embedder.spec(spec) == spec:
+                    return await make_query(embedder, spec, text, path_glob, language, limit)
+                reason = "its address is not configured any more"
+            except EmbeddingError as error:
+                reason = str(error)
+            log.warning("searching by words alone: the former model %s cannot be asked: %s", spec.model, reason)
+            self._ask_again[spec] = time.monotonic() + ASK_AGAIN_SECONDS
         return await make_query(None, spec, text, path_glob, language, limit)
 
     async def _is_former(self, spec: EmbeddingSpec) -> bool:
-        return await self._app.embedder().spec(spec) != spec
+        try:
+            return await self._app.embedder().spec(spec) != spec
+        except EmbeddingError:
+            named = self._app.configuration.registry.embedding.model
+            if named in (None, spec.model):
+                raise
+            return True
 
 
 def _within(query: SearchQuery, place: tuple[str, str] | None, served: Served, physical: str) -> SearchQuery:

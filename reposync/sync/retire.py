@@ -33,9 +33,12 @@ class Retirement:
             return  # one version, the first: nothing can be left of another
         try:
             versions = await self._parts.versions.of(self._repository.id)
+            # Before the points go that the name still leads to; and again, for a name that was a collection itself.
+            await self._move_name(versions)
             await self._remove(versions)
             await self._remove_unversioned(versions)
-            await self._settle_names(situation, versions)
+            await self._move_name(versions)
+            await self._drop_empty(situation, versions)
         except LeaseLost:
             raise
         except RepoSyncError as error:
@@ -67,15 +70,16 @@ class Retirement:
             self._lease.check()
             await index.remove_repository(version_id, check=self._lease.check)
 
-    async def _settle_names(self, situation: Situation, versions: Sequence[IndexVersion]) -> None:
+    async def _move_name(self, versions: Sequence[IndexVersion]) -> None:
         """When all repositories of a collection are live in the same physical one, its name leads there."""
-        live = next((version for version in versions if version.state is VersionState.LIVE), None)
-        if live is None:
-            return
-        store, open_index = self._parts.versions, self._parts.open_index
-        former = {version.physical for version in situation.versions} - {live.physical}
-        if not await store.not_on(live.collection, live.physical):
-            await move_name(open_index, live.collection, live.physical)
-        for physical in sorted(former):
-            if not await store.uses(physical):
-                await drop_if_empty(open_index, physical)
+        for live in versions:
+            if live.state is VersionState.LIVE and not await self._parts.versions.not_on(
+                live.collection, live.physical
+            ):
+                await move_name(self._parts.open_index, live.collection, live.physical)
+
+    async def _drop_empty(self, situation: Situation, versions: Sequence[IndexVersion]) -> None:
+        live = {version.physical for version in versions if version.state is VersionState.LIVE}
+        for physical in sorted({version.physical for version in situation.versions} - live):
+            if not await self._parts.versions.uses(physical):
+                await drop_if_empty(self._parts.open_index, physical)
