@@ -1,0 +1,380 @@
+"""Settings change beside the living index: what is searched stays whole until the next version replaces it."""
+
+import asyncio
+import dataclasses
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from reposync.errors import UsageError
+from reposync.scheduling.changed_settings import queue_changed
+from reposync.scheduling.execution import HandedBack, Terms
+from reposync.store.run import Run
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.versions import Hold, IndexVersion, VersionState
+from reposync.sync.progress import RunProgress
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.world import World
+from tests.integration.sync.test_exactness import CODE, module
+
+FILES = {"a.py": module("alpha"), "b.py": module("beta"), "docs/c.md": b"# Gamma\n\nwords about gamma\n"}
+Change = Callable[[World], None]
+
+
+def another_model(world: World) -> None:
+    registry = world.folder / "repositories.yaml"
+    registry.write_text(registry.read_text().replace("model: test/words", "model: test/others"))
+    world.embeddings.model = "test/others"
+
+
+def another_chunk_size(world: World) -> None:
+    world.configure(size=900)
+
+
+def another_collection(world: World) -> None:
+    world.collection = f"{world.collection}-moved"
+    world.configure()
+
+
+async def versions(world: World) -> list[IndexVersion]:
+    row = await world.app.repositories.get("project")
+    return await world.app.versions.of(row.id)
+
+
+async def live(world: World) -> IndexVersion:
+    (found,) = [each for each in await versions(world) if each.state is VersionState.LIVE]
+    return found
+
+
+async def found(world: World, words: str) -> set[str]:
+    return {hit.path for hit in await world.app.search(words, limit=50)}
+
+
+async def chunks(world: World) -> dict[tuple[str, int], str]:
+    """(path, chunk) -> text of the live version's points; each once."""
+    version = await live(world)
+    points = (await world.points(version.physical)).values()
+    mine = [point["payload"] for point in points if point["payload"]["metadata"]["repository_id"] == version.id]
+    texts = {(each["metadata"]["path"], each["metadata"]["chunk_index"]): each["page_content"] for each in mine}
+    assert len(texts) == len(mine)
+    return texts
+
+
+@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
+async def test_the_version_before_is_searched_until_the_next_is_live_and_then_it_is_gone(
+    closed_world: World, change: Change
+):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before, old = await live(world), world.collection
+    change(world)
+    async with world.opened():
+        assert await found(world, "alpha") >= {"a.py"}, "nothing is synced yet"
+        run = await world.completed()
+        after = await live(world)
+        assert (await versions(world), after.id != before.id) == ([after], True)
+        assert await found(world, "alpha") >= {"a.py"}
+        assert run.files_processed == 3
+        physical = {await world.physical(name) for name in (old, world.collection)}
+        assert {point["payload"]["metadata"]["repository_id"] for point in (await world.points()).values()} == {
+            after.id
+        }
+        assert after.physical in physical
+
+
+@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
+async def test_a_source_that_is_away_leaves_the_living_index_as_it_is(closed_world: World, change: Change):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+        points = await world.points(before.physical)
+    change(world)
+    away = world.repository.path.rename(world.folder / "away.git")
+    async with world.opened():
+        assert (await world.sync()).status == "failed"
+        assert await live(world) == before
+        assert await world.points(before.physical) == points
+        assert await found(world, "beta") >= {"b.py"}
+    away.rename(world.repository.path)
+    async with world.opened():
+        await world.completed()
+
+
+async def test_an_embedding_server_that_is_away_during_a_model_change_costs_nothing(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+    another_model(world)
+    world.embeddings.model = "test/none-of-both"
+    async with world.opened():
+        assert (await world.sync()).error_code == "EMBEDDING_ERROR"
+        assert await live(world) == before
+        assert await found(world, "beta") >= {"b.py"}, "words alone have to do"
+
+
+async def test_another_collection_embeds_nothing(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before = await chunks(world)
+    another_collection(world)
+    async with world.opened():
+        world.embeddings.forget()
+        run = await world.completed()
+        assert sum(exchange.inputs for exchange in world.embeddings.log) == 0
+        assert run.chunks_embedded == 0
+        assert await chunks(world) == before
+
+
+async def test_another_chunk_size_embeds_only_texts_that_are_new(closed_world: World):
+    world = closed_world
+    world.repository.commit({**FILES, "small.py": CODE})
+    async with world.opened():
+        await world.completed()
+        known = set((await chunks(world)).values())
+    another_chunk_size(world)
+    async with world.opened():
+        world.embeddings.forget()
+        await world.completed()
+        now = set((await chunks(world)).values())
+        assert sorted(world.embeddings.inputs) == sorted(now - known)
+
+
+async def test_a_name_leads_to_the_new_model_when_all_repositories_are_there(closed_world: World, tmp_path: Path):
+    world = closed_world
+    other = GitRepository.create(tmp_path / "other.git")
+    other.commit({"x.py": module("xi")})
+    world.repository.commit(FILES)
+    second = f'  - {{name: other, path: "{other.path}"}}\n'
+    world.configure(extra=second)
+    async with world.opened():
+        await world.completed()
+        await world.completed("other")
+        first = await world.physical()
+    another_model(world)
+    async with world.opened():
+        await world.completed()
+        assert await world.physical() == first, "one of the two is on the former model"
+        assert await found(world, "xi") >= {"x.py"}
+        assert await found(world, "alpha") >= {"a.py"}
+        await world.completed("other")
+        assert await world.physical() != first
+        assert await found(world, "xi") >= {"x.py"}
+
+
+async def handed_back_after(world: World, files: int, **asked: bool) -> Run:
+    """A run that is handed back when it has stored so many files."""
+    target = await world.app.catalog.find("project")
+    await world.app.repositories.register(target.registration())
+    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, **asked)
+    claimed = await world.app.claim((await world.app.repositories.get("project")).id)
+    assert claimed is not None and claimed.id == run.id
+    execution = world.app.execution(claimed, Terms(), RunProgress())
+
+    def watch(progress: RunProgress) -> None:
+        if progress.files_done >= files:
+            execution.interrupt(HandedBack())
+
+    return await world.app.execute(execution, target, watch)
+
+
+@pytest.mark.parametrize("how", ["full", "chunks", "model", "remade"])
+async def test_what_is_handed_back_goes_on_where_it_was(closed_world: World, how: str):
+    world = closed_world
+    # More than one batch, so that a part of it is stored before the run is handed back.
+    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(700)})
+    async with world.opened():
+        await world.completed()
+        if how == "remade":
+            await world.drop_collection()
+    if how == "chunks":
+        another_chunk_size(world)
+    elif how == "model":
+        another_model(world)
+    async with world.opened():
+        done = []
+        for _ in range(20):
+            run = await handed_back_after(world, 1, full=how == "full")
+            done.append(run.files_processed)
+            if run.status is RunStatus.COMPLETED:
+                break
+        assert run.status is RunStatus.COMPLETED
+        assert len(done) > 2, "it was never interrupted"
+        assert done == sorted(done)
+        assert run.files_processed == 700
+        assert len({path for path, _ in await chunks(world)}) == 700
+
+
+async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(closed_world: World, tmp_path: Path):
+    world = closed_world
+    other = GitRepository.create(tmp_path / "right.git")
+    other.commit({"right.py": CODE})
+    world.repository.commit({"wrong.py": CODE})
+    async with world.opened():
+        corrected = await world.app.catalog.find("project")
+        moved = dataclasses.replace(corrected.registration(), location=str(other.path))
+        registering: list[Awaitable[object]] = []
+
+        def correct_once(progress: RunProgress) -> None:
+            if progress.phase == "indexing" and not registering:
+                registering.append(asyncio.ensure_future(world.app.repositories.register(moved)))
+
+        run = await world.app.sync(corrected, full=False, approved=False, progress=RunProgress(), watch=correct_once)
+        assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
+        row = await world.app.repositories.get("project")
+        assert (row.location, row.last_commit) == (str(other.path), None)
+        assert [each.status for each in await world.app.runs.active(row.id)] == ["queued"]
+    registry = world.folder / "repositories.yaml"
+    registry.write_text(registry.read_text().replace(str(world.repository.path), str(other.path)))
+    async with world.opened():
+        await world.completed()
+        assert {path for path, _ in await chunks(world)} == {"right.py"}
+
+
+async def test_a_version_that_is_kept_is_live_again_in_one_step_and_not_rebuilt(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    world.configure(extra="index: {keep_retired: 1h}\n")
+    async with world.opened():
+        await world.completed()
+        before, texts = await live(world), await chunks(world)
+    world.configure(size=900, extra="index: {keep_retired: 1h}\n")
+    async with world.opened():
+        await world.completed()
+        assert (await live(world)).id != before.id
+        await world.app.versions.roll_back("project")
+        assert (await live(world)).id == before.id
+        assert await chunks(world) == texts
+        world.repository.commit({"a.py": CODE})
+        run = await world.completed()
+        assert run.files_processed == 1, "it follows its source under its own settings"
+        assert (await live(world)).id == before.id
+        await world.app.versions.set_hold(["project"], None)
+        await world.completed()
+        assert (await live(world)).id != before.id
+
+
+async def test_without_a_kept_version_there_is_nothing_to_go_back_to(world: World):
+    world.repository.commit(FILES)
+    await world.completed()
+    with pytest.raises(UsageError, match="No earlier version"):
+        await world.app.versions.roll_back("project")
+
+
+async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+        await world.app.versions.set_hold(["project"], Hold("paused", None))
+    another_chunk_size(world)
+    async with world.opened():
+        world.repository.commit({"new.py": module("omega")})
+        await world.completed()
+        assert (await live(world)).id == before.id
+        assert await found(world, "omega") >= {"new.py"}
+        await world.app.versions.set_hold(["project"], None)
+        await world.completed()
+        assert (await live(world)).id != before.id
+
+
+async def test_a_held_index_of_another_branch_waits_for_a_person(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    world.repository.git("branch", "release")
+    async with world.opened():
+        await world.completed()
+        await world.app.versions.set_hold(["project"], Hold("paused", None))
+    registry = world.folder / "repositories.yaml"
+    registry.write_text(registry.read_text().replace("{name: project,", "{name: project, branch: release,"))
+    async with world.opened():
+        run = await world.sync()
+        assert (run.status, run.error_code) == ("blocked", "INDEX_HELD")
+        assert await found(world, "alpha") >= {"a.py"}
+
+
+async def test_settings_that_return_find_the_version_that_they_made(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    world.configure(extra="index: {keep_retired: 1h}\n")
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+    world.configure(size=900, extra="index: {keep_retired: 1h}\n")
+    async with world.opened():
+        await world.completed()
+    world.configure(extra="index: {keep_retired: 1h}\n")
+    async with world.opened():
+        world.embeddings.forget()
+        run = await world.completed()
+        assert (await live(world)).id == before.id
+        assert (run.files_processed, run.chunks_embedded) == (0, 0)
+
+
+async def test_a_gate_keeps_the_live_version_where_answers_get_worse(closed_world: World):
+    world = closed_world
+    world.repository.commit({"a.py": module("alpha"), "b.py": module("beta")})
+    (world.folder / "questions.yaml").write_text("- {question: alpha 3, repository: project, path: a.py}\n")
+    gate = "index: {gate: questions.yaml}\n"
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+    world.configure(size=900, more='exclude: ["a.py"]', extra=gate)
+    async with world.opened():
+        run = await world.sync()
+        assert (run.status, run.error_code) == ("blocked", "INDEX_GATE_CLOSED")
+        assert "recall" in str(run.error_message)
+        assert (await live(world)).id == before.id
+        assert await found(world, "alpha") >= {"a.py"}
+        await world.app.runs.approve(run.id)
+        await world.completed()
+        assert (await live(world)).id != before.id
+
+
+async def test_a_scheduled_repository_is_queued_when_its_settings_change(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        assert await queue_changed(world.app) == 0
+    another_model(world)
+    async with world.opened():
+        assert await queue_changed(world.app) == 1
+        row = await world.app.repositories.get("project")
+        assert [run.trigger for run in await world.app.runs.active(row.id)] == ["schedule"]
+        await world.completed()
+        assert await queue_changed(world.app) == 0
+
+
+async def test_a_first_sync_is_found_when_it_is_complete(world: World):
+    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(700)})
+    assert (await handed_back_after(world, 1)).status is RunStatus.QUEUED
+    assert len(await world.points()) > 0
+    with pytest.raises(UsageError, match="Nothing"):
+        await world.app.search("name3", repository="project")
+    await world.completed()
+    assert await found(world, "name3")
+
+
+async def test_a_force_push_back_after_a_run_that_was_cut_off_is_not_taken_for_unchanged(world: World):
+    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(700)})
+    await world.completed()
+    first = world.repository.git("rev-parse", "main").decode().strip()
+    before = await chunks(world)
+    world.repository.commit({f"f{number}.py": module(f"other{number}", 4) for number in range(700)})
+    assert (await handed_back_after(world, 1)).status is RunStatus.QUEUED
+    assert await chunks(world) != before
+
+    world.repository.git("update-ref", "refs/heads/main", first)
+    await world.completed()
+
+    assert await chunks(world) == before
