@@ -16,7 +16,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.lease import Lease
-from reposync.sync.progress import RunProgress
+from reposync.sync.progress import Outcome, RunProgress
 
 LEASE_SECONDS = 15.0
 
@@ -34,11 +34,11 @@ class Writes:
         self.lease = lease
         return self
 
-    async def execute(self) -> str | None:
+    async def execute(self) -> Outcome:
         assert self.lease is not None
         self.lease.check()
         self.written += 1
-        return None
+        return Outcome()
 
 
 async def claimed(runs: Runs, database: Database) -> Run:
