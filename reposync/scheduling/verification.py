@@ -152,6 +152,9 @@ class Verification:
             note = "No sync of it was completed yet."
         elif recorded and await index.spec() is None:
             note = f"There is no collection {live.physical!r} that reposync made."
+        elif failed := sum(1 for each in recorded.values() if each.is_failed):
+            at = f"commit {live.partial_commit[:10]}" if live.partial_commit else "the commit"
+            note = f"It is as {at} has it but for {failed:,} files, which could not be read; the next sync tries again."
         return Verdict(
             repository=row.name,
             collection=live.collection,

@@ -38,6 +38,11 @@ class ManifestRow(NamedTuple):
         """Whether its points are of an older blob than the commit's."""
         return self.wanted_sha is not None and self.wanted_sha != self.blob_sha
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether it could not be read or embedded as the commit has it."""
+        return self.skip_reason == "failed" or self.is_outdated
+
 
 @dataclass(frozen=True, slots=True)
 class ManifestTotals:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, insert, not_, select, update
+from sqlalchemy import case, delete, insert, not_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -346,6 +346,12 @@ class Runs(RunHistory):
         async with self._database.write() as connection:
             await hold(connection, run)
             await connection.execute(upsert, rows)
+
+    async def forget_problems(self, run: Attempt, reason: str) -> None:
+        """Those of earlier attempts, which this one looks at again."""
+        async with self._database.write() as connection:
+            await hold(connection, run)
+            await connection.execute(delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason))
 
     async def purge(self, before: datetime, *, at_once: int = PURGED_AT_ONCE) -> int:
         """Delete the runs that ended before that moment, with their attempts and problems; how many. Blocked ones wait,

@@ -105,7 +105,7 @@ async def inspect_for_repair(
     why = f"Mended on request: {found.summary}." if found.counts else None
     if version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values()):
         why = REMADE
-    return IndexState(identity, sum(row.skip_reason == "failed" for row in recorded.values()), found.audit, why)
+    return IndexState(identity, sum(row.is_failed for row in recorded.values()), found.audit, why)
 
 
 class _Reading:

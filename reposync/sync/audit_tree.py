@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
+from reposync.content.model import Skip
+from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.paths import path_text
 from reposync.sources.port import Commit, TreeEntry
 from reposync.store.manifest import ManifestRow
@@ -20,10 +22,10 @@ _BATCH_BYTES = 500_000
 
 
 async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVersion) -> list[Difference]:
-    """What the commit that the version holds has otherwise. Files that were left out for their content are read again:
-    a manifest that says so may be wrong. Nothing where no commit is held yet.
+    """What the commit that the version holds has otherwise. Files that are to be indexed and have no points are read
+    again: a manifest that gives a reason may be wrong. Nothing where no commit is held yet.
 
-    Raises what the source raises, also where it does not have that commit any more."""
+    Raises what the source raises, also where it does not have that commit any more, or cannot give these files."""
     held = version.partial_commit or version.commit
     if held is None:
         return []
@@ -36,16 +38,20 @@ async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVer
     recorded = await parts.manifests.load(version.id)
     plan = make_plan(target.tree, recorded, target.rules.decide, reread=target.reads_otherwise)
     found = {each.path: each for each in _differences(plan, recorded)}
-    doubted = [entry for entry in target.tree.entries if _left_out_for_content(entry, recorded)]
+    doubted = [entry for entry in target.tree.entries if _is_left_out(target, entry, recorded)]
     for path in await _with_chunks(parts, settings, target, doubted):
-        what = "is to be indexed, and the manifest says that it is left out"
+        what = f"is to be indexed, and the manifest says that it is left out ({recorded[path].skip_reason})"
         found[path] = Difference(DifferenceKind.MISSING, path, what, 1)
     return [found[path] for path in sorted(found, key=str)]
 
 
-def _left_out_for_content(entry: TreeEntry, recorded: Mapping[str, ManifestRow]) -> bool:
+def _is_left_out(target: Target, entry: TreeEntry, recorded: Mapping[str, ManifestRow]) -> bool:
+    """Whether the manifest has a reason for a file without points that the rules do not keep out. Of one that could not
+    be read it is known already that it is missing."""
     row = recorded.get(path_text(entry.path))
-    return row is not None and row.blob_sha == entry.sha and row.size_bytes is not None and row.chunks == 0
+    if row is None or row.chunks or row.skip_reason == Skip.FAILED:
+        return False
+    return target.rules.decide(entry.path, entry.mode) is None
 
 
 async def _with_chunks(parts: SyncParts, settings: SyncSettings, target: Target, entries: list[TreeEntry]) -> list[str]:
@@ -60,10 +66,15 @@ async def _with_chunks(parts: SyncParts, settings: SyncSettings, target: Target,
             target.rules.keeps_generated,
             max_file_bytes=settings.content.max_file_bytes,
             batch_bytes=_BATCH_BYTES,
+            judge=_cannot_tell,
             progress=RunProgress(),
         ):
             found += [file.path for file in await workers.prepare(batch) if file.chunks]
     return found
+
+
+def _cannot_tell(unreadable: UnreadableBlobs) -> None:
+    raise unreadable
 
 
 def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Difference]:
@@ -75,7 +86,7 @@ def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Di
                 f"is at blob {entry.sha[:10]} in the commit, which could not be read; the index has {row.blob_sha[:10]}"
             )
             yield Difference(DifferenceKind.MISSING, path, what, 1)
-        elif row is not None and row.skip_reason == "failed":
+        elif row is not None and row.skip_reason == Skip.FAILED:
             yield Difference(DifferenceKind.MISSING, path, "could not be read or embedded, and is not in the index", 1)
         elif row is None:
             yield Difference(DifferenceKind.MISSING, path, "is in the commit and not in the index", 1)
@@ -90,3 +101,6 @@ def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Di
         yield Difference(DifferenceKind.UNLISTED, each.path, what)
     for path in plan.forget:
         yield Difference(DifferenceKind.UNLISTED, path, "is in the manifest and not in the commit")
+    for path in plan.doubtful:
+        what = "is in the manifest and not in the listing, which cannot be proven to be complete"
+        yield Difference(DifferenceKind.UNLISTED, path, what)

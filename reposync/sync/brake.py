@@ -68,7 +68,8 @@ def losses_of(
     *,
     proven: bool,
 ) -> Losses:
-    """What the tree and the rules take away from the files that are `indexed`. A file that was renamed is not lost.
+    """What the tree and the rules take away from the files that are `indexed`. A file that was renamed is not lost,
+    unless the rules keep its new path out.
     `proven`: whether the tree is known to be complete; otherwise nothing counts as vanished, and nothing is deleted."""
     with_points = {path: row for path, row in indexed.items() if row.chunks}
     losses = Losses(len(with_points))
@@ -77,8 +78,10 @@ def losses_of(
     for entry in tree:
         path = path_text(entry.path)
         seen.add(path)
-        shas.add(entry.sha)
-        if path in with_points and (skipped := decide(entry.path, entry.mode)) is not None:
+        skipped = decide(entry.path, entry.mode)
+        if skipped is None:
+            shas.add(entry.sha)
+        elif path in with_points:
             losses.add(skipped.reason.value, path, skipped.detail)
     if proven:
         for path, row in with_points.items():
@@ -107,8 +110,8 @@ class Facts:
 
 class Brake:
     """Of one run. Asked twice: before anything is written, and when all is read, before the first file loses its
-    points. `approval`: what a person allowed, if it is known by now; it holds for that commit and those counts
-    alone."""
+    points. `approval`: what a person allowed, if it is known by now; it holds for that commit and for no more files
+    than it names of each reason. Fewer may be left: an attempt that was cut off took out some of them."""
 
     def __init__(self, repository: str, commit: str, listed: int, *, approved: bool, approval: Facts | None) -> None:
         self._repository = repository
@@ -116,6 +119,7 @@ class Brake:
         self._listed = listed
         self._approved = approved
         self._approval = approval
+        self._unseen = approved and approval is None
         self._allowed: Mapping[str, int] = {}
 
     def check_plan(self, planned: Losses) -> Facts | None:
@@ -124,22 +128,21 @@ class Brake:
         if not planned.is_suspicious(self._listed, allowed={}):
             return None
         self._allowed = dict(planned.counts)
-        return self._decide(planned, planned, lambda approval: approval.planned == dict(planned.counts))
+        return self._decide(planned, planned, lambda approval: approval.planned)
 
     def check_all(self, planned: Losses, read: Losses) -> Facts | None:
         """As `check_plan`."""
         total = planned + read
         if not total.is_suspicious(self._listed, allowed=self._allowed):
             return None
-        return self._decide(planned, total, lambda approval: approval.losses == dict(total.counts))
+        return self._decide(planned, total, lambda approval: approval.losses)
 
-    def _decide(self, planned: Losses, losses: Losses, fits: Callable[[Facts], bool]) -> Facts | None:
+    def _decide(self, planned: Losses, losses: Losses, allowed: Callable[[Facts], Mapping[str, int]]) -> Facts | None:
         facts = Facts(self._commit, dict(planned.counts), dict(losses.counts), losses.before)
-        if self._approved and self._approval is None:
-            self._approval = facts
+        if self._unseen:  # given beforehand, for whatever this attempt finds
             return facts
         approval = self._approval if self._approved else None
-        if approval is not None and approval.commit == self._commit and fits(approval):
+        if approval is not None and approval.commit == self._commit and losses.counts <= Counter(allowed(approval)):
             return None
         raise self._blocked(losses, facts)
 

@@ -32,7 +32,7 @@ from reposync.sync.workers import ContentWorkers
 from reposync.sync.writer import Ledger, LineUrl, Writer
 from reposync.vectors.port import Index, WriteScope
 
-Check = Callable[[Losses], Facts | None]
+Check = Callable[[], Facts | None]
 
 # A model that windows its input runs here, on these cores: small batches show progress, and a kill loses little.
 WINDOWED_BATCH_BYTES = 120_000
@@ -46,12 +46,14 @@ UNREADABLE_SHARE = 0.5
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a run does to a version. `recorded`: its manifest. `live`: that of the version which is searched, if it is
-    another one. `carried`: files of the plan that the live version has, just so."""
+    another one. `carried`: files of the plan that the live version has, just so. `unlisted`: paths that it has, and
+    that a tree which is not proven to be complete lacks."""
 
     plan: Plan
     recorded: Mapping[str, ManifestRow]
     live: Mapping[str, ManifestRow]
     carried: Sequence[ManifestRow]
+    unlisted: Sequence[str]
     losses: Losses
 
     @property
@@ -79,9 +81,22 @@ def plan_work(
 
     plan = make_plan(target.tree, recorded, target.rules.decide, reread=reread, damaged=state.audit.damaged)
     indexed = live if situation.builds else recorded
-    losses = losses_of(indexed, target.tree.entries, target.rules.decide, proven=target.tree.proven)
+    # What another branch or another source had is no hint of what this one has.
+    stays = not target.tree.proven and not (situation.builds and _is_elsewhere(situation))
+    losses = losses_of(indexed, target.tree.entries, target.rules.decide, proven=not stays)
     carried = _carried(target, situation, plan, live) if full_from_epoch is None else []
-    return Work(plan, recorded, live, carried, losses)
+    return Work(plan, recorded, live, carried, _unlisted(target, recorded, live) if stays else [], losses)
+
+
+def _is_elsewhere(situation: Situation) -> bool:
+    """Whether the live version's files come from another place than those of the one that is built."""
+    made = VersionSettings.read(situation.live.settings) if situation.live is not None else None
+    return made is None or (made.source, made.branch) != (situation.wanted.source, situation.wanted.branch)
+
+
+def _unlisted(target: Target, recorded: Mapping[str, ManifestRow], live: Mapping[str, ManifestRow]) -> list[str]:
+    listed = {path_text(entry.path) for entry in target.tree.entries}
+    return [path for path, row in live.items() if row.chunks and path not in listed and path not in recorded]
 
 
 def _carried(target: Target, situation: Situation, plan: Plan, live: Mapping[str, ManifestRow]) -> list[ManifestRow]:
@@ -138,7 +153,7 @@ class Bringing:
             approved=self._run.approved,
             approval=Facts.read(self._run.brake),
         )
-        await self._asked(brake.check_plan, target, situation, work.losses)
+        await self._asked(partial(brake.check_plan, work.losses), target, situation, work.losses)
         index = self._parts.open_index(version.physical)
         scope = await self._begin(index, situation, target, state)
         spec = situation.wanted.spec
@@ -160,25 +175,28 @@ class Bringing:
         self.vectors = DenseVectors(self._embedder, spec, index, index_holds_points=holds_points, others=others)
         self._progress.files_total = len(plan.read)
         self._enter("indexing")
+        if self._run.attempt > 1:
+            await self._parts.runs.forget_problems(self._run, Skip.FAILED)
         left = await self._carry(situation, work, writer)
         await self._read(target, situation, work, left, spec, writer)
         lost = writer.lost(work.losses.before)
         if situation.builds:
             await self._keep_unreadable(situation, work, writer)
             lost = await self._lost_by_building(situation, target, work)
-        await self._asked(lambda planned: brake.check_all(planned, lost), target, situation, work.losses)
+        check = partial(brake.check_all, work.losses, lost)
+        await self._asked(check, target, situation, work.losses + lost)
         await writer.drop_deferred()
         await writer.remove(plan)
         await writer.skip(plan.skip)
-        await writer.doubt(plan.doubtful)
+        await writer.doubt([*plan.doubtful, *work.unlisted])
         self._enter("checking")
         await self._settle(index, scope)
 
-    async def _asked(self, check: Check, target: Target, situation: Situation, planned: Losses) -> None:
+    async def _asked(self, check: Check, target: Target, situation: Situation, losses: Losses) -> None:
         try:
-            facts = check(planned)
+            facts = check()
         except DeletionBlocked as error:
-            raise await with_cause(error, self._parts.source, situation, target, self._settings, planned) from error
+            raise await with_cause(error, self._parts.source, situation, target, self._settings, losses) from error
         if facts is not None:
             await self._parts.runs.note_brake(self._run, facts.as_json())
 
@@ -238,16 +256,18 @@ class Bringing:
                 workers=workers,
                 vectors=self.vectors,
                 store=writer.store,
-                judge=partial(_judge, entries, work.recorded),
+                judge=partial(_judge, entries, work),
                 progress=self._progress,
             )
 
     async def _keep_unreadable(self, situation: Situation, work: Work, writer: Writer) -> None:
-        """Of files that cannot be read, the version that is built gets what the live one has."""
-        rows = {path: row for path in writer.failed if (row := work.live.get(path)) is not None and row.chunks}
+        """Of files that cannot be read, or are not known to be gone, the version that is built gets what the live one
+        has."""
+        blobs = writer.failed | dict.fromkeys(work.unlisted, "")
+        rows = {path: row for path in blobs if (row := work.live.get(path)) is not None and row.chunks}
         if rows and situation.live is not None and self.vectors is not None:
             index = self._parts.open_index(situation.live.physical)
-            wanted = {path: writer.failed[path] for path in rows}
+            wanted = {path: blobs[path] for path in rows}
             await carry_over(index, situation.live.id, list(rows.values()), self.vectors, writer, wanted=wanted)
 
     async def _lost_by_building(self, situation: Situation, target: Target, work: Work) -> Losses:
@@ -260,7 +280,8 @@ class Bringing:
             if live is None or not live.chunks or mine is None or mine.chunks or mine.size_bytes is None:
                 continue
             reason = mine.skip_reason or "empty"
-            losses.add(UNREADABLE if reason == Skip.FAILED else reason, path)
+            detail = f"{mine.size_bytes:,} bytes" if reason == Skip.TOO_LARGE else ""
+            losses.add(UNREADABLE if reason == Skip.FAILED else reason, path, detail)
         return losses
 
     async def _settle(self, index: Index, scope: WriteScope) -> None:
@@ -297,10 +318,15 @@ def _is_todays(repository: Repository, version: IndexVersion, today: str) -> boo
     return version.commit is None or same_content_before_02(repository.content_fingerprint, today)
 
 
-def _judge(entries: Sequence[TreeEntry], recorded: Mapping[str, ManifestRow], unreadable: UnreadableBlobs) -> None:
+def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs) -> None:
     """Raises SourceCorrupt where so many files cannot be read that it is the source that fails. Files that could not be
     read before, at the same blob, are no news."""
-    asked = [entry for entry in entries if not _known_to_fail(recorded.get(path_text(entry.path)), entry.sha)]
+    known = (work.recorded, work.live)
+    asked = [
+        entry
+        for entry in entries
+        if not any(_known_to_fail(rows.get(path_text(entry.path)), entry.sha) for rows in known)
+    ]
     bad = [entry for entry in asked if entry.sha in unreadable.reasons]
     most = len(bad) > UNREADABLE_FILES and len(bad) > len(asked) * UNREADABLE_SHARE
     if bad and (most or len(bad) == len(asked)):
@@ -313,4 +339,4 @@ def _judge(entries: Sequence[TreeEntry], recorded: Mapping[str, ManifestRow], un
 def _known_to_fail(row: ManifestRow | None, sha: str) -> bool:
     if row is None:
         return False
-    return row.wanted_sha == sha if row.is_outdated else (row.skip_reason == "failed" and row.blob_sha == sha)
+    return row.wanted_sha in (sha, "") if row.is_outdated else (row.skip_reason == "failed" and row.blob_sha == sha)

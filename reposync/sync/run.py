@@ -190,6 +190,10 @@ class SyncRun:
         if links != version.links and not situation.builds:
             await self._relink(version, head)
         attributes = version.attributes if target is None else target.attributes
+        # What a person approved may have been another default branch, which is not the cause of the next deletion.
+        branch = None if self._run.approved else version.branch_name
+        if branch is None:
+            branch = await source.branch(fresh=self._run.approved)
         self._lease.check()
         await self._parts.versions.publish(
             self._run,
@@ -204,7 +208,7 @@ class SyncRun:
                 fingerprint_before_02=fingerprint_before_02(self._settings, attributes),
                 attributes=attributes,
                 links=links,
-                branch_name=version.branch_name or await source.branch(),
+                branch_name=branch,
                 project_id=await source.project_id(),
             ),
             when=datetime.now(UTC),

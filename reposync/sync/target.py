@@ -86,9 +86,12 @@ class Target:
 
 
 async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: Cached) -> Target:
-    """List the commit. `cached`: `.gitattributes` that were read before. Raises what the source raises."""
+    """List the commit. `cached`: `.gitattributes` that were read before; those that an unproven listing lacks hold on.
+    Raises what the source raises."""
     tree = await source.tree(head)
     attributes = await read_attributes(source, tree.entries, cached)
+    if not tree.proven:
+        attributes = {path: list(entry) for path, entry in cached.items()} | attributes
     return Target(head, tree, attributes, path_rules(settings, attributes))
 
 

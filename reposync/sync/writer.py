@@ -167,7 +167,7 @@ class Writer:
     async def doubt(self, paths: Sequence[str]) -> None:
         """Files that an unproven listing lacks: they stay, and nobody knows whether the commit has them."""
         for page in pages(paths):
-            await self._record([self._recorded[path]._replace(wanted_sha="") for path in page])
+            await self._record([row._replace(wanted_sha="") for path in page if (row := self._recorded.get(path))])
             await self._report([(path, Skipped(Skip.FAILED, _NOT_LISTED)) for path in page])
 
     def _has_points(self, path: str) -> bool:
@@ -206,8 +206,12 @@ class Writer:
 
     def _row(self, embedded: EmbeddedFile) -> ManifestRow:
         file = embedded.file
+        reader = self._reader(path_bytes(file.path))
         if self._keeps_points(embedded):
-            return self._recorded[file.path]._replace(wanted_sha=file.sha)
+            before = self._recorded[file.path]
+            # The same blob, which may become something else now than it was when it could be read.
+            doubted = before.blob_sha == file.sha and before.reader != reader
+            return before._replace(wanted_sha="" if doubted else file.sha)
         return ManifestRow(
             path=file.path,
             blob_sha=file.sha,
@@ -217,7 +221,7 @@ class Writer:
             skip_reason=file.skipped.reason.value if file.skipped else None,
             language=file.language,
             epoch=self._scope.epoch,
-            reader=self._reader(path_bytes(file.path)),
+            reader=reader,
         )
 
     async def _record(self, rows: Sequence[ManifestRow]) -> None:

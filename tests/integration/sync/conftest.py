@@ -7,6 +7,8 @@ import pytest
 
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.gitlab_server import Contract, GitLabServer
+from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
@@ -40,3 +42,20 @@ def closed_world(tmp_path: Path, qdrant: QdrantServer, embeddings: EmbeddingServ
 async def world(closed_world: World) -> AsyncGenerator[World, None]:
     async with closed_world.opened():
         yield closed_world
+
+
+@pytest.fixture
+async def gitlab_world(
+    tmp_path: Path, qdrant: QdrantServer, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[GitLabWorld, None]:
+    monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
+    repository = GitRepository.create(tmp_path / "project.git")
+    with EmbeddingServer() as embeddings, GitLabServer(contract=Contract.load()) as server:
+        project = server.add_project("platform/payments-api", repository.path)
+        server.add_token(TOKEN, scopes={"read_api", "read_repository"})
+        collection = f"g{os.getpid()}-{next(_numbers)}"
+        world = GitLabWorld(tmp_path, repository, embeddings, qdrant.url, collection, server=server, project=project)
+        world.configure()
+        async with world.opened():
+            yield world
+        assert server.contract_errors == []

@@ -1,67 +1,14 @@
 """A whole sync from GitLab, counted in requests that reach the server."""
 
-import itertools
-import os
-from collections.abc import AsyncGenerator
-from dataclasses import dataclass
-from pathlib import Path
-
 import pytest
 
-from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
-from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
 from tests.fixtures.repositories import GitRepository
-from tests.fixtures.world import World
-
-TOKEN = "glpat-abcdefghij0123456789"
-CONFIGURATION = """
-gitlab:
-  - {{name: main, url: "{url}", token: "${{GITLAB_TOKEN}}"}}
-embedding: {{provider: none}}
-defaults: {{collection: "{collection}"}}
-repositories:
-  - {{name: project, gitlab: main, project: platform/payments-api}}
-"""
-_numbers = itertools.count()
-
-
-@dataclass
-class GitLabWorld(World):
-    """The same, with the repository behind a GitLab."""
-
-    server: GitLabServer | None = None
-    project: Project | None = None
-
-    def rest(self) -> int:
-        assert self.server is not None
-        return len(self.server.log.rest)
-
-    def git_requests(self) -> int:
-        assert self.server is not None
-        return len(self.server.log.git)
-
-    def forget(self) -> None:
-        assert self.server is not None
-        self.server.log.forget()
 
 
 @pytest.fixture
-async def world(
-    tmp_path: Path, qdrant: QdrantServer, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[GitLabWorld, None]:
-    monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
-    repository = GitRepository.create(tmp_path / "project.git")
-    with GitLabServer(contract=Contract.load()) as server:
-        project = server.add_project("platform/payments-api", repository.path)
-        server.add_token(TOKEN, scopes={"read_api", "read_repository"})
-        world = GitLabWorld(
-            tmp_path, repository, None, qdrant.url, f"g{os.getpid()}-{next(_numbers)}", server=server, project=project
-        )
-        text = CONFIGURATION.format(url=server.url, collection=world.collection)
-        (tmp_path / "repositories.yaml").write_text(text)
-        async with world.opened():
-            yield world
-        assert server.contract_errors == []
+def world(gitlab_world: GitLabWorld) -> GitLabWorld:
+    return gitlab_world
 
 
 async def test_ten_thousand_files_cost_few_calls_first_and_fewer_later(world: GitLabWorld):

@@ -1,0 +1,172 @@
+"""GitLab, or a proxy before it, answers with status 200 and something else than was asked for: nothing is lost."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.fixtures.gitlab_world import GitLabWorld
+from tests.fixtures.repositories import Content
+from tests.integration.sync.test_bad_answers import exact, failing, kept, some
+
+MISSING = '{"message":"404 Blob Not Found"}'
+PAGE_BYTES = 500
+Fault = Callable[[GitLabWorld], object]
+
+
+@pytest.fixture
+def world(gitlab_world: GitLabWorld) -> GitLabWorld:
+    return gitlab_world
+
+
+def web_pages(world: GitLabWorld) -> None:
+    world.server.faults.web_page(PAGE_BYTES)
+
+
+def missing_blobs(world: GitLabWorld, path: str = "/blobs/.*/raw") -> None:
+    world.server.faults.answer(404, MISSING, media_type="application/json", path=path, times=None)
+
+
+def blob(world: GitLabWorld, path: str) -> str:
+    """A pattern of the requests for this file's content."""
+    (sha,) = (row.sha for row in world.repository.ls_tree() if row.path == path.encode())
+    return f"/blobs/{sha}/raw"
+
+
+# Contents ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("changed", "fault"), [(3, web_pages), (19, web_pages), (60, missing_blobs)])
+async def test_a_server_that_gives_no_content_fails_the_run_and_takes_nothing(
+    world: GitLabWorld, changed: int, fault: Fault
+):
+    world.repository.commit(some(60))
+    await world.completed()
+    before = await world.points()
+    world.repository.commit(some(changed, value=2))
+    world.server.faults.refuse_git(403)
+    fault(world)
+    for _ in range(2 if fault is missing_blobs else 1):
+        run = await world.sync()
+        assert (run.status, run.error_code) == ("failed", "SOURCE_CORRUPT")
+        assert f"{changed} of {changed} files cannot be read" in (run.error_message or "")
+        assert await world.points() == before
+    world.server.faults.clear()
+    assert (await exact(world)).files_processed == changed
+
+
+@pytest.mark.parametrize("fault", ["page", "missing"])
+async def test_a_few_files_without_content_keep_their_points_and_are_read_by_the_next_sync(
+    world: GitLabWorld, fault: str
+):
+    world.repository.commit(some(60))
+    await world.completed()
+    old = await world.indexed()
+    world.repository.commit(some(4, value=2))
+    new = await world.expected()
+    if fault == "page":
+        world.server.faults.web_page(PAGE_BYTES, path=blob(world, "f00.py"))
+    else:
+        missing_blobs(world, blob(world, "f00.py"))
+    run = await failing(world, "f00.py")
+    assert run.files_processed == 3
+    assert await world.indexed() == new | {"f00.py": old["f00.py"]}
+    world.server.faults.clear()
+    world.forget()
+    assert (await exact(world)).files_processed == 1
+    assert world.rest() + world.git_requests() == 3, "head, tree, and the one content"
+
+
+async def test_a_first_sync_from_a_server_that_gives_web_pages_fails(world: GitLabWorld):
+    world.repository.commit(some(3))
+    world.server.faults.refuse_git(403)
+    web_pages(world)
+    run = await world.sync()
+    assert (run.status, run.error_code, run.files_processed) == ("failed", "SOURCE_CORRUPT", 0)
+    world.server.faults.clear()
+    await exact(world)
+
+
+async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(world: GitLabWorld):
+    world.configure(more="max_file_bytes: 20000")
+    async with world.opened():
+        world.repository.commit(some(3))
+        await world.completed()
+        old = await world.indexed()
+        world.repository.commit(some(2, value=2))
+        new = await world.expected()
+        world.server.faults.web_page(42_035, path=blob(world, "f00.py"))
+        await failing(world, "f00.py")
+        assert await world.indexed() == new | {"f00.py": old["f00.py"]}
+        world.server.faults.clear()
+        await exact(world)
+
+
+# Listings ------------------------------------------------------------------------------------------------------------
+
+
+def without(*paths: str) -> Callable[[list[dict[str, Any]]], list[dict[str, Any]]]:
+    return lambda rows: [row for row in rows if row["path"] not in paths]
+
+
+async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_settles_all(world: GitLabWorld):
+    world.repository.commit({**some(4), "yarn.lock": b"x 1\n", "link.bin": b"\x00\x01" * 9})
+    await world.completed()
+    old = await world.indexed()
+    changed: dict[str, Content] = {"f00.py": b"changed = 1\n", "f03.py": None}
+    world.repository.commit(changed)
+    world.repository.sign()
+    new = await world.expected()
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(without("f01.py", "yarn.lock", "link.bin"))
+    lacking = ("f01.py", "f03.py", "yarn.lock", "link.bin")
+    run = await failing(world, *lacking)
+    problems = await world.app.runs.problems(run.id)
+    assert {each.path for each in problems} == set(lacking)
+    assert all("cannot be proven to be complete" in each.detail for each in problems)
+    assert await world.indexed() == old | {"f00.py": new["f00.py"]}
+    assert (await world.app.search("value_3", limit=1))[0].outdated, "nobody knows"
+
+    await failing(world, *lacking)
+    world.server.faults.clear()
+    await world.completed()
+    assert (await kept(world)).failed == set()
+    assert set(await world.indexed()) == {"f00.py", "f01.py", "f02.py"}
+
+
+async def test_a_listing_that_cannot_be_proven_and_lacks_nothing_is_as_good_as_any(world: GitLabWorld):
+    world.repository.commit(some(4))
+    world.repository.sign()
+    world.server.faults.refuse_git(403)
+    await exact(world)
+
+
+async def test_rules_that_a_listing_which_cannot_be_proven_lacks_hold_on(world: GitLabWorld):
+    world.repository.commit({".gitattributes": b"vendor/ours.py -linguist-vendored\n", "vendor/ours.py": b"o = 1\n"})
+    await world.completed()
+    world.repository.commit({"a.py": b"a = 1\n"})
+    world.repository.sign()
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(without(".gitattributes"))
+    await failing(world, ".gitattributes")
+    assert {"vendor/ours.py", "a.py"} <= set(await world.indexed())
+    world.server.faults.clear()
+    await exact(world)
+
+
+async def test_an_index_that_is_built_from_a_listing_that_cannot_be_proven_keeps_what_the_live_one_has(
+    world: GitLabWorld,
+):
+    world.repository.commit(some(4))
+    await world.completed()
+    world.repository.commit({"f00.py": b"changed = 1\n"})
+    world.repository.sign()
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(without("f01.py"))
+    world.configure(more="chunk: {size: 300, overlap: 50}")
+    async with world.opened():
+        for _ in range(2):
+            await failing(world, "f01.py")
+            assert set(await world.indexed()) == set(some(4))
+        world.server.faults.clear()
+        await exact(world)

@@ -1,0 +1,226 @@
+"""A run that would take most of an index away stops, says why, and goes on when a person approves just that."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from reposync.store.run import Run
+from reposync.store.status import FINAL
+from tests.fixtures.gitlab_world import GitLabWorld
+from tests.fixtures.repositories import Content
+from tests.fixtures.world import World
+
+WITHOUT_MODEL = "embedding: {provider: none}"
+
+
+def sources(count: int, folder: str = "src", value: int = 1) -> dict[str, Content]:
+    return {f"{folder}/m{number:03}.py": b"value_%d = %d\n" % (number, value) for number in range(count)}
+
+
+@pytest.fixture
+def quick_world(closed_world: World) -> World:
+    """Without a model, which has no part in this."""
+    reconfigured(closed_world)
+    return closed_world
+
+
+def reconfigured(world: World, more: str = "") -> None:
+    world.configure(more=more)
+    registry = world.folder / "repositories.yaml"
+    lines = [WITHOUT_MODEL if line.startswith("embedding:") else line for line in registry.read_text().splitlines()]
+    registry.write_text("\n".join(lines))
+
+
+async def blocked(world: World, counts: Mapping[str, int], *, approved: bool = False) -> Run:
+    """A sync that has to stop at these losses, and to leave everything in the index as it was."""
+    before = await world.indexed()
+    run = await world.sync(approved=approved)
+    return await has_stopped(world, run, counts, before)
+
+
+async def has_stopped(world: World, run: Run, counts: Mapping[str, int], before: Mapping[str, object]) -> Run:
+    assert (run.status, run.error_code) == ("blocked", "DELETION_BLOCKED"), run.error_message
+    assert run.brake is not None
+    assert run.brake["losses"] == counts
+    assert f"{sum(counts.values())} of the {run.brake['indexed']} indexed files of project" in message(run)
+    assert (await world.indexed()).keys() == before.keys()
+    return run
+
+
+async def approved(world: World, run: Run) -> Run:
+    """The blocked run, after a person approved it and a worker took it up."""
+    run = await world.app.runs.approve(run.id)
+    assert run.status not in FINAL
+    ended = await world.sync()
+    assert ended.id == run.id
+    return ended
+
+
+def message(run: Run) -> str:
+    return run.error_message or ""
+
+
+# What stops ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_mistyped_include_pattern_stops_and_is_named(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(110))
+    async with world.opened():
+        await world.completed()
+    reconfigured(world, 'include: ["scr/**"]')
+    async with world.opened():
+        run = await blocked(world, {"not_included": 110})
+        assert "`include: ['scr/**']` of the registry matches no path like src/m000.py" in message(run)
+        assert "reposync sync project --allow-mass-delete" in message(run)
+        assert len(await world.app.search("value", limit=200)) == 110
+    reconfigured(world, 'include: ["src/**"]')
+    async with world.opened():
+        assert (await world.completed()).files_deleted == 0
+
+
+async def test_an_exclude_pattern_that_takes_most_is_named(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(30) | {"a.py": b"a = 1\n"})
+    async with world.opened():
+        await world.completed()
+    reconfigured(world, 'exclude: ["src/"]')
+    async with world.opened():
+        run = await blocked(world, {"excluded": 30})
+        assert "src/m000.py matches the exclude pattern 'src/'" in message(run)
+
+
+async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(110))
+    async with world.opened():
+        await world.completed()
+        world.repository.commit({".gitattributes": b"* linguist-vendored\n"})
+        run = await blocked(world, {"vendored": 110})
+        assert "the rule `* linguist-vendored` of .gitattributes" in message(run)
+        ended = await approved(world, run)
+        assert (ended.status, ended.error_code) == ("completed", None)
+        assert await world.indexed() == {}
+
+
+async def test_files_that_move_to_where_nothing_is_indexed_stop_as_deleted_ones_do(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(30))
+    async with world.opened():
+        await world.completed()
+        moved: dict[str, Content] = dict.fromkeys(sources(30)) | sources(30, "vendor")
+        world.repository.commit(moved)
+        await blocked(world, {"vanished": 30})
+
+
+async def test_another_default_branch_is_named_as_the_cause(gitlab_world: GitLabWorld):
+    world = gitlab_world
+    world.repository.commit(sources(30))
+    world.repository.commit({"only.py": b"x = 1\n"}, branch="dev", parents=[])
+    world.repository.commit({"only.py": b"y = 1\n"}, branch="next", parents=[])
+    await world.completed()
+    world.repository.set_head("dev")
+    run = await blocked(world, {"vanished": 30})
+    assert "the default branch changed from main to dev" in message(run)
+    assert (await approved(world, run)).status == "completed"
+    assert set(await world.indexed()) == {"only.py"}
+
+    world.repository.commit(sources(30), branch="dev")
+    await world.completed()
+    world.repository.set_head("next")
+    assert "the default branch changed from dev to next" in message(await blocked(world, {"vanished": 30}))
+
+
+# What turns out in reading -------------------------------------------------------------------------------------------
+
+
+async def test_files_that_turn_out_to_be_too_large_keep_their_points_until_a_person_approves(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(40))
+    async with world.opened():
+        await world.completed()
+        large: dict[str, Content] = {path: b"# %d\n" % at + b"x" * 100_000 for at, path in enumerate(sources(25))}
+        world.repository.commit(large | {"src/m030.py": b"changed = 1\n"})
+        run = await blocked(world, {"too_large": 25})
+        assert "25 are too large now" in message(run)
+        assert "100,004 bytes" in message(run), "one of them stands for all"
+        assert len(await world.indexed()) == 40
+        ended = await approved(world, run)
+        assert (ended.status, await world.app.runs.count_problems(ended.id)) == ("completed", {"too_large": 25})
+        expected = await world.expected()
+        assert await world.indexed() == {path: expected[path] for path in expected.keys() - large.keys()}
+
+
+async def test_deleted_files_and_those_that_became_binary_count_together(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(40))
+    async with world.opened():
+        await world.completed()
+        paths = list(sources(40))
+        binary: dict[str, Content] = {path: b"\x00\x01\x02\xff" * 50 + path.encode() for path in paths[:15]}
+        world.repository.commit(binary | dict.fromkeys(paths[15:25]))
+        run = await blocked(world, {"binary": 15, "vanished": 10})
+        assert (await approved(world, run)).status == "completed"
+        assert set(await world.indexed()) == set(paths[25:])
+
+
+async def test_a_lower_limit_is_built_beside_and_takes_nothing_before_a_person_approves(quick_world: World):
+    world = quick_world
+    long: dict[str, Content] = {f"src/long{at}.py": b"# %d\n" % at + b"word " * 300 for at in range(25)}
+    world.repository.commit(sources(10) | long)
+    async with world.opened():
+        await world.completed()
+    reconfigured(world)
+    registry = world.folder / "repositories.yaml"
+    registry.write_text(registry.read_text().replace("max_file_bytes: 100000", "max_file_bytes: 1000"))
+    async with world.opened():
+        run = await blocked(world, {"too_large": 25})
+        assert "bytes" in message(run)
+        found = {hit.path for hit in await world.app.search("word", limit=200)}
+        assert found == set(long)
+        assert (await approved(world, run)).status == "completed"
+        assert set(await world.indexed()) == set(sources(10))
+
+
+# What an approval is good for ----------------------------------------------------------------------------------------
+
+
+async def test_an_approval_is_for_the_commit_that_was_stopped_at(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(60))
+    paths = list(sources(60))
+    async with world.opened():
+        await world.completed()
+        world.repository.commit(dict.fromkeys(paths[:40]))
+        run = await blocked(world, {"vanished": 40})
+        world.repository.commit(dict.fromkeys(paths[40:50]))
+        before = await world.indexed()
+        again = await has_stopped(world, await approved(world, run), {"vanished": 50}, before)
+        assert again.id == run.id
+        assert "What was approved is not what is there now" in message(again)
+        assert (await approved(world, again)).status == "completed"
+        assert set(await world.indexed()) == set(paths[50:])
+
+
+async def test_an_approval_given_beforehand_is_for_what_the_first_attempt_finds(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(60))
+    paths = list(sources(60))
+    async with world.opened():
+        await world.completed()
+        binary: dict[str, Content] = {path: b"\x00\x01\x02\xff" * 50 + path.encode() for path in paths[:22]}
+        head = world.repository.commit(binary | dict.fromkeys(paths[22:55]))
+        run = await world.completed(approved=True)
+        assert run.brake is not None
+        assert (run.brake["commit"], run.brake["losses"]) == (head, {"vanished": 33, "binary": 22})
+        assert set(await world.indexed()) == set(paths[55:])
+
+
+async def test_an_ordinary_sync_after_a_blocked_one_asks_again(quick_world: World):
+    world = quick_world
+    world.repository.commit(sources(30))
+    async with world.opened():
+        await world.completed()
+        world.repository.commit(dict.fromkeys(sources(29)))
+        first = await blocked(world, {"vanished": 29})
+        assert (await blocked(world, {"vanished": 29})).id != first.id

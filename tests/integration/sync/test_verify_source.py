@@ -1,0 +1,95 @@
+"""`verify --source` asks the commit itself: a file that should be indexed and is not is missing, whatever the manifest
+says of it."""
+
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from reposync.scheduling.verification import Verdict, Verification
+from reposync.store.tables import FILES
+from tests.fixtures.gitlab_world import GitLabWorld
+from tests.fixtures.missing_blobs import unreadable
+from tests.fixtures.world import World
+from tests.integration.sync.test_bad_answers import FILES as CONTENTS
+from tests.integration.sync.test_bad_answers import exact, failing, some
+from tests.integration.sync.test_bad_gitlab import without
+
+
+def verification(world: World, *, source: bool = True) -> Verification:
+    return Verification(world.app, against_source=source, tell=lambda _: None)
+
+
+async def found(world: World, *, source: bool = True) -> Verdict:
+    verdict = await verification(world, source=source).verify("project")
+    assert verdict.trouble is None, verdict.trouble
+    return verdict
+
+
+async def left_out(world: World, path: str, **columns: Any) -> None:
+    """The manifest says that the file is not indexed, and it has no points."""
+    ids = [key for key, point in (await world.points()).items() if point["payload"]["metadata"]["path"] == path]
+    await world.delete_points(ids)
+    async with world.app.database.write() as connection:
+        await connection.execute(update(FILES).where(FILES.c.path == path).values(chunks=0, **columns))
+
+
+@pytest.mark.parametrize("size_bytes", [42_035, None])
+@pytest.mark.parametrize("reason", ["too_large", "failed", "binary", "excluded", "empty"])
+async def test_a_file_that_the_manifest_wrongly_leaves_out_is_missing_and_is_read_by_a_repair(
+    world: World, reason: str, size_bytes: int | None
+):
+    world.repository.commit(CONTENTS)
+    await world.completed()
+    await left_out(world, "a.py", skip_reason=reason, size_bytes=size_bytes)
+    verdict = await found(world)
+    assert not verdict.exact
+    assert [(each.kind, each.path) for each in verdict.differences] == [("missing", "a.py")]
+    await verification(world).repair("project", lambda _: None)
+    assert (await found(world)).exact
+    assert await world.indexed() == await world.expected()
+
+
+async def test_files_that_are_rightly_left_out_are_no_difference(world: World):
+    world.repository.commit(CONTENTS | {"empty.py": b"", "data.bin": b"\x00\x01" * 9, "yarn.lock": b"x 1\n"})
+    await world.completed()
+    assert (await found(world)).exact
+
+
+async def test_a_file_that_could_not_be_read_is_missing_until_it_was(world: World):
+    world.repository.commit(CONTENTS)
+    await world.completed()
+    world.repository.commit({"a.py": b"a = 2\n", "c.py": b"c = 2\n", "new.py": b"n = 1\n"})
+    with unreadable(world.repository, "a.py", "new.py"):
+        await failing(world, "a.py", "new.py")
+        verdict = await found(world)
+        assert [(each.kind, each.path) for each in verdict.differences] == [("missing", "a.py"), ("missing", "new.py")]
+        verdict = await found(world, source=False)
+        assert verdict.exact
+        assert "but for 2 files, which could not be read" in (verdict.note or "")
+    run = await verification(world).repair("project", lambda _: None)
+    assert (run.status, run.files_failed) == ("completed", 0)
+    await exact(world)
+    assert (await found(world)).note is None
+
+
+async def test_nothing_is_proven_while_a_file_that_was_left_out_cannot_be_read(world: World):
+    world.repository.commit(CONTENTS)
+    await world.completed()
+    await left_out(world, "a.py", skip_reason="too_large", size_bytes=42_035)
+    with unreadable(world.repository, "a.py"):
+        verdict = await verification(world).verify("project")
+        assert not verdict.exact
+        assert "a.py" in (verdict.trouble or "")
+
+
+async def test_what_a_listing_that_cannot_be_proven_lacks_is_a_difference(gitlab_world: GitLabWorld):
+    world = gitlab_world
+    world.repository.commit(some(3))
+    world.repository.sign()
+    await world.completed()
+    assert (await found(world)).exact
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(without("f01.py"))
+    verdict = await found(world)
+    assert [(each.kind, each.path) for each in verdict.differences] == [("unlisted", "f01.py")]

@@ -1,0 +1,178 @@
+"""The deletion brake: what it counts, when it stops a run, and what an approval is good for."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from reposync.content.model import Skip, Skipped
+from reposync.errors import DeletionBlocked
+from reposync.sources.port import TreeEntry
+from reposync.store.manifest import ManifestRow
+from reposync.sync.brake import Brake, Facts, Losses, losses_of
+
+FILE = 0o100644
+COMMIT, LATER = "c" * 40, "d" * 40
+Decide = Callable[[bytes, int], Skipped | None]
+
+
+def rows(count: int, *, chunks: int = 1) -> dict[str, ManifestRow]:
+    return {
+        f"f{number}": ManifestRow(f"f{number}", str(number), FILE, 10, chunks, None, None, 1) for number in range(count)
+    }
+
+
+def tree(numbers: range, folder: str = "") -> list[TreeEntry]:
+    return [TreeEntry(f"{folder}f{number}".encode(), FILE, str(number)) for number in numbers]
+
+
+def keep(path: bytes, mode: int) -> Skipped | None:
+    return None
+
+
+def without_vendor(path: bytes, mode: int) -> Skipped | None:
+    return Skipped(Skip.VENDORED, "in vendor/") if path.startswith(b"vendor/") else None
+
+
+def nothing(path: bytes, mode: int) -> Skipped | None:
+    return Skipped(Skip.NOT_INCLUDED, "matches none")
+
+
+def lost(entries: list[TreeEntry], decide: Decide = keep, *, indexed: int = 100, proven: bool = True) -> Losses:
+    return losses_of(rows(indexed), entries, decide, proven=proven)
+
+
+def losing(before: int, **counts: int) -> Losses:
+    losses = Losses(before)
+    for reason, count in counts.items():
+        for number in range(count):
+            losses.add(reason, f"f{number}")
+    return losses
+
+
+def brake(*, approved: bool = False, approval: Facts | None = None, commit: str = COMMIT, listed: int = 1) -> Brake:
+    return Brake("payments", commit, listed, approved=approved, approval=approval)
+
+
+def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = COMMIT) -> Facts:
+    return Facts(commit, planned, losses, 100)
+
+
+# What counts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_not_in_the_commit_any_more_counts_as_vanished():
+    assert lost(tree(range(98))).counts == {"vanished": 2}
+
+
+def test_a_file_that_the_rules_keep_out_now_counts_for_its_reason():
+    assert lost(tree(range(100)), nothing).counts == {"not_included": 100}
+
+
+def test_a_file_without_points_is_no_loss():
+    assert losses_of(rows(3, chunks=0), [], keep, proven=True).counts == {}
+
+
+def test_a_renamed_file_is_no_loss():
+    assert lost(tree(range(100), "src/")).counts == {}
+
+
+def test_a_file_that_moved_to_where_nothing_is_indexed_is_a_loss():
+    assert lost(tree(range(100), "vendor/"), without_vendor).counts == {"vanished": 100}
+
+
+def test_of_a_listing_that_is_not_proven_nothing_counts_as_vanished():
+    assert lost(tree(range(1)), proven=False).counts == {}
+    assert lost(tree(range(1)), nothing, proven=False).counts == {"not_included": 1}
+
+
+# When it stops -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "gone"), [(100, 50), (20, 19), (40, 20), (41, 20)])
+def test_ordinary_deletions_pass(before: int, gone: int):
+    assert brake().check_plan(losing(before, vanished=gone)) is None
+
+
+@pytest.mark.parametrize(("before", "gone"), [(100, 51), (21, 21), (41, 21)])
+def test_more_than_half_and_more_than_twenty_stop_the_run(before: int, gone: int):
+    with pytest.raises(DeletionBlocked, match=f"{gone} of the {before} indexed files of payments would be lost"):
+        brake().check_plan(losing(before, vanished=gone))
+
+
+def test_a_commit_without_any_file_stops_also_the_smallest_index():
+    with pytest.raises(DeletionBlocked, match="no file at all"):
+        brake(listed=0).check_plan(losing(1, vanished=1))
+
+
+def test_all_reasons_count_together_and_each_is_named_with_its_number():
+    losses = losing(100, vanished=20, excluded=20, vendored=11)
+    with pytest.raises(DeletionBlocked) as error:
+        brake().check_plan(losses)
+    assert "20 are not in the commit, 20 are excluded now, 11 count as vendored now" in error.value.message
+    counts = dict(losses.counts)
+    assert error.value.facts == facts(counts, counts).as_json()
+
+
+def test_what_turns_out_in_reading_adds_to_what_the_listing_takes():
+    planned = losing(100, vanished=30)
+    asked = brake()
+    assert asked.check_plan(planned) is None
+    assert asked.check_all(planned, losing(100, too_large=20)) is None
+    with pytest.raises(DeletionBlocked, match="51 of the 100"):
+        asked.check_all(planned, losing(100, too_large=21))
+
+
+def test_no_second_question_is_asked_for_a_few_files_more_than_were_approved():
+    planned = losing(100, vanished=60)
+    asked = brake(approved=True, approval=facts(planned.counts, planned.counts))
+    assert asked.check_plan(planned) is None
+    assert asked.check_all(planned, losing(100, too_large=5)) is None
+    with pytest.raises(DeletionBlocked, match="not what is there now"):
+        asked.check_all(planned, losing(100, too_large=21))
+
+
+# What an approval is good for ----------------------------------------------------------------------------------------
+
+
+def test_an_approval_holds_for_what_was_stopped():
+    planned, read = losing(100, vanished=60), losing(100, minified=30)
+    asked = brake(approved=True, approval=facts(planned.counts, (planned + read).counts))
+    assert asked.check_plan(planned) is None
+    assert asked.check_all(planned, read) is None
+
+
+@pytest.mark.parametrize("now", [{"vanished": 61}, {"vanished": 60, "excluded": 1}])
+def test_an_approval_does_not_hold_for_more_files_or_other_reasons(now: dict[str, int]):
+    approval = facts({"vanished": 60}, {"vanished": 60})
+    with pytest.raises(DeletionBlocked, match="What was approved is not what is there now"):
+        brake(approved=True, approval=approval).check_plan(losing(100, **now))
+
+
+def test_an_approval_does_not_hold_for_another_commit():
+    approval = facts({"vanished": 60}, {"vanished": 60})
+    with pytest.raises(DeletionBlocked, match="What was approved"):
+        brake(approved=True, approval=approval, commit=LATER).check_plan(losing(100, vanished=60))
+
+
+def test_an_approval_holds_for_what_an_attempt_that_was_cut_off_has_left():
+    approval = facts({"vanished": 60}, {"vanished": 60})
+    assert brake(approved=True, approval=approval).check_plan(losing(70, vanished=40)) is None
+
+
+def test_an_approval_that_is_withdrawn_holds_no_more():
+    approval = facts({"vanished": 60}, {"vanished": 60})
+    with pytest.raises(DeletionBlocked):
+        brake(approved=False, approval=approval).check_plan(losing(100, vanished=60))
+
+
+def test_an_approval_given_beforehand_is_for_all_that_the_attempt_finds_and_is_noted():
+    planned, read = losing(100, vanished=60), losing(100, minified=30)
+    asked = brake(approved=True)
+    assert asked.check_plan(planned) == facts({"vanished": 60}, {"vanished": 60})
+    assert asked.check_all(planned, read) == facts({"vanished": 60}, {"vanished": 60, "minified": 30})
+
+
+def test_what_stands_in_the_history_is_read_again():
+    noted = facts({"vanished": 60}, {"vanished": 60, "minified": 30})
+    assert Facts.read(noted.as_json()) == noted
+    assert Facts.read(None) is None
