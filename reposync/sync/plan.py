@@ -100,7 +100,7 @@ def make_plan(
 
 
 def _is_skipped_for(row: ManifestRow, skipped: Skipped) -> bool:
-    return row.skip_reason == skipped.reason and row.size_bytes is None
+    return row.skip_reason == skipped.reason and row.size_bytes is None and not row.is_outdated
 
 
 def _is_current(row: ManifestRow, entry: TreeEntry) -> bool:
