@@ -247,7 +247,8 @@ class Bringing:
         rows = {path: row for path in writer.failed if (row := work.live.get(path)) is not None and row.chunks}
         if rows and situation.live is not None and self.vectors is not None:
             index = self._parts.open_index(situation.live.physical)
-            wanted = {path: writer.failed[path] for path in rows}
+            # A file at the same blob has the chunks of other settings: it is not what this version is to have, either.
+            wanted = {path: sha if (sha := writer.failed[path]) != row.blob_sha else "" for path, row in rows.items()}
             await carry_over(index, situation.live.id, list(rows.values()), self.vectors, writer, wanted=wanted)
 
     async def _lost_by_building(self, situation: Situation, target: Target, work: Work) -> Losses:
@@ -313,4 +314,6 @@ def _judge(entries: Sequence[TreeEntry], recorded: Mapping[str, ManifestRow], un
 def _known_to_fail(row: ManifestRow | None, sha: str) -> bool:
     if row is None:
         return False
-    return row.wanted_sha == sha if row.is_outdated else (row.skip_reason == "failed" and row.blob_sha == sha)
+    if row.is_outdated:
+        return sha == (row.wanted_sha or row.blob_sha)
+    return row.skip_reason == "failed" and row.blob_sha == sha

@@ -101,8 +101,8 @@ class Writer:
     async def store_as_recorded(
         self, batch: Sequence[EmbeddedFile], rows: Mapping[str, ManifestRow], *, wanted: Mapping[str, str]
     ) -> None:
-        """Files of another version of the index, as their `rows` there say. `wanted`: path -> the blob that the commit
-        has, of those that are older than the commit."""
+        """Files of another version of the index, as their `rows` there say. `wanted`: see `ManifestRow.wanted_sha`, of
+        those that are not what this version is to have."""
         self._ledger.lease.check()
         await self._index.replace_files(self._scope, [self._file_write(file) for file in batch])
         taken = [
@@ -207,7 +207,9 @@ class Writer:
     def _row(self, embedded: EmbeddedFile) -> ManifestRow:
         file = embedded.file
         if self._keeps_points(embedded):
-            return self._recorded[file.path]._replace(wanted_sha=file.sha)
+            before = self._recorded[file.path]
+            # Points of that blob that are not what this version is to have stay so.
+            return before._replace(wanted_sha="" if before.wanted_sha == "" else file.sha)
         return ManifestRow(
             path=file.path,
             blob_sha=file.sha,
