@@ -19,7 +19,8 @@ LOAD_ROWS = 5_000
 class ManifestRow(NamedTuple):
     """One file. `path` is text as `path_text` makes it. `chunks` is how many points the index holds of it; 0 where
     `skip_reason` says why. `epoch` is that of the attempt that wrote its points. `wanted_sha`: the blob that the commit
-    has ("": not known), where that could not be read and the points are still those of `blob_sha`. `reader`: a digest
+    has, where that could not be read and the points are still those of `blob_sha` ("": it is not known, or it is that
+    blob and the points were made with other settings). `reader`: a digest
     of what decided, beside the content itself, what became of it. A tuple, because there are many."""
 
     path: str

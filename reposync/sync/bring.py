@@ -267,7 +267,8 @@ class Bringing:
         rows = {path: row for path in blobs if (row := work.live.get(path)) is not None and row.chunks}
         if rows and situation.live is not None and self.vectors is not None:
             index = self._parts.open_index(situation.live.physical)
-            wanted = {path: blobs[path] for path in rows}
+            # A file at the same blob has the chunks of other settings: it is not what this version is to have, either.
+            wanted = {path: sha if (sha := blobs[path]) != row.blob_sha else "" for path, row in rows.items()}
             await carry_over(index, situation.live.id, list(rows.values()), self.vectors, writer, wanted=wanted)
 
     async def _lost_by_building(self, situation: Situation, target: Target, work: Work) -> Losses:
@@ -339,4 +340,6 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
 def _known_to_fail(row: ManifestRow | None, sha: str) -> bool:
     if row is None:
         return False
-    return row.wanted_sha in (sha, "") if row.is_outdated else (row.skip_reason == "failed" and row.blob_sha == sha)
+    if row.is_outdated:
+        return sha == (row.wanted_sha or row.blob_sha)
+    return row.skip_reason == "failed" and row.blob_sha == sha

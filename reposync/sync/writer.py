@@ -101,8 +101,8 @@ class Writer:
     async def store_as_recorded(
         self, batch: Sequence[EmbeddedFile], rows: Mapping[str, ManifestRow], *, wanted: Mapping[str, str]
     ) -> None:
-        """Files of another version of the index, as their `rows` there say. `wanted`: path -> the blob that the commit
-        has, of those that are older than the commit."""
+        """Files of another version of the index, as their `rows` there say. `wanted`: see `ManifestRow.wanted_sha`, of
+        those that are not what this version is to have."""
         self._ledger.lease.check()
         await self._index.replace_files(self._scope, [self._file_write(file) for file in batch])
         taken = [
@@ -209,8 +209,8 @@ class Writer:
         reader = self._reader(path_bytes(file.path))
         if self._keeps_points(embedded):
             before = self._recorded[file.path]
-            # The same blob, which may become something else now than it was when it could be read.
-            doubted = before.blob_sha == file.sha and before.reader != reader
+            # The same blob, which is to become something else now than it was when it could be read.
+            doubted = before.blob_sha == file.sha and (before.reader != reader or before.wanted_sha == "")
             return before._replace(wanted_sha="" if doubted else file.sha)
         return ManifestRow(
             path=file.path,

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
-from tests.fixtures.repositories import GitRepository
+from tests.fixtures.repositories import GitRepository, Symlink
 
 
 @pytest.fixture
@@ -61,6 +61,18 @@ async def test_a_listing_that_lacks_files_deletes_nothing_if_git_cannot_settle_i
     world.server.faults.clear()
     await world.completed()
     assert await world.indexed() == await world.expected()
+
+
+async def test_a_symlink_that_a_listing_once_lacked_is_no_failure_for_ever(world: GitLabWorld):
+    world.repository.commit({"a.py": b"a = 1\n", "link": Symlink("a.py")})
+    await world.completed()
+    world.repository.commit({"b.py": b"b = 1\n"})
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(lambda rows: [row for row in rows if row["name"] != "link"])
+    assert (await world.completed()).files_failed == 1
+    world.server.faults.clear()
+    assert (await world.completed()).files_failed == 0
+    assert (await world.completed()).error_code is None
 
 
 @pytest.mark.parametrize("size_bytes", [500, 100_000])

@@ -1,5 +1,7 @@
 """A change of settings changes the index to what a fresh sync would make, and embeds no text again that it has."""
 
+import pytest
+
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
@@ -16,6 +18,27 @@ async def test_another_chunk_size_chunks_every_file_again_and_leaves_no_old_chun
         assert 0 < len(await world.points()) < many
         covered = sum(len(point["payload"]["page_content"]) for point in (await world.points()).values())
         assert covered >= len(module("a")) + len(module("b"))
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+async def test_a_file_that_cannot_be_chunked_anew_keeps_its_old_chunks_and_is_tried_again(
+    closed_world: World, tries: int
+):
+    world = closed_world
+    world.repository.commit({"a.py": module("a"), "b.py": CODE})
+    async with world.opened():
+        await world.completed()
+        before = await world.points()
+    world.configure(size=2000, overlap=100)
+    async with world.opened():
+        for _ in range(tries):
+            # The two new chunks of a.py, then the first of them.
+            world.embeddings.answer_next(400, times=2)
+            assert (await world.completed()).files_failed == 1
+            assert len(await world.points()) == len(before)
+        assert (await world.completed()).files_failed == 0
+        assert len(await world.points()) < len(before)
+        assert await world.indexed() == await world.expected()
 
 
 async def test_an_excluded_folder_loses_its_points_and_comes_back_when_the_rule_goes(closed_world: World):

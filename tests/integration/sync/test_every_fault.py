@@ -1,0 +1,52 @@
+"""One exchange of a sync goes wrong: no file is lost to searches, and the next run is exact.
+
+Every exchange is tried by `python -m benchmarks.index_faults`, which takes a quarter of an hour; here it is every
+seventh, from another one on for each fault, so that all servers and kinds of requests have their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.boundaries import Fault
+from tests.fixtures.databases import PostgresqlDatabases, postgresql  # noqa: F401
+from tests.fixtures.hurried import HurriedLoop
+from tests.fixtures.index_faults import KILLED, SCENARIOS, FaultyWorld
+from tests.fixtures.index_world import IndexWorld, index_world
+from tests.fixtures.qdrant_server import QdrantServer
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def loop() -> Iterator[asyncio.AbstractEventLoop]:
+    with asyncio.Runner(loop_factory=HurriedLoop) as runner:
+        yield runner.get_loop()
+
+
+@pytest.fixture
+def index(tmp_path: Path, qdrant: QdrantServer, postgresql: PostgresqlDatabases) -> Iterator[IndexWorld]:  # noqa: F811
+    prefix = f"f{os.getpid()}-{next(_numbers)}"
+    with index_world(tmp_path, prefix, qdrant, postgresql.upgraded()) as world:
+        yield world
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize(("fault", "first"), [(Fault.DOWN, 3), (Fault.LOST, 5)], ids=["down", "lost"])
+def test_a_fault_at_any_moment_loses_nothing_and_the_next_run_is_exact(
+    index: IndexWorld, loop: asyncio.AbstractEventLoop, scenario: str, fault: Fault, first: int
+) -> None:
+    assert FaultyWorld(index, loop, scenario).play(fault, first=first, every=7) > 1
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_process_that_is_killed_at_any_moment_loses_nothing_and_the_next_run_is_exact(
+    index: IndexWorld, loop: asyncio.AbstractEventLoop, scenario: str
+) -> None:
+    assert FaultyWorld(index, loop, scenario).play(KILLED, first=9, every=13) > 1

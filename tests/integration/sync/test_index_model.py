@@ -1,0 +1,55 @@
+"""Whatever is pushed, configured, answered wrongly or killed, in whatever order: the index is what `index_model`
+says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from reposync.store.addresses import sqlite_url
+from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.hurried import HurriedLoop
+from tests.fixtures.index_world import IndexWorld, index_world
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.integration.sync.index_model import Index
+
+
+def test_the_index_keeps_its_promises_in_any_order_of_events(
+    tmp_path: Path,
+    qdrant: QdrantServer,
+    upgraded_sqlite_file: Path,  # noqa: F811
+) -> None:
+    numbers = itertools.count()
+
+    @contextlib.contextmanager
+    def make() -> Iterator[IndexWorld]:
+        folder = tmp_path / str(next(numbers))
+        folder.mkdir()
+        shutil.copyfile(upgraded_sqlite_file, folder / "reposync.db")
+        prefix = f"m{os.getpid()}-{folder.name}"
+        with index_world(folder, prefix, qdrant, sqlite_url(folder / "reposync.db")) as world:
+            yield world
+
+    class Kept(Index):
+        statuses: dict[str, int] = {}  # noqa: RUF012
+
+    with asyncio.Runner(loop_factory=HurriedLoop) as runner:
+        Kept.loop, Kept.make = runner.get_loop(), staticmethod(make)
+        run_state_machine_as_test(
+            Kept,
+            settings=settings(
+                max_examples=10,
+                stateful_step_count=15,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                derandomize=True,
+            ),
+        )
