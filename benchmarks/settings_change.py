@@ -1,6 +1,6 @@
 """What a change of settings costs, and whether anybody notices: a search every 100 ms while a version is built.
 
-    python -m benchmarks.settings_change [--files 2000] [--megabytes 10]
+    python -m benchmarks.settings_change [--files 2000] [--megabytes 10] [--qdrant URL]
 
 A project of real source files on the GitLab test server, an embedding server that answers at once, the embedded engine
 over HTTP. Each change is one `reposync sync`, in a process of its own; the searches go through the program's own
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 import tempfile
@@ -62,7 +63,7 @@ class Bench:
     gitlab: GitLabServer
     project: Project
     embeddings: EmbeddingServer
-    qdrant: QdrantServer
+    qdrant_url: str
     collection: str = "code"
     model: str = "test/words"
     size: int = 7000
@@ -74,7 +75,7 @@ class Bench:
             token=TOKEN,
             embeddings=self.embeddings.url,
             model=self.model,
-            qdrant=self.qdrant.url,
+            qdrant=self.qdrant_url,
             collection=self.collection,
             size=self.size,
             project=self.project.path,
@@ -144,7 +145,7 @@ class Bench:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _read_by_name(self, name: str, searches: Searches, done: asyncio.Event) -> None:
-        async with httpx.AsyncClient(base_url=self.qdrant.url, timeout=30) as client:
+        async with httpx.AsyncClient(base_url=self.qdrant_url, timeout=30) as client:
             while not done.is_set():
                 answer = await client.post(f"/collections/{name}/points/scroll", json={"limit": 1})
                 searches.by_name_failed += not (answer.status_code == 200 and answer.json()["result"]["points"])
@@ -172,6 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--files", type=int, default=2_000)
     parser.add_argument("--megabytes", type=float, default=10.0)
+    parser.add_argument("--qdrant", help="URL of a Qdrant server, in place of the embedded engine")
     parser.add_argument("--verbose", action="store_true", help="print what each sync says")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as name:
@@ -180,10 +182,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{machine()}\n{files:,} files, {size / 1e6:.1f} MB\n", flush=True)
         (folder / "qdrant").mkdir()
         qdrant_folder = folder / "qdrant"
-        with GitLabServer() as gitlab, EmbeddingServer() as embeddings, QdrantServer(qdrant_folder) as qdrant:
+        with GitLabServer() as gitlab, EmbeddingServer() as embeddings, contextlib.ExitStack() as stack:
+            url = options.qdrant or stack.enter_context(QdrantServer(qdrant_folder)).url
             project = gitlab.add_project("platform/corpus", folder / "corpus.git")
             gitlab.add_token(TOKEN, scopes={"read_api", "read_repository"})
-            asyncio.run(measure(Bench(folder, gitlab, project, embeddings, qdrant, verbose=options.verbose)))
+            asyncio.run(measure(Bench(folder, gitlab, project, embeddings, url, verbose=options.verbose)))
 
 
 if __name__ == "__main__":

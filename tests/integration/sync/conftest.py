@@ -1,8 +1,10 @@
 import itertools
 import os
 from collections.abc import AsyncGenerator, Generator
+from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -16,9 +18,22 @@ from tests.fixtures.world import World
 _numbers = itertools.count()
 
 
+@dataclass(frozen=True)
+class Qdrant:
+    url: str
+
+
 @pytest.fixture(scope="session")
-def qdrant() -> Generator[QdrantServer, None, None]:
-    """One engine for all tests of this process; every test has a collection of its own."""
+def qdrant() -> Generator[Qdrant | QdrantServer, None, None]:
+    """A real server, if TEST_QDRANT_URL names one; otherwise one embedded engine for all tests of this process. Every
+    test has a collection of its own."""
+    if url := os.environ.get("TEST_QDRANT_URL"):
+        yield Qdrant(url)
+        with httpx.Client(base_url=url, timeout=60) as client:
+            for each in client.get("/collections").json()["result"]["collections"]:
+                if each["name"].startswith((f"c{os.getpid()}-", f"g{os.getpid()}-")):
+                    client.delete(f"/collections/{each['name']}")
+        return
     with quick_folder() as folder, QdrantServer(folder) as server:
         yield server
 
