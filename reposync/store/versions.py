@@ -84,11 +84,10 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What can be searched at one moment. `collections`: the physical ones with a live version. `names`: of the
-    collections of repositories that programs before 0.2 alone have synced; what they lead to is for Qdrant to say.
-    `hidden`: ids of versions, by physical collection, whose points are there and are not to be found. `strays`: ids of
-    repositories under which such a program writes although no version has that id any more. Two that are equal promise
-    that nothing became live or was retired in between."""
+    """What can be searched at one moment. `collections`: the physical ones with a live version; `names`: of those that
+    programs before 0.2 alone have synced to. `hidden`: ids of versions, by physical collection, whose points are not to
+    be found. `strays`: ids of repositories under which such a program writes although no version has that id any more.
+    Two that are equal promise that nothing became live or was retired in between."""
 
     collections: frozenset[str]
     names: frozenset[str]
@@ -156,13 +155,9 @@ class Versions:
         hidden: dict[str, set[str]] = {}
         for physical, identity in others:
             hidden.setdefault(physical, set()).add(identity)
-        return Served(
-            frozenset(row[0] for row in rows),
-            frozenset(names),
-            {physical: frozenset(ids) for physical, ids in hidden.items()},
-            frozenset(strays),
-            tuple(tuple(row) for row in rows),
-        )
+        by_physical = {physical: frozenset(ids) for physical, ids in hidden.items()}
+        stamp = tuple(tuple(row) for row in rows)
+        return Served(frozenset(row[0] for row in rows), frozenset(names), by_physical, frozenset(strays), stamp)
 
     async def physical_collections(self) -> set[str]:
         """Every collection that a version has points in."""
