@@ -46,7 +46,7 @@ class Searching:
         for _ in range(_TRIES):
             served = await self._app.versions.served()
             place = None if repository is None else await self._place(repository, version)
-            collections = [place[0]] if place is not None else sorted(served.collections)
+            collections = [place[0]] if place is not None else await self._physical(served)
             found = []
             for physical in collections:
                 index = self._app.index(physical)
@@ -62,6 +62,11 @@ class Searching:
             raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
         outdated = await self._app.manifests.outdated([(hit.version, hit.path) for hit in hits])
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
+
+    async def _physical(self, served: Served) -> list[str]:
+        """All collections to be searched, each once: a name may lead to one of the others."""
+        behind = [await self._app.index(name).behind() for name in sorted(served.names)]
+        return sorted(served.collections | {each.physical for each in behind if each is not None})
 
     async def _place(self, repository: str, version: str) -> tuple[str, str]:
         """(physical collection, version id)."""
@@ -108,4 +113,4 @@ class Searching:
 def _within(query: SearchQuery, place: tuple[str, str] | None, served: Served, physical: str) -> SearchQuery:
     if place is not None:
         return replace(query, version=place[1])
-    return replace(query, hidden=sorted(served.hidden.get(physical, ())))
+    return replace(query, hidden=sorted(served.hidden_in(physical)))

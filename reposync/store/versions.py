@@ -84,13 +84,19 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What can be searched at one moment. `collections`: the physical ones with a live version. `hidden`: ids of
-    versions, by physical collection, whose points are there and are not to be found. Two that are equal promise that
-    nothing became live or was retired in between."""
+    """What can be searched at one moment. `collections`: the physical ones with a live version; `names`: of those that
+    programs before 0.2 alone have synced to. `hidden`: ids of versions, by physical collection, whose points are not to
+    be found. `strays`: ids of repositories under which such a program writes although no version has that id any more.
+    Two that are equal promise that nothing became live or was retired in between."""
 
     collections: frozenset[str]
+    names: frozenset[str]
     hidden: Mapping[str, frozenset[str]]
+    strays: frozenset[str]
     stamp: tuple[object, ...]
+
+    def hidden_in(self, physical: str) -> frozenset[str]:
+        return self.hidden.get(physical, frozenset()) | self.strays
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +143,21 @@ class Versions:
         waiting = select(version.physical, version.id).where(version.state != VersionState.LIVE)
         has_version = select(version.id).where(version.repository_id == each.id).exists()
         unversioned = select(func.coalesce(each.indexed_collection, each.collection)).distinct()
+        has_first = select(version.id).where(version.id == each.id).exists()
+        newest = select(func.max(version.epoch)).where(version.repository_id == each.id).scalar_subquery()
+        # An attempt takes its epoch before it writes its first point.
+        stray = select(each.id).where(~has_first, each.epoch > newest)
         async with self._database.read() as connection:
             rows = (await connection.execute(live.order_by(version.physical))).all()
             others = (await connection.execute(waiting)).all()
-            before = (
-                await connection.execute(unversioned.where(each.last_sync_at.is_not(None), ~has_version))
-            ).scalars()
-            names = set(before)
+            names = await connection.scalars(unversioned.where(each.last_sync_at.is_not(None), ~has_version))
+            strays = await connection.scalars(stray)
         hidden: dict[str, set[str]] = {}
         for physical, identity in others:
             hidden.setdefault(physical, set()).add(identity)
-        return Served(
-            frozenset({row[0] for row in rows} | names),
-            {physical: frozenset(ids) for physical, ids in hidden.items()},
-            tuple(tuple(row) for row in rows),
-        )
+        by_physical = {physical: frozenset(ids) for physical, ids in hidden.items()}
+        stamp = tuple(tuple(row) for row in rows)
+        return Served(frozenset(row[0] for row in rows), frozenset(names), by_physical, frozenset(strays), stamp)
 
     async def physical_collections(self) -> set[str]:
         """Every collection that a version has points in."""

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class Retirement:
-    """Of one repository, after its run has published. What fails here is done by the next run."""
+    """Of one repository."""
 
     def __init__(self, parts: SyncParts, repository: Repository, run: Run, lease: Lease) -> None:
         self._parts = parts
@@ -27,8 +27,22 @@ class Retirement:
         self._run = run
         self._lease = lease
 
+    async def remove_strays(self, situation: Situation) -> None:
+        """A program before 0.2 writes under the repository's own id, also where no version has that id any more. Before
+        this run takes an epoch: until then no search finds these points (see `Served`). Raises LeaseLost, and what
+        index and store raise."""
+        row, versions = self._repository, situation.versions
+        if not versions or any(version.id == row.id for version in versions):
+            return
+        places = {version.physical for version in versions} | {row.collection, row.indexed_collection or row.collection}
+        for place in sorted(places):
+            await self._remove_points(place, row.id)
+        if await self._parts.manifests.counts([row.id]):
+            self._lease.check()
+            await self._parts.manifests.clear(self._run, row.id)
+
     async def settle(self, situation: Situation) -> None:
-        """Raises LeaseLost."""
+        """After the run has published. What fails here is done by the next run. Raises LeaseLost."""
         if not situation.builds and len(situation.versions) == 1 and situation.working.id == self._repository.id:
             return  # one version, the first: nothing can be left of another
         try:
@@ -36,7 +50,6 @@ class Retirement:
             # Before the points go that the name still leads to; and again, for a name that was a collection itself.
             await self._move_name(versions)
             await self._remove(versions)
-            await self._remove_unversioned(versions)
             await self._move_name(versions)
             await self._drop_empty(situation, versions)
         except LeaseLost:
@@ -54,15 +67,6 @@ class Retirement:
                 await self._remove_points(version.physical, version.id)
                 self._lease.check()
                 await self._parts.versions.remove(self._run, version.id)
-
-    async def _remove_unversioned(self, versions: Sequence[IndexVersion]) -> None:
-        """A program before 0.2 writes under the repository's own id, also where no version has that id any more."""
-        if all(version.id != self._repository.id for version in versions):
-            for physical in sorted({version.physical for version in versions}):
-                await self._remove_points(physical, self._repository.id)
-            if await self._parts.manifests.counts([self._repository.id]):
-                self._lease.check()
-                await self._parts.manifests.clear(self._run, self._repository.id)
 
     async def _remove_points(self, physical: str, version_id: str) -> None:
         index = self._parts.open_index(physical)

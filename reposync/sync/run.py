@@ -46,6 +46,7 @@ class SyncRun:
         self._lease = lease
         self._progress = progress
         self._watch = watch
+        self._retirement = Retirement(parts, repository, run, lease)
         self._bringing: Bringing | None = None
         self._published: str | None = None
         self._failed = 0
@@ -74,6 +75,7 @@ class SyncRun:
         book = WrittenVersions(self._parts.versions, self._run)
         choice = VersionChoice(self._parts, self._settings, self._repository, book)
         situation = await choice.situation(await self._parts.source.project_id())
+        await self._retirement.remove_strays(situation)
         strays = await self._remove_elsewhere(situation)
         version = situation.working
         state = await self._inspect(situation)
@@ -214,7 +216,7 @@ class SyncRun:
             when=datetime.now(UTC),
         )
         self._published = head.sha
-        await Retirement(self._parts, self._repository, self._run, self._lease).settle(situation)
+        await self._retirement.settle(situation)
         self._enter("done")
 
     async def _relink(self, version: IndexVersion, head: Commit) -> None:

@@ -145,6 +145,11 @@ class VersionChoice:
             return Situation(made, versions, live, live, held=True)
         return Situation(wanted, versions, live, await self._building(versions, wanted))
 
+    async def _physical(self, name: str) -> str:
+        """What programs before 0.2 wrote to: the collection that the name leads to."""
+        behind = await self._parts.open_index(name).behind()
+        return name if behind is None else behind.physical
+
     async def _building(self, versions: Sequence[IndexVersion], wanted: VersionSettings) -> IndexVersion:
         """The one that is being built for these settings, one that was live with them before, or a new one."""
         for version in reversed(versions):
@@ -190,7 +195,7 @@ class VersionChoice:
             return versions
         if first is not None and any(each.epoch == row.epoch for each in versions):
             return versions
-        physical = row.indexed_collection or row.collection
+        physical = await self._physical(row.indexed_collection or row.collection)
         if first is not None and row.indexed_collection == first.collection:
             physical = first.physical
         today = fingerprint_before_02(self._settings, row.attributes)
@@ -212,6 +217,8 @@ class VersionChoice:
             "commit_sha": row.last_commit,
             "committed_at": row.last_committed_at,
             "partial_commit": None,
+            # Kept as long as any other when it is retired.
+            "live_at": row.last_sync_at if first is None else first.live_at or row.last_sync_at,
         }
         if first is not None:
             if first.state is VersionState.BUILDING and not synced:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from reposync.store.tables import REPOSITORIES
 from reposync.store.ticks import TickOutcome, Ticks
+from reposync.store.versions import IndexVersion, Published, Versions, VersionState
 from tests.fixtures.databases import (  # noqa: F401
     database,
     database_kind,
@@ -25,6 +27,9 @@ from tests.fixtures.databases import (  # noqa: F401
 
 # Tests name days of their own, which may be long ago.
 ANY_GRACE_SECONDS = 1e10
+
+COMMIT = "c" * 40
+WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,10 @@ class Store:
     @property
     def manifests(self) -> Manifests:
         return Manifests(self.database)
+
+    @property
+    def versions(self) -> Versions:
+        return Versions(self.database)
 
     @property
     def runs(self) -> Runs:
@@ -86,6 +95,41 @@ class Store:
         claimed = await self.runs.claim(worker, lease_seconds, run_id=run.id)
         assert claimed is not None
         return claimed
+
+    async def building(self, run: Run, **columns: Any) -> IndexVersion:
+        """A version that is built by `run`."""
+        made = {"collection": "code", "physical": "code", "settings_key": "settings-1", **columns}
+        return await self.versions.add(run, VersionState.BUILDING, **made)
+
+    async def publishes(
+        self,
+        run: Run,
+        version: IndexVersion | None = None,
+        *,
+        when: datetime = WHEN,
+        read: Repository | None = None,
+        **said: Any,
+    ) -> IndexVersion:
+        """`run` ends well; without `version` it works on the live one, or builds the first one."""
+        if version is None:
+            there = await self.versions.of(run.repository_id)
+            live = [each for each in there if each.state is VersionState.LIVE]
+            version = live[0] if live else await self.building(run)
+        what: dict[str, Any] = {
+            "commit": COMMIT,
+            "committed_at": None,
+            "complete": True,
+            "index_identity": "index-1",
+            "fingerprint": "rules-1",
+            "fingerprint_before_02": "settings-1",
+            "attributes": {},
+            "links": None,
+            "branch_name": None,
+            "project_id": None,
+            **said,
+        }
+        read = read or await self.repositories.by_id(run.repository_id)
+        return await self.versions.publish(run, version, read, Published(**what), when=when)
 
     async def taken_over(self, run: Run, *, worker: str = "worker-2") -> Run:
         """The run as another worker has it after the lease of the first ran out."""

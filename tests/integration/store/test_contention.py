@@ -9,11 +9,12 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-from reposync.errors import LeaseLost, UsageError
+from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.versions import IndexVersion, VersionState
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
 
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -32,7 +33,7 @@ class Pod:
         self.overlaps: list[str] = []
 
     def tasks(self) -> list[Callable[[int], Awaitable[object]]]:
-        people = [self.click, self.pause, self.rename, self.tidy]
+        people = [self.click, self.pause, self.rename, self.roll_back, self.tidy]
         return [self.tick, self.begin, self.register, self.work, self.work, *people]
 
     async def tick(self, turn: int) -> None:
@@ -53,9 +54,10 @@ class Pod:
             await self.sync(run)
 
     async def sync(self, run: Run) -> None:
-        await self.store.repositories.begin_epoch(run, run.repository_id, content_fingerprint=None, collection="code")
-        file = ManifestRow(f"{run.attempt}.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
-        await self.store.manifests.record(run, run.repository_id, [file])
+        version = await self.version(run)
+        epoch = await self.store.versions.begin_epoch(run, version, identity="index-1")
+        file = ManifestRow(f"{run.attempt}.py", "a" * 40, 0o100644, 10, 1, None, "python", epoch)
+        await self.store.manifests.record(run, version.id, [file])
         await self.store.runs.heartbeat(run, 60.0, {}, RunFigures(files_processed=1))
         running = [each for each in await self.store.runs.active(run.repository_id) if each.status == "running"]
         if len(running) > 1:
@@ -68,18 +70,25 @@ class Pod:
             case 2:
                 await self.store.runs.expire(run)
             case _:
-                await self.store.repositories.publish(
-                    run,
-                    run.repository_id,
-                    commit="c" * 40,
-                    committed_at=None,
-                    index_identity="index-1",
-                    fingerprint="settings-1",
-                    attributes={},
-                    when=TICK,
-                )
+                with suppress(DefinitionChanged):
+                    await self.store.publishes(run, version)
                 status = self.chance.choice([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.BLOCKED])
                 await self.store.runs.finish(run, status, RunFigures(files_processed=1))
+
+    async def version(self, run: Run) -> IndexVersion:
+        """The live one, or one beside it, as where settings change all the time; what is retired goes."""
+        versions = await self.store.versions.of(run.repository_id)
+        for each in versions:
+            if each.state is VersionState.RETIRED:
+                await self.store.versions.remove(run, each.id)
+        live = [each for each in versions if each.state is VersionState.LIVE]
+        if live and self.chance.random() < 0.5:
+            return live[0]
+        return await self.store.building(run)
+
+    async def roll_back(self, _: int) -> None:
+        with suppress(UsageError):
+            await self.store.versions.roll_back(self.chance.choice(NAMES))
 
     async def click(self, _: int) -> None:
         with suppress(UsageError):
@@ -127,6 +136,12 @@ async def test_pods_that_do_everything_at_once_neither_deadlock_nor_break_a_prom
     runs = await store.runs.history(limit=1_000)
     ticks = Counter((run.repository_id, run.scheduled_for) for run in runs if run.scheduled_for is not None)
     assert set(ticks.values()) <= {1}
+    for versions in (await store.versions.all()).values():
+        states = Counter(version.state for version in versions)
+        assert states[VersionState.LIVE] <= 1 and states[VersionState.BUILDING] <= 1
+    for row in await store.repositories.list():
+        live = [each.id for each in await store.versions.of(row.id) if each.state is VersionState.LIVE]
+        assert live == ([] if row.live_version is None else [row.live_version])
     for identity in identities:
         active = Counter(run.status for run in await store.runs.active(identity))
         assert active[RunStatus.RUNNING] <= 1 and active[RunStatus.QUEUED] <= 1

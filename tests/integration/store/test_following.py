@@ -49,17 +49,7 @@ async def test_what_the_index_holds_is_read_for_many_repositories_at_once(store:
     assert run is not None
     when = run.started_at
     assert when is not None
-    await store.repositories.publish(
-        run,
-        synced.id,
-        commit="c" * 40,
-        committed_at=when,
-        index_identity="i",
-        fingerprint="f",
-        attributes={},
-        when=when,
-        project_id=None,
-    )
+    await store.publishes(run, when=when)
     await store.repositories.pause("fresh", "holidays")
 
     found = await indexed_commits(store.database, {synced.id, fresh.id, "gone"})

@@ -45,17 +45,3 @@ async def test_what_had_a_run_here_is_known_by_its_latest_name(store: Store) -> 
     await store.repositories.remove("renamed")
 
     assert await ever_known(store.database, [row.id, "unheard of"]) == {row.id: "renamed"}
-
-
-async def test_an_epoch_is_higher_than_what_the_index_has_seen(store: Store) -> None:
-    row = await store.repository()
-    run, _ = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
-    claimed = await store.runs.claim(WORKER, 60.0, run_id=run.id)
-    assert claimed is not None
-
-    async def begun(above: int | None) -> int:
-        return await store.repositories.begin_epoch(
-            claimed, row.id, content_fingerprint=None, collection="code", above=above
-        )
-
-    assert [await begun(above) for above in (None, 41, 7, None, 2**52)] == [1, 42, 43, 44, 2**52 + 1]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import update
 
 from reposync.errors import LeaseLost
 from reposync.store.manifest import ManifestRow, ManifestTotals
+from reposync.store.tables import FILES
 from tests.integration.store.conftest import Store
 
 
@@ -69,13 +71,45 @@ async def test_totals_count_what_the_index_should_hold(store: Store) -> None:
 
     totals = await store.manifests.totals(run.repository_id)
 
-    assert totals == ManifestTotals(files=4, chunks=8, skipped=1, max_epoch=2, chunks_of_max_epoch=5)
+    assert totals == ManifestTotals(files=4, chunks=8, skipped=1, max_epoch=2, chunks_of_max_epoch=5, failed=0)
+
+
+async def test_files_that_could_not_be_read_count_as_failed_whether_the_index_has_them_or_not(store: Store) -> None:
+    run = await store.running()
+    version = run.repository_id
+    outdated = indexed("old.py")._replace(wanted_sha="f" * 40)
+    unlisted = indexed("unlisted.py")._replace(wanted_sha="")
+    current = indexed("current.py")._replace(wanted_sha="a" * 40)
+    files = [outdated, unlisted, current, skipped("lost.py", reason="failed"), skipped("logo.png"), indexed("a.py")]
+
+    await store.manifests.record(run, version, files)
+
+    assert (await store.manifests.totals(version)).failed == (await store.manifests.counts())[version].failed == 3
+    loaded = await store.manifests.load(version)
+    assert {path for path, row in loaded.items() if row.is_outdated} == {"old.py", "unlisted.py"}
+    asked = {(version, row.path) for row in files} | {(version, "gone.py"), ("another", "old.py")}
+    assert await store.manifests.outdated(asked) == {(version, "old.py"), (version, "unlisted.py")}
+    assert await store.manifests.outdated([]) == set()
+    await store.manifests.record(run, version, [indexed("old.py", blob_sha="f" * 40, epoch=2)])
+    assert (await store.manifests.totals(version)).failed == 2
+
+
+async def test_how_a_file_was_read_is_known_as_long_as_nobody_else_wrote_its_row(store: Store) -> None:
+    run = await store.running()
+    read = indexed("a.py", epoch=4)._replace(reader="1k")
+    await store.manifests.record(run, run.repository_id, [read])
+    assert await store.manifests.load(run.repository_id) == {"a.py": read}
+
+    async with store.database.write() as connection:  # as a program before 0.2 does, which leaves `reader` as it was
+        await connection.execute(update(FILES).values(blob_sha="2" * 40, epoch=5))
+
+    assert await store.manifests.load(run.repository_id) == {"a.py": indexed("a.py", epoch=5, blob_sha="2" * 40)}
 
 
 async def test_totals_of_a_repository_without_files_are_zero(store: Store) -> None:
     repository = await store.repository()
 
-    assert await store.manifests.totals(repository.id) == ManifestTotals(0, 0, 0, 0, 0)
+    assert await store.manifests.totals(repository.id) == ManifestTotals(0, 0, 0, 0, 0, 0)
 
 
 async def test_an_attempt_that_lost_the_run_changes_no_row(store: Store) -> None:

@@ -9,6 +9,7 @@ from reposync.store.pushed import PushedRepository, Standing, enqueue_pushed, re
 from reposync.store.repositories import Registration, Repositories
 from reposync.store.runs import RunFigures, Runs
 from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
 
 HERE, OLD, NEW = "https://gitlab.example.com/a/b", "1" * 40, "2" * 40
 
@@ -54,8 +55,7 @@ async def test_a_commit_that_is_indexed_asks_for_nothing_unless_something_is_und
     await runs.enqueue("app", RunTrigger.COMMAND)
     claimed = await runs.claim("pod", 60)
     assert claimed is not None
-    index = {"index_identity": "x", "fingerprint": "x", "attributes": {}, "committed_at": None}
-    await Repositories(database).publish(claimed, pushed.id, commit=OLD, when=claimed.queued_at, **index)  # type: ignore[arg-type]
+    await Store(database).publishes(claimed, commit=OLD)
 
     under_way = await enqueue_pushed(database, runs, pushed, OLD, max_attempts=3)
     assert isinstance(under_way, tuple)

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import timedelta, timezone
 
 import pytest
+from sqlalchemy import update
 
 from reposync.errors import LeaseLost, RepositoryNotFound, UsageError
 from reposync.store.manifest import ManifestRow
-from reposync.store.repositories import Registration, repository_id
+from reposync.store.repositories import Registration, Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import REPOSITORIES
 from reposync.store.ticks import TickOutcome
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import COMMIT, WHEN, Store
 
-WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
 
 
-async def published(store: Store, run: Run, **changes: object):
-    what = {
-        "commit": "c" * 40,
-        "committed_at": WHEN - timedelta(hours=1),
-        "index_identity": "index-1",
-        "fingerprint": "settings-1",
-        "attributes": {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]},
-        "when": WHEN,
-        **changes,
-    }
-    return await store.repositories.publish(run, run.repository_id, **what)
+async def published(store: Store, run: Run, **said: object) -> Repository:
+    """What the repository shows after `run` has published."""
+    await store.publishes(run, **said)
+    return await store.repositories.by_id(run.repository_id)
 
 
 async def test_a_registered_repository_is_found_by_name_and_by_id(store: Store) -> None:
@@ -76,25 +70,55 @@ async def test_a_changed_schedule_keeps_what_was_synced(store: Store) -> None:
     assert replace(changed, **before) == synced
 
 
-@pytest.mark.parametrize("change", [{"location": "https://new.example.com/x.git"}, {"collection": "other"}])
-async def test_a_moved_repository_is_compared_afresh_against_the_manifest_it_has(store: Store, change: dict) -> None:
+DEFINITION = {"name": "payments", "path": "/srv/git/payments.git"}
+CHANGES = [
+    {"location": "https://new.example.com/x.git"},
+    {"source": "gitlab"},
+    {"collection": "other"},
+    {"branch": "develop"},
+    {"definition": DEFINITION},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+async def test_another_definition_is_another_generation_and_the_live_version_keeps_its_commit(
+    store: Store, change: dict
+) -> None:
     run = await store.running()
     await store.manifests.record(run, run.repository_id, [FILE])
-    await published(store, run)
+    before = await published(store, run)
+
+    changed = await store.repository(**change)
+
+    assert (before.generation, changed.generation) == (0, 1)
+    assert (await store.repository(**change)).generation == 1, "the same once more is no change"
+    assert (changed.live_version, changed.last_commit) == (before.live_version, COMMIT)
+    assert await store.manifests.load(changed.id) == {"a.py": FILE}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
+async def test_what_a_program_before_versions_indexed_elsewhere_is_compared_afresh(store: Store, change: dict) -> None:
+    row = await store.repository()
+    await indexed_before_versions(store, row)
 
     moved = await store.repository(**change)
 
-    assert moved.last_commit is None
-    assert await store.manifests.load(moved.id) == {"a.py": FILE}
+    assert moved.last_commit == (COMMIT if "definition" in change else None)
+    assert (moved.generation, moved.live_version) == (1, None)
+    assert moved.indexed_collection == "code", "its points are there"
 
 
-async def test_another_branch_is_compared_afresh(store: Store) -> None:
-    await store.repository(branch="main")
-    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND)
-    assert (await published(store, await store.runs.claim("worker-1", 60.0, run_id=run.id))).last_commit is not None
+async def indexed_before_versions(store: Store, row: Repository) -> None:
+    """What such a program writes when it publishes."""
+    synced = {"last_commit": COMMIT, "last_sync_at": WHEN, "epoch": 1, "indexed_collection": "code"}
+    async with store.database.write() as connection:
+        await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**synced))
 
-    assert (await store.repository(branch="main")).last_commit is not None
-    assert (await store.repository(branch="develop")).last_commit is None
+
+async def test_another_schedule_is_the_same_generation(store: Store) -> None:
+    await store.repository()
+
+    assert (await store.repository(cron_expression="0 3 * * *", timezone="Asia/Tokyo")).generation == 0
 
 
 async def test_a_paused_repository_stays_paused_when_the_registry_is_read_again(store: Store) -> None:
@@ -148,6 +172,20 @@ async def test_a_removed_repository_takes_its_files_along_and_leaves_its_history
         running.id: RunStatus.CANCELLED,
         waiting.id: RunStatus.CANCELLED,
     }
+
+
+async def test_a_removed_repository_takes_the_files_of_every_version_along(store: Store) -> None:
+    run = await store.running()
+    other = await store.running("other")
+    first, theirs = await store.building(run), await store.building(other)
+    second = await store.building(run, settings_key="settings-2")
+    for each, version in ((run, first), (run, second), (other, theirs)):
+        await store.manifests.record(each, version.id, [FILE])
+
+    await store.repositories.remove("payments")
+
+    assert await store.versions.all() == {other.repository_id: [theirs]}
+    assert set(await store.manifests.counts()) == {theirs.id}
 
 
 # Another name -------------------------------------------------------------------------------------------------------
@@ -345,34 +383,29 @@ async def test_a_worker_whose_repository_was_removed_finds_its_lease_lost(store:
 # In the name of a run -----------------------------------------------------------------------------------------------
 
 
-async def test_each_attempt_writes_under_a_higher_epoch(store: Store) -> None:
-    run = await store.running()
-    first = await store.repositories.begin_epoch(run, run.repository_id, content_fingerprint=None, collection="code")
-    taken = await store.taken_over(run)
-
-    second = await store.repositories.begin_epoch(taken, run.repository_id, content_fingerprint=None, collection="code")
-
-    assert second > first > 0
-
-
 async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -> None:
     run = await store.running()
+    attributes = {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]}
 
-    shown = await published(store, run)
+    live = await store.publishes(
+        run, committed_at=WHEN - timedelta(hours=1), attributes=attributes, project_id=4711, links="https://x/p"
+    )
 
-    assert shown == await store.repositories.get("payments")
-    assert (shown.last_commit, shown.last_sync_at) == ("c" * 40, WHEN)
+    shown = await store.repositories.get("payments")
+    assert (shown.live_version, shown.last_commit, shown.last_sync_at) == (live.id, COMMIT, WHEN)
+    assert (shown.last_committed_at, shown.project_id) == (WHEN - timedelta(hours=1), 4711)
+    # For pods of the version before: the name of the collection, and the fingerprint as they make it.
     assert (shown.index_identity, shown.content_fingerprint) == ("index-1", "settings-1")
-    assert shown.attributes == {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]}
+    assert (shown.indexed_collection, shown.attributes) == ("code", attributes)
 
 
 async def test_attributes_come_back_exactly_whatever_bytes_they_were(store: Store) -> None:
     run = await store.running()
     attributes = {"nul\0/.gitattributes": ["d" * 40, "\udce9\0\u2028 ☃"]}
 
-    await published(store, run, attributes=attributes)
+    live = await store.publishes(run, attributes=attributes)
 
-    assert (await store.repositories.get("payments")).attributes == attributes
+    assert live.attributes == (await store.repositories.get("payments")).attributes == attributes
 
 
 async def test_times_are_utc_whatever_zone_they_were_said_in(store: Store) -> None:
@@ -383,16 +416,3 @@ async def test_times_are_utc_whatever_zone_they_were_said_in(store: Store) -> No
 
     assert shown.last_sync_at == WHEN
     assert shown.last_sync_at.utcoffset() == timedelta(0)
-
-
-async def test_an_attempt_that_lost_the_run_publishes_nothing(store: Store) -> None:
-    stale = await store.running()
-    await store.taken_over(stale)
-    before = await store.repositories.get("payments")
-
-    with pytest.raises(LeaseLost):
-        await published(store, stale)
-    with pytest.raises(LeaseLost):
-        await store.repositories.begin_epoch(stale, stale.repository_id, content_fingerprint="late", collection="x")
-
-    assert await store.repositories.get("payments") == before

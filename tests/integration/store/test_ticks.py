@@ -378,16 +378,7 @@ async def test_a_repository_that_was_removed_and_came_back_is_synced_afresh(stor
 
 async def test_a_repository_whose_history_was_shortened_is_no_beginner(store: Store) -> None:
     run = await store.running()
-    await store.repositories.publish(
-        run,
-        run.repository_id,
-        commit="c" * 40,
-        committed_at=None,
-        index_identity="index-1",
-        fingerprint="settings-1",
-        attributes={},
-        when=TICK,
-    )
+    await store.publishes(run)
     await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
     assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
 

@@ -21,6 +21,9 @@ from tests.integration.store.conftest import Store
 
 EARLIER = REVISIONS[:-1]
 
+# What pods of the version before can do without: see each migration.
+GIVEN_UP = {"0005": ["foreign keys of indexed_files"]}
+
 
 def test_there_are_rows_of_every_revision() -> None:
     assert with_rows() == REVISIONS, "a new revision brings tests/fixtures/schemas/<revision>.sql with it"
@@ -56,7 +59,7 @@ async def test_nothing_is_lost_and_what_is_new_has_its_default(empty_database_ur
     assert {table: there for table, there in after.items() if table not in before and there} == {}
     for table, there in before.items():
         for column in set(after[table][0]) - set(there[0]):
-            assert {row[column] for row in after[table]} <= {None, False}
+            assert {row[column] for row in after[table]} <= {None, 0}
 
 
 def only_what_was_there(after: Rows, before: Rows) -> Rows:
@@ -120,7 +123,7 @@ async def test_a_migration_only_adds(empty_database_url: str, revision: str) -> 
         before = await changed(database, lambda connection: migrate(connection, before_it))
         after = await changed(database, lambda connection: migrate(connection, revision))
 
-    assert what_older_pods_would_miss(before, after) == []
+    assert what_older_pods_would_miss(before, after) == GIVEN_UP.get(revision, [])
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ async def test_a_sync_ends_exact_on_what_another_version_recorded(
         run = await app.sync(target, full=False, approved=False, progress=RunProgress(), watch=lambda _: None)
         history = await app.runs.history("ledger")
         row = await app.repositories.get("ledger")
-        manifest = await app.manifests.load(row.id)
+        manifest = await app.manifests.load(row.live_version or "")
 
     assert run.status == "completed", run.error_message
     assert [each.status for each in history] == ["completed", "completed"], "and the run that was killed is over"

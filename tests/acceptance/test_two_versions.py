@@ -1,0 +1,339 @@
+"""Programs of the version before and of this one sync the same repository, in turns, on one database and one index.
+
+The version before runs as a command of its own, this one in the test's process. After every sync the index is compared
+with a fresh one of the same commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reposync.store.addresses import sqlite_url
+from reposync.store.versions import IndexVersion, VersionState
+from tests.acceptance.conftest import Person
+from tests.fixtures.databases import database_kind, empty_database_url, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.earlier_versions import previous_version
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.folders import quick_folder
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.released_schemas import rows
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.resident_program import ResidentProgram
+from tests.fixtures.world import World
+
+CODE = "code"
+LONG = b"\n\n".join(b"def booking_%d(amount):\n    return ledger.book(amount, %d)" % (n, n) for n in range(40))
+FILES = {
+    "ledger.py": LONG,
+    "lib/rates.py": b"def rate(currency):\n    return table[currency]\n",
+    "docs/guide.md": b"# Guide\n\nHow to close a month.\n",
+    "logo.png": b"\x89PNG\r\n\x1a\n\x00",
+    "empty.py": b"",
+}
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return previous_version(tmp_path_factory.mktemp("previous"))
+
+
+@pytest.fixture(scope="module")
+def resident(before: Path) -> Generator[ResidentProgram, None, None]:
+    with ResidentProgram(before) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
+def qdrant_server() -> Generator[QdrantServer, None, None]:
+    with quick_folder() as folder, QdrantServer(folder) as server:
+        yield server
+
+
+@dataclass
+class TwoVersions:
+    """One installation. `resident` is the version before, whose registry is `old.yaml`; `old` types its commands in a
+    process for each. `world` is the program as it is now."""
+
+    world: World
+    old: Person
+    resident: ResidentProgram
+    empty_database: Path
+    fresh_indexes: int = 0
+    configured: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def repository(self) -> GitRepository:
+        return self.world.repository
+
+    def configure(self, *, size: int = 400, index: str = "") -> None:
+        """Of the program as it is now."""
+        self.configured = {"size": size}
+        self.world.configure(size=size, extra=index)
+
+    def configure_old(self, *, size: int = 400) -> None:
+        present = (self.world.folder / "repositories.yaml").read_text()
+        self.world.configure(size=size)
+        (self.world.folder / "old.yaml").write_text((self.world.folder / "repositories.yaml").read_text())
+        (self.world.folder / "repositories.yaml").write_text(present)
+
+    def commits(self, number: int) -> str:
+        """One file changes, one comes, one goes."""
+        gone = {f"new/{number - 1}.py": None} if number > 1 else {}
+        changed = {"lib/rates.py": b"def rate(currency):\n    return rates_%d[currency]\n" % number}
+        return self.repository.commit({**changed, **gone, f"new/{number}.py": b"def added_%d(): pass\n" % number})
+
+    def old_asks(self, *words: str) -> Any:
+        return self.resident.asks(*words, variables=self.old.variables() | {"PATH": os.environ["PATH"]})
+
+    def old_syncs(self) -> dict[str, Any]:
+        (run,) = self.old_asks("sync", "project")
+        assert run["status"] == "completed", run
+        return dict(run)
+
+    def only_by_command(self) -> None:
+        """No repository stands in a registry file."""
+        for name in ("repositories.yaml", "old.yaml"):
+            path = self.world.folder / name
+            path.write_text(path.read_text().partition("repositories:")[0])
+
+    async def recorded(self) -> list[str]:
+        """Paths whose points are recorded, whichever schema the database has."""
+        files = (await rows(self.world.database_url)).get("indexed_files", [])
+        return [str(row["path"]) for row in files if row["chunks"]]
+
+    async def new_is_unchanged(self) -> bool:
+        run = await self.new_syncs()
+        return (run.files_processed, run.chunks_embedded, run.chunks_reused) == (0, 0, 0)
+
+    async def new_syncs(self) -> Any:
+        async with self.world.opened():
+            return await self.world.completed()
+
+    async def versions(self) -> list[IndexVersion]:
+        async with self.world.opened():
+            row = await self.world.app.repositories.get("project")
+            return await self.world.app.versions.of(row.id)
+
+    async def points(self, collection: str) -> dict[str, dict[str, Any]]:
+        found = await self.world.points(collection)
+        for point in found.values():
+            for key in ("commit", "epoch"):  # they name the run that stored it
+                del point["payload"]["metadata"][key]
+        return found
+
+    async def fresh(self) -> dict[str, dict[str, Any]]:
+        """The points that an installation has which indexes the head commit for the first time."""
+        self.fresh_indexes += 1
+        folder = self.world.folder / f"fresh-{self.fresh_indexes}"
+        folder.mkdir()
+        collection = f"{self.world.collection}-fresh-{self.fresh_indexes}"
+        world = World(folder, self.repository, self.world.embeddings, self.world.qdrant_url, collection)
+        path = shutil.copyfile(self.empty_database, folder / "reposync.db")
+        world.database_url = sqlite_url(path)
+        world.configure(**self.configured)
+        async with world.opened():
+            await world.completed()
+        return await self.points(collection)
+
+    async def is_exact(self) -> None:
+        """The first version has the points of a fresh index, with the same ids."""
+        assert await self.points(self.world.collection) == await self.fresh()
+
+    async def has_exactly(self, version: IndexVersion, *, alone: bool = True) -> None:
+        """A version has the points of a fresh index, under its own id; if it is `alone`, nothing else is there."""
+        found = list((await self.points(self.world.collection)).values())
+        mine = [each for each in found if each["payload"]["metadata"]["repository_id"] == version.id]
+        assert contents(mine) == contents((await self.fresh()).values())
+        assert not alone or len(found) == len(mine)
+
+    async def found(self) -> list[tuple[str, str, int]]:
+        """(version, path, first line) of all that a search finds, with and without the name of the repository."""
+        async with self.world.opened():
+            search = self.world.app.search
+            every, mine = [
+                sorted(
+                    (hit.version, hit.path, hit.start_line)
+                    for hit in await search("book the rate of a month", repository=name, limit=500)
+                )
+                for name in (None, "project")
+            ]
+        assert every == mine
+        return mine
+
+    async def search_answers_from(self, version_id: str) -> None:
+        """Of that version alone, and of every point of it."""
+        points = [each["payload"]["metadata"] for each in (await self.points(self.world.collection)).values()]
+        mine = sorted(
+            (version_id, each["path"], each["start_line"]) for each in points if each["repository_id"] == version_id
+        )
+        assert mine
+        assert await self.found() == mine
+
+
+def contents(points: Any) -> list[Any]:
+    """Without what bears the id of a version."""
+    every = []
+    for point in points:
+        metadata = {key: value for key, value in point["payload"]["metadata"].items() if key != "repository_id"}
+        every.append(
+            (metadata["path"], metadata["chunk_index"], metadata, point["payload"]["page_content"], point["vector"])
+        )
+    return sorted(every, key=lambda each: each[:2])
+
+
+@pytest.fixture
+def two(
+    tmp_path: Path,
+    person: Person,
+    before: Path,
+    resident: ResidentProgram,
+    qdrant_server: QdrantServer,
+    embeddings: EmbeddingServer,
+    repository: GitRepository,
+    empty_database_url: str,  # noqa: F811
+    upgraded_sqlite_file: Path,  # noqa: F811
+) -> TwoVersions:
+    collection = f"c-{tmp_path.parent.name}-{tmp_path.name}".replace("_", "-")
+    repository.commit(FILES)
+    world = World(person.home, repository, embeddings, qdrant_server.url, collection, empty_database_url)
+    person.environment |= {
+        "PYTHONPATH": str(before),
+        "REPOSYNC_CONFIG": str(person.home / "old.yaml"),
+        "REPOSYNC_STATE_DIR": str(person.home / "state"),
+        "QDRANT_URL": qdrant_server.url,
+        "DATABASE_URL": empty_database_url,
+    }
+    there = TwoVersions(world, person, resident, upgraded_sqlite_file)
+    there.configure()
+    there.configure_old()
+    return there
+
+
+async def test_the_first_sync_after_the_upgrade_reads_no_blob_and_adopts_what_is_there(two: TwoVersions) -> None:
+    earlier = two.old_syncs()
+    there = await two.world.points()
+    for row in two.repository.ls_tree():  # whoever reads a blob now fails
+        (two.repository.path / "objects" / row.sha[:2] / row.sha[2:]).unlink()
+    two.world.embeddings.forget()
+
+    before_sync = await two.found()
+    asked = len(two.world.embeddings.inputs)
+    run = await two.new_syncs()
+
+    assert (run.files_processed, run.files_failed, run.chunks_embedded, run.chunks_reused) == (0, 0, 0, 0)
+    assert run.commit_before == run.commit_after == earlier["commit_after"]
+    assert len(two.world.embeddings.inputs) == asked
+    assert await two.world.points() == there, "not a payload was written"
+    (version,) = await two.versions()
+    assert (version.id, version.state) == (version.repository_id, VersionState.LIVE)
+    assert version.settings_key is not None
+    assert (version.physical, await two.world.physical()) == (two.world.collection, two.world.collection)
+    assert await two.found() == before_sync
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_both_go_on_in_turns_and_each_reads_what_changed_alone(two: TwoVersions, first: str) -> None:
+    if first == "new":
+        await two.new_syncs()
+    two.old_syncs()
+    (identity,) = {each["repository_id"] for each in await two.world.metadata()}
+
+    for number, who in enumerate(["old", "new", "new", "old", "old", "new"], 1):
+        head = two.commits(number)
+        await two.search_answers_from(identity)
+        if who == "old":
+            run = two.old_syncs()
+            assert (run["files_processed"], run["commit_after"]) == (2, head)
+        else:
+            ended = await two.new_syncs()
+            assert (ended.files_processed, ended.commit_after) == (2, head)
+        await two.is_exact()
+    assert two.old_syncs()["files_processed"] == (await two.new_syncs()).files_processed == 0
+
+    assert [each.id for each in await two.versions()] == [identity]
+
+
+@pytest.mark.parametrize("keep", ["0", "24h"])
+@pytest.mark.parametrize("old_size", [400, 200])
+async def test_what_an_old_pod_writes_after_settings_changed_is_neither_found_nor_kept(
+    two: TwoVersions, old_size: int, keep: str
+) -> None:
+    two.old_syncs()
+    two.configure(size=200, index=f"index: {{keep_retired: {keep}}}\n")
+    await two.new_syncs()
+    *_, live = await two.versions()
+    assert (live.state, live.number) == (VersionState.LIVE, 2)
+    two.configure_old(size=old_size)
+
+    for number in (1, 2):
+        two.commits(number)
+        before_it = await two.found()
+        two.old_syncs()
+        assert await two.found() == before_it, "the old pod's points are not found, and none of the live ones is gone"
+        await two.search_answers_from(live.id)
+        two.old_syncs()
+        await two.new_syncs()
+        await two.has_exactly(live, alone=keep == "0")
+        await two.search_answers_from(live.id)
+    assert [each.id for each in await two.versions()][-1] == live.id
+
+
+async def test_a_first_sync_that_the_upgrade_interrupted_goes_on(two: TwoVersions) -> None:
+    # More than fits into one batch, and a file in the last one that keeps the old program busy until it is killed.
+    two.repository.many(20, content=lambda number: LONG + b"\n\n" + b"# %d\n" % number * 10_000)
+    two.repository.commit({"zz.py": b"def never_embedded_before_the_upgrade(): pass\n"})
+    two.world.embeddings.unavailable_for = "never_embedded"
+    earlier = two.old.starts("sync", "project")
+    async with asyncio.timeout(60):
+        while not await two.recorded():
+            await asyncio.sleep(0.05)
+    os.killpg(earlier.pid, signal.SIGKILL)
+    earlier.communicate()
+    two.world.embeddings.unavailable_for = None
+    there = await two.recorded()
+
+    await two.new_syncs()
+
+    files = len(await two.world.expected()) - 2  # the picture and the empty file
+    async with two.world.opened():
+        killed = (await two.world.app.runs.history("project"))[-1]
+        *_, again = await two.world.app.runs.attempts(killed.id)
+    assert killed.status == "completed"
+    assert 0 < again.files_processed == files - len(there) < files
+    await two.is_exact()
+    (version,) = await two.versions()
+    assert version.id == version.repository_id
+    assert await two.new_is_unchanged()
+
+
+async def test_a_removal_by_an_old_pod_is_complete(two: TwoVersions) -> None:
+    two.only_by_command()
+    two.old_asks("repos", "add", "project", "--path", str(two.repository.path))
+    await two.new_syncs()
+
+    two.old_asks("repos", "remove", "project", "--yes")
+
+    assert await two.points(two.world.collection) == {}
+    async with two.world.opened():
+        assert await two.world.app.repositories.list() == []
+        assert await two.world.app.versions.all() == {}
+    two.old_asks("repos", "add", "project", "--path", str(two.repository.path))
+    two.old_syncs()
+    await two.is_exact()
+    (identity,) = {each["repository_id"] for each in await two.world.metadata()}
+    await two.search_answers_from(identity)
+    run = await two.new_syncs()
+    assert (run.files_processed, run.chunks_embedded) == (0, 0)
+    await two.is_exact()
+    (version,) = await two.versions()
+    assert (version.id, version.settings_key is not None) == (identity, True)
+    await two.search_answers_from(identity)

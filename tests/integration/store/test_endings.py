@@ -1,0 +1,93 @@
+"""What a run leaves when it ends: what it stopped at, who takes its place, and how many files it could not read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from reposync.errors import LeaseLost
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.integration.store.conftest import Store
+
+BRAKE = {"commit": "c" * 40, "planned": {"deleted": 812}, "losses": {"deleted": 812}, "indexed": 900}
+UNREAD = RunFigures(files_failed=3)
+
+
+async def test_a_blocked_run_says_what_it_stopped_at_and_needs_a_new_approval(store: Store) -> None:
+    await store.repository()
+    queued, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, approved=True)
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None and run.id == queued.id and run.approved
+
+    blocked = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812", brake=BRAKE)
+
+    assert (blocked.status, blocked.brake, blocked.approved) == (RunStatus.BLOCKED, BRAKE, False)
+    again = await store.runs.approve(run.id)
+    assert (again.brake, again.approved) == (BRAKE, True)
+
+
+async def test_what_an_approval_beforehand_turned_out_to_be_is_noted_while_the_run_goes_on(store: Store) -> None:
+    run = await store.running()
+
+    await store.runs.note_brake(run, BRAKE)
+
+    assert (await store.runs.get(run.id)).brake == BRAKE
+    await store.taken_over(run)
+    with pytest.raises(LeaseLost):
+        await store.runs.note_brake(run, {**BRAKE, "indexed": 1})
+    assert (await store.runs.get(run.id)).brake == BRAKE
+
+
+@pytest.mark.parametrize("asked", [{}, {"full": True, "approved": True}])
+async def test_a_run_that_was_overtaken_is_followed_by_one_that_does_what_it_was_to_do(
+    store: Store, asked: dict[str, Any]
+) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.WEBHOOK, **asked)
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None
+
+    await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "registered anew", followed_up=True)
+
+    (follower,) = await store.runs.active(run.repository_id)
+    assert (follower.status, follower.trigger) == (RunStatus.QUEUED, RunTrigger.WEBHOOK)
+    assert (follower.full, follower.approved) == (run.full, run.approved)
+    await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), followed_up=True)
+    assert [each.id for each in await store.runs.active(run.repository_id)] == [follower.id], "said twice, queued once"
+
+
+async def test_a_run_that_was_lost_is_followed_by_none(store: Store) -> None:
+    stale = await store.running()
+    current = await store.taken_over(stale)
+
+    with pytest.raises(LeaseLost):
+        await store.runs.finish(stale, RunStatus.CANCELLED, RunFigures(), followed_up=True)
+
+    assert [each.id for each in await store.runs.active(stale.repository_id)] == [current.id]
+
+
+async def test_files_that_could_not_be_read_are_those_of_the_latest_attempt(store: Store) -> None:
+    run = await store.running()
+    waits = await store.runs.retry_later(run, -1.0, "FILES_FAILED", "3 files", RunFigures(files_failed=3))
+    assert waits.files_failed == 3
+    second = await store.runs.claim("worker-2", 60.0, run_id=run.id)
+    assert second is not None
+
+    done = await store.runs.finish(second, RunStatus.COMPLETED, RunFigures(files_failed=1, files_processed=2))
+
+    assert (done.files_failed, done.files_processed) == (1, 2)
+    assert [each.files_failed for each in await store.runs.attempts(run.id)] == [3, 1]
+
+
+async def test_a_run_whose_last_attempt_leaves_files_unread_ends_as_it_was_to(store: Store) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.COMMAND, max_attempts=2)
+    statuses = []
+    while run := await store.runs.claim("worker-1", 60.0):
+        ended = await store.runs.retry_later(run, -1.0, "FILES_FAILED", "3", UNREAD, at_last=RunStatus.COMPLETED)
+        statuses.append(ended.status)
+
+    assert statuses == [RunStatus.RETRYING, RunStatus.COMPLETED]
+    assert (ended.error_code, ended.files_failed) == ("FILES_FAILED", 3)

@@ -1,0 +1,409 @@
+"""The versions of a repository's index: which one is searched, and that it changes in one moment or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import insert, update
+from sqlalchemy.exc import IntegrityError
+
+from reposync.errors import DefinitionChanged, LeaseLost, RepositoryNotFound, StoreUnavailable, UsageError
+from reposync.store.manifest import ManifestRow
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus
+from reposync.store.tables import REPOSITORIES, VERSIONS
+from reposync.store.versions import Hold, IndexVersion, VersionState
+from tests.integration.store.conftest import COMMIT, WHEN, Store
+
+FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
+LIVE, BUILDING, RETIRED = VersionState.LIVE, VersionState.BUILDING, VersionState.RETIRED
+
+
+async def states(store: Store, repository_id: str) -> list[tuple[int, VersionState]]:
+    return [(each.number, each.state) for each in await store.versions.of(repository_id)]
+
+
+async def replaced(store: Store, run: Run, **columns: str) -> tuple[IndexVersion, IndexVersion]:
+    """A version that was live, and the one that is now."""
+    first = await store.publishes(run)
+    second = await store.building(run, settings_key="settings-2", **columns)
+    return first, await store.publishes(run, second, commit="d" * 40)
+
+
+async def test_the_first_version_has_the_id_of_the_repository_and_later_ones_have_their_own(store: Store) -> None:
+    run = await store.running()
+
+    first = await store.building(run)
+    await store.publishes(run, first)
+    second = await store.building(run)
+    await store.versions.remove(run, first.id)
+    third = await store.building(run)
+
+    assert first.id == run.repository_id
+    assert len({first.id, second.id, third.id}) == 3
+    assert [each.number for each in (first, second, third)] == [1, 2, 3]
+    assert await states(store, run.repository_id) == [(2, RETIRED), (3, BUILDING)]
+
+
+async def test_a_version_that_is_built_takes_the_place_of_another_one_and_leaves_the_live_one_alone(
+    store: Store,
+) -> None:
+    run = await store.running()
+    await store.publishes(run)
+
+    await store.building(run, settings_key="settings-2")
+    await store.building(run, settings_key="settings-3")
+
+    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, BUILDING)]
+
+
+@pytest.mark.parametrize("state", [LIVE, BUILDING])
+async def test_no_repository_has_two_versions_that_are_live_or_two_that_are_built(
+    store: Store, state: VersionState
+) -> None:
+    run = await store.running()
+    first = await store.building(run)
+    if state is LIVE:
+        await store.publishes(run, first)
+    again = {"id": "another", "repository_id": run.repository_id, "number": 2, "state": state, "generation": 0}
+    where = {"collection": "code", "physical": "code", "settings": {}, "attributes": {}, "epoch": 0}
+
+    with pytest.raises((IntegrityError, StoreUnavailable)):
+        async with store.database.write() as connection:
+            await connection.execute(insert(VERSIONS).values(**again, **where, created_at=WHEN))
+
+    assert await states(store, run.repository_id) == [(1, state)]
+
+
+async def test_each_attempt_writes_under_a_higher_epoch_than_any_before_it(store: Store) -> None:
+    run = await store.running()
+    version = await store.building(run)
+
+    async def begun(above: int | None) -> int:
+        return await store.versions.begin_epoch(run, version, identity="index-1", above=above)
+
+    assert [await begun(above) for above in (None, 41, 7, None, 2**52)] == [1, 42, 43, 44, 2**52 + 1]
+    assert (await store.repositories.get("payments")).epoch == 2**52 + 1
+    other = await store.building(run, settings_key="settings-2")
+    assert await store.versions.begin_epoch(run, other, identity="index-1") == 2**52 + 2
+
+
+async def test_until_a_run_publishes_the_manifest_is_a_mixture_and_says_so(store: Store) -> None:
+    run = await store.running()
+    version = await store.publishes(run, branch_name="main")
+    assert (version.fingerprint, version.commit) == ("rules-1", COMMIT)
+
+    epoch = await store.versions.begin_epoch(run, version, identity="index-2", fingerprint_before_02="settings-0")
+
+    (begun,) = await store.versions.of(run.repository_id)
+    assert (begun.fingerprint, begun.commit, begun.branch_name) == (None, COMMIT, "main")
+    assert (begun.epoch, begun.index_identity) == (epoch, "index-2")
+    row = await store.repositories.get("payments")
+    assert (row.content_fingerprint, row.indexed_collection) == ("settings-0", "code")
+
+
+async def test_pods_of_the_version_before_do_not_see_where_a_later_version_is_written(store: Store) -> None:
+    run = await store.running()
+    await store.publishes(run)
+    other = await store.building(run, collection="other", physical="other--1")
+
+    await store.versions.begin_epoch(run, other, identity="index-2", fingerprint_before_02=None)
+
+    row = await store.repositories.get("payments")
+    assert (row.content_fingerprint, row.indexed_collection) == ("settings-1", "code")
+
+
+async def test_a_full_run_remembers_the_epoch_that_it_began_after(store: Store) -> None:
+    run = await store.running()
+    version = await store.building(run)
+    first = await store.versions.begin_epoch(run, version, identity="index-1")
+    taken = await store.taken_over(run)
+    await store.versions.begin_epoch(taken, version, identity="index-1")
+
+    assert (await store.runs.get(run.id)).full_from_epoch == first - 1
+
+
+async def test_the_version_that_becomes_live_retires_the_one_before(store: Store) -> None:
+    run = await store.running()
+
+    first, second = await replaced(store, run)
+
+    before, live = await store.versions.of(run.repository_id)
+    assert (before.id, before.state, before.commit) == (first.id, RETIRED, COMMIT)
+    assert (live.id, live.state, live.commit) == (second.id, LIVE, "d" * 40)
+    assert before.retired_at is not None and live.live_at is not None and live.retired_at is None
+    row = await store.repositories.get("payments")
+    assert (row.live_version, row.last_commit) == (second.id, "d" * 40)
+
+
+async def test_a_live_version_that_goes_on_keeps_the_moment_in_which_it_became_live(store: Store) -> None:
+    run = await store.running()
+    first = await store.publishes(run)
+
+    later = await store.publishes(run, commit="d" * 40, when=WHEN + timedelta(hours=1))
+
+    assert (later.id, later.live_at, later.commit) == (first.id, first.live_at, "d" * 40)
+
+
+async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_of_the_complete_one(
+    store: Store,
+) -> None:
+    run = await store.running()
+    await store.publishes(run)
+
+    partial = await store.publishes(run, commit="d" * 40, complete=False)
+    assert (partial.commit, partial.partial_commit) == (COMMIT, "d" * 40)
+    assert (await store.repositories.get("payments")).last_commit == COMMIT
+
+    complete = await store.publishes(run, commit="d" * 40)
+    assert (complete.commit, complete.partial_commit) == ("d" * 40, None)
+
+
+async def moves(store: Store) -> None:
+    await store.repository(location="https://git.example.com/elsewhere.git")
+
+
+async def is_defined_otherwise(store: Store) -> None:
+    await store.repository(definition={"name": "payments", "include": ["src"]})  # type: ignore[arg-type]
+
+
+async def moves_by_an_old_pod(store: Store) -> None:
+    """Which counts no generation."""
+    async with store.database.write() as connection:
+        await connection.execute(update(REPOSITORIES).values(branch="develop"))
+
+
+@pytest.mark.parametrize("change", [moves, is_defined_otherwise, moves_by_an_old_pod])
+async def test_a_run_that_read_another_definition_publishes_nothing(
+    store: Store, change: Callable[[Store], Awaitable[None]]
+) -> None:
+    run = await store.running()
+    await store.publishes(run)
+    built = await store.building(run, settings_key="settings-2")
+    read = await store.repositories.get("payments")
+    await change(store)
+    row, versions = await store.repositories.get("payments"), await store.versions.of(run.repository_id)
+
+    for version in (versions[0], built):
+        with pytest.raises(DefinitionChanged, match="'payments' was registered differently"):
+            await store.publishes(run, version, read=read, commit="d" * 40)
+
+    assert await store.repositories.get("payments") == row
+    assert await store.versions.of(run.repository_id) == versions
+
+
+async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_being_built(store: Store) -> None:
+    run = await store.running()
+    first, _ = await replaced(store, run)
+    await store.manifests.record(run, first.id, [FILE])
+    await store.building(run, settings_key="settings-3")
+
+    again = await store.versions.build_again(run, first, generation=7)
+
+    assert await states(store, run.repository_id) == [(1, BUILDING), (2, LIVE), (3, RETIRED)]
+    assert (again.retired_at, again.fingerprint, again.generation) == (None, None, 7)
+    assert (again.commit, await store.manifests.load(first.id)) == (COMMIT, {"a.py": FILE}), "what it has counts"
+    await store.publishes(run, again)
+    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, RETIRED)]
+
+
+async def test_a_removed_version_takes_its_files_along_and_no_others(store: Store) -> None:
+    run = await store.running()
+    first, second = await replaced(store, run)
+    for version in (first, second):
+        await store.manifests.record(run, version.id, [FILE])
+
+    await store.versions.remove(run, first.id)
+
+    assert [each.id for each in await store.versions.of(run.repository_id)] == [second.id]
+    assert set(await store.manifests.counts()) == {second.id}
+
+
+async def test_an_attempt_that_lost_the_run_changes_no_version(store: Store) -> None:
+    stale = await store.running()
+    first, second = await replaced(store, stale)
+    await store.manifests.record(stale, first.id, [FILE])
+    await store.taken_over(stale)
+    versions, row = await store.versions.of(stale.repository_id), await store.repositories.get("payments")
+
+    for write in (
+        store.building(stale),
+        store.versions.note(stale, second.id, links="late"),
+        store.versions.build_again(stale, first),
+        store.versions.begin_epoch(stale, second, identity="late", fingerprint_before_02="late"),
+        store.publishes(stale, second, commit="e" * 40),
+        store.publishes(stale, first, commit="e" * 40),
+        store.versions.remove(stale, first.id),
+    ):
+        with pytest.raises(LeaseLost, match="nothing was written"):
+            await write
+
+    assert await store.versions.of(stale.repository_id) == versions
+    assert await store.repositories.get("payments") == row
+    assert await store.manifests.load(first.id) == {"a.py": FILE}
+
+
+# In the name of a person ---------------------------------------------------------------------------------------------
+
+
+async def test_a_rollback_makes_the_version_before_live_and_keeps_its_settings_from_being_replaced(
+    store: Store,
+) -> None:
+    run = await store.running()
+    first, second = await replaced(store, run)
+
+    now_live, retired = await store.versions.roll_back("payments")
+
+    assert (now_live.id, retired.id) == (first.id, second.id)
+    assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED)]
+    row = await store.repositories.get("payments")
+    assert (row.live_version, row.last_commit, row.content_fingerprint) == (first.id, COMMIT, None)
+    assert row.index_hold is not None
+    hold = Hold(**row.index_hold)
+    assert hold.reason == "rolled back from version 2"
+    assert hold.covers("settings-2") and not hold.covers("settings-3"), "other settings are built"
+    again, _ = await store.versions.roll_back("payments")
+    assert again.id == second.id
+
+
+async def test_there_is_no_way_back_to_what_was_never_live_or_is_gone(store: Store) -> None:
+    run = await store.running()
+    await store.building(run)
+    with pytest.raises(UsageError, match="No earlier version of 'payments' is kept"):
+        await store.versions.roll_back("payments")
+    await store.publishes(run, (await store.versions.of(run.repository_id))[0])
+    await store.building(run, settings_key="settings-2")
+    await store.building(run, settings_key="settings-3")
+    before = await store.versions.of(run.repository_id)
+
+    with pytest.raises(UsageError, match="No earlier version of 'payments' is kept"):
+        await store.versions.roll_back("payments")
+    with pytest.raises(RepositoryNotFound):
+        await store.versions.roll_back("nowhere")
+
+    assert await store.versions.of(run.repository_id) == before
+
+
+async def test_a_hold_is_set_and_lifted_for_those_that_are_named(store: Store) -> None:
+    for name in ("a", "b", "c"):
+        await store.repository(name)
+
+    await store.versions.set_hold(["a", "b"], Hold("an audit", None))
+    await store.versions.set_hold(["b"], None)
+
+    held = {row.name: row.index_hold for row in await store.repositories.list()}
+    assert held == {"a": {"reason": "an audit", "settings_key": None}, "b": None, "c": None}
+    assert Hold(**held["a"]).covers("whatever")
+
+
+# What a search needs to know -----------------------------------------------------------------------------------------
+
+
+async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(store: Store) -> None:
+    run = await store.running()
+    seen = [await store.versions.served()]
+
+    async def has_changed() -> None:
+        seen.append(await store.versions.served())
+        assert seen[-1] != seen[-2] and seen[-1].stamp not in [each.stamp for each in seen[:-1]]
+
+    await store.publishes(run)
+    await has_changed()
+    second = await store.building(run, settings_key="settings-2")
+    before = await store.versions.served()
+    assert before.stamp == seen[-1].stamp, "nothing became live"
+    await store.publishes(run, second)
+    await has_changed()
+    await store.versions.roll_back("payments")
+    await has_changed()
+    await store.versions.roll_back("payments")
+    await has_changed()
+    assert await store.versions.served() == seen[-1], "and of nothing else"
+
+
+async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection_that_has_them(store: Store) -> None:
+    run, other = await store.running(), await store.running("other")
+    first, _ = await replaced(store, run, physical="code--2")
+    building = await store.building(run, settings_key="settings-3", physical="code--3")
+    await store.publishes(other)
+
+    served = await store.versions.served()
+
+    assert served.collections == {"code", "code--2"}
+    assert {name: served.hidden_in(name) for name in ("code", "code--2", "code--3")} == {
+        "code": {first.id},
+        "code--2": set(),
+        "code--3": {building.id},
+    }
+    assert (served.names, served.strays) == (set(), set())
+
+
+async def test_a_repository_that_older_programs_alone_have_synced_is_searched_by_the_name_of_its_collection(
+    store: Store,
+) -> None:
+    await store.repository("never synced", collection="empty")
+    await synced_by_an_old_pod(store, "payments")
+
+    served = await store.versions.served()
+
+    assert (served.names, served.collections, served.strays) == ({"code"}, set(), set())
+
+
+async def test_what_an_old_pod_writes_is_hidden_everywhere_if_no_version_has_that_id_any_more(store: Store) -> None:
+    run = await store.running()
+    first, second = await replaced(store, run, physical="code--2")
+    await store.versions.remove(run, first.id)
+    await store.versions.begin_epoch(run, second, identity="index-2")
+    assert (await store.versions.served()).strays == set()
+
+    await synced_by_an_old_pod(store, "payments")
+
+    served = await store.versions.served()
+    assert run.repository_id in served.hidden_in("code") & served.hidden_in("code--2")
+    await store.versions.begin_epoch(run, second, identity="index-2")
+    assert (await store.versions.served()).strays == set(), "they were removed before"
+
+
+async def synced_by_an_old_pod(store: Store, name: str) -> None:
+    row = await store.repository(name)
+    written = {"epoch": REPOSITORIES.c.epoch + 1, "last_sync_at": WHEN, "indexed_collection": "code"}
+    async with store.database.write() as connection:
+        await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**written))
+
+
+async def test_a_name_may_move_when_every_active_repository_of_the_collection_is_live_there(store: Store) -> None:
+    runs = {name: await store.running(name) for name in ("a", "b", "c")}
+    await store.repository("never synced")
+    await synced_by_an_old_pod(store, "old")
+    for run in runs.values():
+        await store.publishes(run)
+    assert await store.versions.not_on("code", "code--2") == 4
+
+    for name in ("a", "b"):
+        built = await store.building(runs[name], settings_key="settings-2", physical="code--2")
+        assert await store.versions.not_on("code", "code--2") == (4 if name == "a" else 3)
+        await store.publishes(runs[name], built)
+    await store.repositories.pause("c", "holidays")
+    assert await store.versions.not_on("code", "code--2") == 1
+    await store.repositories.remove("old")
+
+    assert await store.versions.not_on("code", "code--2") == 0
+    assert await store.versions.not_on("other", "code--2") == 0
+
+
+async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there(store: Store) -> None:
+    run = await store.running()
+    assert not await store.versions.uses("code--2")
+    first, _ = await replaced(store, run, physical="code--2")
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    assert await store.versions.physical_collections() == {"code", "code--2"}
+    assert await store.versions.uses("code") and await store.versions.uses("code--2")
+
+    again = await store.running()
+    await store.versions.remove(again, first.id)
+
+    assert not await store.versions.uses("code")
+    await synced_by_an_old_pod(store, "old")
+    assert await store.versions.uses("code")
