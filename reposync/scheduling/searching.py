@@ -43,14 +43,19 @@ class Searching:
             served = await self._app.versions.served()
             place = None if repository is None else await self._place(repository, version)
             collections = [place[0]] if place is not None else sorted(served.collections)
-            found = []
-            for physical in collections:
-                index = self._app.index(physical)
+            found = {}
+            for name in collections:
+                index = self._app.index(name)
                 spec = await index.spec()
-                if spec is not None:
+                if spec is None:
+                    continue
+                # What a program before 0.2 synced is known by the name alone, which may lead to one of the others.
+                behind = await index.behind() if len(collections) > 1 else None
+                physical = behind.physical if behind is not None else name
+                if physical not in found:
                     query = await self._query(text, spec, path_glob, language, limit)
-                    found.append((index, _within(query, place, served, physical)))
-            hits = await search_collections(found, limit)
+                    found[physical] = index, _within(query, place, served, physical)
+            hits = await search_collections(list(found.values()), limit)
             # A version that was retired meanwhile may have lost its points before they were read.
             if await self._app.versions.served() == served:
                 break
