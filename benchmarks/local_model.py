@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from reposync.content.chunking import chunk_text
-from reposync.embedding.local import DEFAULT_WINDOW, LocalEmbedder, load_model
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.local import LocalEmbedder, load_model
+from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.windows import readable_windows
 
 
@@ -41,7 +41,7 @@ def sample_chunks(count: int) -> list[str]:
 
 async def measure(count: int, rounds: int) -> None:
     chunks = sample_chunks(count)
-    cut = sorted((w for chunk in chunks for w in readable_windows(chunk, DEFAULT_WINDOW)), key=len, reverse=True)
+    cut = sorted((w for chunk in chunks for w in readable_windows(chunk, LOCAL_WINDOW)), key=len, reverse=True)
     cores = len(os.sched_getaffinity(0))
     model = load_model(threads=cores)
     embedder = LocalEmbedder(EmbedderConfig())

@@ -210,6 +210,8 @@ def metrics() -> Iterator[tuple[str, list[str], str, str]]:
     found.queue(QueueFigures({"queued": 1}, 1.0))
     found.freshness({"any": datetime.now(UTC)})
     found.repositories({"active": 1})
+    found.files_failed({"any": 1})
+    found.indexes({"live": 1}, {"any": {"done": 1}})
     found.dependencies({"any": "ok"})
     for family in text_string_to_metric_families(found.render()[0].decode()):
         if family.name.startswith(OF_A_PROCESS):

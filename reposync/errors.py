@@ -103,7 +103,7 @@ class RunNotFound(UsageError):
 
 
 class RunStateConflict(UsageError):
-    """A run in this state cannot be approved, or tried again."""
+    """A run in this state cannot be approved or tried again, or stands in the way of what was asked for."""
 
     code = "RUN_STATE_CONFLICT"
     status = 409

@@ -12,6 +12,7 @@ from reposync.api.parts import ApiParts
 from reposync.api.probes import probe_routes
 from reposync.api.request_ids import RequestIds
 from reposync.api.routes.events import event_routes
+from reposync.api.routes.index import index_routes
 from reposync.api.routes.locks import lock_routes
 from reposync.api.routes.repositories import repository_routes
 from reposync.api.routes.runs import run_routes
@@ -30,6 +31,7 @@ __all__ = ["ApiParts", "create_app"]
 ROUTES = (
     probe_routes,
     session_routes,
+    index_routes,
     repository_routes,
     run_routes,
     wait_routes,

@@ -12,6 +12,8 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from reposync.api.cursors import MAX_CURSOR_CHARS
 from reposync.api.waiting import MAX_WAIT_SECONDS
+from reposync.content.model import Skip
+from reposync.scheduling.blocked import Brake, brake_of
 from reposync.scheduling.overview import Overview
 from reposync.scheduling.progress import shown_progress
 from reposync.store.attempts import RunAttempt
@@ -42,6 +44,7 @@ _RUN_EXAMPLE: dict[str, Any] = {
     "files_processed": 12,
     "files_deleted": 3,
     "files_skipped": 1,
+    "files_failed": 0,
     "chunks_embedded": 40,
     "chunks_reused": 7,
     "error_code": None,
@@ -99,6 +102,11 @@ class RunShown(BaseModel):
     files_processed: int = Field(description="Files whose content was stored.")
     files_deleted: int
     files_skipped: int
+    files_failed: int = Field(
+        0,
+        description="Files of the commit that could not be read; the index has an older state of them, or nothing. The "
+        "run is completed all the same, with the code `FILES_FAILED`, and each further run tries them again.",
+    )
     chunks_embedded: int
     chunks_reused: int = Field(description="Chunks whose text was known already, and cost no embedding.")
     error_code: str | None
@@ -131,6 +139,17 @@ class RunDetail(RunShown):
     cancel_requested: bool = Field(description="A running one ends at its worker's next heartbeat.")
     removal: bool = Field(description="It removes the repository with its index, in place of a sync.")
     repair: bool = Field(description="It compares every point with what is recorded, and mends what differs.")
+    brake: Brake | None = Field(
+        description="What a run stopped at that `/approve` allows; it stays when it is approved.",
+        examples=[
+            {
+                "commit": _RUN_EXAMPLE["commit_after"],
+                "planned": {"vanished": 40},
+                "losses": {"vanished": 40},
+                "indexed": 43,
+            }
+        ],
+    )
     progress: dict[str, Any] | None = Field(
         description="How far the attempt under way is; null where there is none.",
         examples=[{"phase": "indexing", "files_total": 1204, "files_done": 311, "eta_seconds": 23.0}],
@@ -159,6 +178,7 @@ class RunDetail(RunShown):
             cancel_requested=run.cancel_requested,
             removal=run.removal,
             repair=run.repair,
+            brake=brake_of(run),
             progress=None if progress is None else dict(progress),
             attempts=attempts,
             problems=problems,
@@ -182,6 +202,7 @@ class RunFilters(Asked):
 
 
 class ProblemFilters(Asked):
+    reason: Skip | None = Field(None, description="Only those with this reason; `failed`: files that need a look.")
     limit: int = Field(100, ge=1, le=MAX_PAGE_ITEMS)
     cursor: str | None = Field(None, max_length=MAX_CURSOR_CHARS, description="`next_cursor` of the page before.")
 

@@ -1,6 +1,6 @@
 """Names of repositories in paths. They have slashes (`platform/api`), and so have the routes below them.
 
-A slash of a name may stand as it is or as `%2F`. Where a path ends in `/sync` or `/wait`, that is what is asked of the
+A slash of a name may stand as it is or as `%2F`. Where a path ends in one of `ACTIONS`, that is what is asked of the
 repository before it; one that is itself called `platform/wait` is `/repositories/platform%2Fwait`. What the client
 wrote is therefore looked at, and not what it decodes to: without a rule, what a path means would hang on which
 repositories there are.
@@ -18,7 +18,7 @@ from starlette.types import Scope
 
 from reposync.store.repository import MAX_NAME_CHARS
 
-ACTIONS = frozenset({"sync", "wait"})
+ACTIONS = ("sync", "wait", "index", "index/rollback", "index/pause", "index/resume")
 
 RepositoryName = Annotated[
     str,
@@ -26,7 +26,7 @@ RepositoryName = Annotated[
         min_length=1,
         max_length=MAX_NAME_CHARS,
         description="Name of the repository, its slashes as they are or as `%2F`; the last one of a name that ends in "
-        "`/sync` or `/wait` has to be `%2F`.",
+        "`/sync`, `/wait` or `/index` has to be `%2F`.",
         examples=["platform/payments-api"],
     ),
 ]
@@ -45,13 +45,14 @@ class NamedRoute(APIRoute):
 
 def path_of(name: str) -> str:
     """The name as it stands in a path. With its slashes: many a proxy refuses `%2F`."""
-    head, slash, last = name.rpartition("/")
-    return f"{quote(head)}%2F{last}" if slash and last in ACTIONS else quote(name)
+    head, _, last = name.rpartition("/")
+    return f"{quote(head)}%2F{last}" if any(name.endswith(f"/{action}") for action in ACTIONS) else quote(name)
 
 
 def _written_action(scope: Scope) -> str:
-    """`/sync`, `/wait` or nothing."""
+    """`/sync`, `/index/rollback`, ... or nothing."""
     written = scope.get("raw_path") or scope["path"].encode()
     _, _, below = written.partition(b"/api/v1/repositories/")
-    before, slash, last = below.rpartition(b"/")
-    return f"/{last.decode('latin-1')}" if slash and before and last.decode("latin-1") in ACTIONS else ""
+    written_below = below.decode("latin-1")
+    found = (f"/{action}" for action in ACTIONS if written_below.endswith(f"/{action}"))
+    return next((action for action in found if len(written_below) > len(action)), "")

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """`from_width`: terminals narrower than this, in characters, do without it."""
+    """`from_width`: terminals narrower than this, in characters, do without it. `only_if`: so do tables
+    in which this is true of no run."""
 
     title: str
     cell: Callable[[Run], str]
     number: bool = False
     from_width: int = 0
+    only_if: Callable[[Run], bool] | None = None
 
 
 COLUMNS = (
@@ -37,6 +39,7 @@ COLUMNS = (
     Column("stored", lambda run: f"{run.files_processed:,}", number=True),
     Column("deleted", lambda run: f"{run.files_deleted:,}", number=True),
     Column("skipped", lambda run: f"{run.files_skipped:,}", number=True, from_width=96),
+    Column("failed", lambda run: f"{run.files_failed:,}", number=True, only_if=lambda run: run.files_failed > 0),
     Column("embedded", lambda run: f"{run.chunks_embedded:,}", number=True, from_width=106),
     Column("reused", lambda run: f"{run.chunks_reused:,}", number=True, from_width=114),
     Column("attempt", lambda run: str(run.attempt), number=True, from_width=140),
@@ -76,13 +79,19 @@ def _print_table(runs: list[Run]) -> None:
     from rich.text import Text
 
     console = table_console()
-    columns = [column for column in COLUMNS if column.from_width <= console.width]
+    columns = [
+        column
+        for column in COLUMNS
+        if column.from_width <= console.width and (column.only_if is None or any(map(column.only_if, runs)))
+    ]
     table = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column.title, justify="right" if column.number else "left", no_wrap=True)
     for run in runs:
-        style = STYLES.get(run.status, "")
-        table.add_row(*(Text(column.cell(run), style if column.title == "status" else "") for column in columns))
+        styles = {"status": STYLES.get(run.status, ""), "failed": ""}
+        if run.files_failed:
+            styles = {"status": "red", "failed": "bold red"}
+        table.add_row(*(Text(column.cell(run), styles.get(column.title, "")) for column in columns))
     console.print(table)
     told = [run for run in runs if run.error_message]
     if told:

@@ -24,6 +24,11 @@ COMMANDS = {
     "history": ("reposync.cli.history", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
     "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),
+    "index": (
+        "reposync.cli.index",
+        "index",
+        "Versions of an index: how a change of settings goes on, rollback, pause.",
+    ),
     "verify": ("reposync.cli.verify", "verify", "Prove that the index holds what it should, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "What guards the syncs at work: list the locks, or release one."),
     "webhooks": ("reposync.cli.webhooks", "webhooks", "Have GitLab tell of pushes: install, list or remove its hooks."),

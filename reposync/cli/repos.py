@@ -159,10 +159,11 @@ def _print_table(overviews: list[Overview]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    any_failed = any(each.failed for each in overviews)
     table = Table(box=None, header_style="bold", pad_edge=False)
     for title in ("name", "source", "state", "schedule", "next due", "last sync", "commit"):
         table.add_column(title, overflow="fold")
-    for title in ("files", "chunks"):
+    for title in ("files", *(("failed",) if any_failed else ()), "chunks"):
         table.add_column(title, justify="right")
     table.add_column("last run")
     for each in overviews:
@@ -175,10 +176,15 @@ def _print_table(overviews: list[Overview]) -> None:
             ago(each.last_sync_at),
             short(each.last_commit),
             f"{each.files:,}",
+            *((Text(f"{each.failed:,}", "bold red" if each.failed else ""),) if any_failed else ()),
             f"{each.chunks:,}",
             each.last_status or "-",
         )
     table_console().print(table)
+
+
+def _failed(each: Overview) -> str:
+    return click.style(f", {each.failed:,} failed: the index is older there", fg="red") if each.failed else ""
 
 
 def _lines(each: Overview) -> list[tuple[str, Any]]:
@@ -192,7 +198,7 @@ def _lines(each: Overview) -> list[tuple[str, Any]]:
         ("next due", f"{each.next_due_at:%Y-%m-%d %H:%M:%S} UTC" if each.next_due_at else "-"),
         ("last sync", ago(each.last_sync_at)),
         ("commit", each.last_commit or "-"),
-        ("files", f"{each.files:,} indexed, {each.skipped:,} skipped"),
+        ("files", f"{each.files:,} indexed, {each.skipped:,} skipped{_failed(each)}"),
         ("chunks", f"{each.chunks:,}"),
         ("last run", each.last_status or "-"),
         *([("why", visible(each.last_error))] if each.last_error else []),

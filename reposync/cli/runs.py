@@ -10,6 +10,7 @@ import click
 
 from reposync.cli.output import ago, duration, json_option, print_json, run_json, visible
 from reposync.cli.startup import run_async
+from reposync.cli.sync import FAILED
 from reposync.cli.watch import watch
 
 if TYPE_CHECKING:
@@ -34,22 +35,24 @@ runs.add_command(watch)
 )
 @json_option
 def show(run_id: str, limit: int, as_json: bool) -> None:
-    """Everything about the run ID (a unique beginning will do), and the files that it skipped, with the reason."""
+    """Everything about the run ID (a unique beginning will do), and the files that failed or were skipped, with the
+    reason; those that failed come first."""
     run, attempts, problems, counts = run_async(_load(run_id, limit))
     if as_json:
-        more = {"problems": [asdict(each) for each in problems], "problem_counts": counts}
+        more = {"problems": [asdict(each) for each in problems], "problem_counts": counts, "brake": run.brake}
         print_json({**run_json(run), "attempts": [asdict(each) for each in attempts], **more})
         return
-    for name, value in _lines(run):
-        click.echo(f"{name + ':':<12}{value}")
+    for key, value in _lines(run):
+        click.echo(f"{key + ':':<12}{value}")
     if len(attempts) > 1:
         click.echo("\nattempts:")
         for each in attempts:
             click.echo(f"  {_attempt_line(each)}")
     if counts:
-        click.echo("\nskipped:")
+        click.echo("\nfailed or skipped:" if FAILED in counts else "\nskipped:")
     for problem in problems:
-        click.echo(f"  {problem.reason:<14}{visible(problem.path)}  {visible(problem.detail)}")
+        told = f"  {problem.reason:<14}{visible(problem.path)}  {visible(problem.detail)}"
+        click.secho(told, fg="red" if problem.reason == FAILED else None)
     rest = sum(counts.values()) - len(problems)
     if rest > 0:
         click.echo(f"  ... and {rest:,} more (--limit)")
@@ -112,12 +115,22 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
         ("attempt", f"{run.attempt} of {run.max_attempts}"),
         ("worker", run.worker or "-"),
         ("commit", f"{run.commit_before or '-'} -> {run.commit_after or '-'}"),
-        ("files", f"{run.files_processed:,} stored, {run.files_deleted:,} deleted, {run.files_skipped:,} skipped"),
+        ("files", _files(run)),
         ("chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"),
     ]
     if run.error_code:
         lines.append(("why", f"{run.error_code}: {visible(run.error_message or '')}"))
+    if run.brake:
+        from reposync.scheduling.blocked import brake_of
+
+        brake = brake_of(run)
+        lines += [("brake", f"{brake.in_words()}{'; approved' if run.approved else ''}")] if brake else []
     return lines
+
+
+def _files(run: Run) -> str:
+    told = f"{run.files_processed:,} stored, {run.files_deleted:,} deleted, {run.files_skipped:,} skipped"
+    return told + (click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else "")
 
 
 def _tick(run: Run) -> str:
@@ -133,8 +146,11 @@ async def _load(run_id: str, limit: int) -> tuple[Run, list[RunAttempt], list[Ru
     async with open_state() as database:
         log = Runs(database)
         run = await log.get(run_id)
-        problems = await log.problems(run.id, limit=limit)
-        return run, await log.attempts(run.id), problems, await log.count_problems(run.id)
+        counts = await log.count_problems(run.id)
+        problems = await log.problems(run.id, limit=limit, reason=FAILED) if FAILED in counts else []
+        others = await log.problems(run.id, limit=limit)
+        problems += [each for each in others if each.reason != FAILED][: limit - len(problems)]
+        return run, await log.attempts(run.id), problems, counts
 
 
 async def _ask(run_id: str, what: str) -> Run:

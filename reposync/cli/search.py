@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from reposync.config.configuration import Configuration
     from reposync.vectors.port import SearchHit
 
-JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url")
+JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated")
+
+OUTDATED = "older than the commit: could not be read"
 
 
 @click.command()
@@ -71,6 +73,8 @@ def _print_hits(text: str, hits: list[SearchHit]) -> None:
             console.print()
         heading = Text(f"{visible(hit.path)}:{snippet.best_line}", style="bold cyan")
         heading.append(f"  {visible(hit.repository)}  {hit.score:.3f}", style="dim")
+        if hit.outdated:
+            heading.append(f"  {OUTDATED}", style="yellow")
         console.print(heading)
         width = len(str(snippet.lines[-1].number)) if snippet.lines else 1
         for line in snippet.lines:

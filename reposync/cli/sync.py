@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from reposync.scheduling.catalog import Target
     from reposync.store.runs import Run
 
+FAILED = "failed"
+"""The reason of a file that could not be read or embedded (`Skip.FAILED`)."""
+NAMED_FAILURES = 5
+
 
 @click.command()
 @click.argument("targets", nargs=-1, metavar="[NAME|PATH|URL]...", shell_complete=repository_names_or_folders)
@@ -107,22 +111,24 @@ async def _sync(
                 run = await app.sync(target, full=full, approved=approved, progress=progress, watch=watch)
             runs.append(run)
             if not quiet:
-                click.echo(summary(run))
+                click.secho(summary(run), fg=summary_colour(run))
                 for line in await _problems(app, run):
                     click.echo(line)
         return runs, well and all(run.status == "completed" and not run.files_failed for run in runs)
 
 
 def summary(run: Run) -> str:
-    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, and why if it was not."""
+    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, `completed with 3 files failed
+    at ...` if some could not be read, and why if it was not completed."""
     head = f"{visible(run.repository)}: {run.status}"
     if run.status != "completed":
         return f"{head}: {visible(run.error_message or run.error_code or 'no reason was given')}"
+    if run.files_failed:
+        head += f" with {run.files_failed:,} {'file' if run.files_failed == 1 else 'files'} failed"
     figures: list[Any] = [
         (run.files_processed, "file stored" if run.files_processed == 1 else "files stored"),
         (run.files_deleted, "deleted"),
         (run.files_skipped, "skipped"),
-        (run.files_failed, "FAILED"),
         (run.chunks_embedded, "chunk embedded" if run.chunks_embedded == 1 else "chunks embedded"),
         (run.chunks_reused, "reused"),
     ]
@@ -131,10 +137,21 @@ def summary(run: Run) -> str:
     return f"{head} at {short(run.commit_after)}: {told}, in {duration(run.duration_seconds)}{notice}"
 
 
+def summary_colour(run: Run) -> str | None:
+    """On a terminal: what needs a look is red."""
+    return "red" if run.files_failed or run.status == "failed" else None
+
+
 async def _problems(app: Application, run: Run) -> list[str]:
     """How many files were skipped for which reason; failures are named, they want a look."""
     counts = await app.runs.count_problems(run.id)
-    if not counts:
-        return []
-    told = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
-    return [f"  skipped: {told} (reposync runs show {run.id})"]
+    lines = []
+    if failed := counts.pop(FAILED, 0):
+        problems = await app.runs.problems(run.id, NAMED_FAILURES, reason=FAILED)
+        lines += [f"  failed: {visible(each.path)}  {visible(each.detail)}" for each in problems]
+        if failed > len(problems):
+            lines.append(f"  ... and {failed - len(problems):,} more (reposync runs show {run.id})")
+    if counts:
+        told = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
+        lines.append(f"  skipped: {told} (reposync runs show {run.id})")
+    return lines

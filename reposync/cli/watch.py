@@ -29,17 +29,17 @@ PATIENCE_SECONDS = 60.0
 def watch(run_id: str, as_json: bool) -> None:
     """Follow the run ID (a unique beginning will do) to its end, whoever executes it.
 
-    The exit code is 0 where it is completed, and 1 otherwise. Ctrl-C ends the watching alone; `reposync runs cancel`
-    ends the run.
+    The exit code is 0 if it is completed and no file failed, and 1 otherwise. Ctrl-C ends the watching alone;
+    `reposync runs cancel` ends the run.
     """
     run = run_async(_watch(run_id))
     if as_json:
         print_json(run_json(run))
     else:
-        from reposync.cli.sync import summary
+        from reposync.cli.sync import summary, summary_colour
 
-        click.echo(summary(run))
-    if run.status != "completed":
+        click.secho(summary(run), fg=summary_colour(run))
+    if run.status != "completed" or run.files_failed:
         sys.exit(1)
 
 

@@ -23,7 +23,7 @@ from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.weights import REINSTALL, check_weights
 from reposync.embedding.windows import readable_windows
 from reposync.errors import ConfigError, EmbeddingError
@@ -31,8 +31,6 @@ from reposync.errors import ConfigError, EmbeddingError
 MODEL: Final = "all-MiniLM-L6-v2-int8"
 MODEL_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 DIMENSION: Final = 384
-DEFAULT_WINDOW: Final = 500
-"""Characters. About 150 tokens of code; longer windows lose detail long before the model's limit of 512 tokens."""
 
 _MOST_TOKENS: Final = 512
 _STEP: Final = 4  # windows between two looks at the event loop: about 0.1 s
@@ -52,7 +50,7 @@ class LocalEmbedder:
     def __init__(self, config: EmbedderConfig) -> None:
         config.check()
         _refuse_other_models(config)
-        self._window = config.window or DEFAULT_WINDOW
+        self._window = config.window or LOCAL_WINDOW
         self._threads = config.concurrency or _cores()
         self._bulk = ThreadPoolExecutor(self._threads, "embed")
         self._query = ThreadPoolExecutor(1, "embed-query")

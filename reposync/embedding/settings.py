@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
 
+LOCAL_WINDOW = 500
+"""Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""
+
 
 @dataclass(frozen=True, slots=True)
 class EmbedderConfig:
@@ -55,3 +58,19 @@ def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig
         return None
     dimensions = config.dimensions if config.dimensions == spec.dimension else None
     return replace(config, model=spec.model, window=spec.window_chars, dimensions=dimensions)
+
+
+def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
+    """Whether `spec` is of the model that `config` names, as far as that can be seen without a request: a server that
+    chooses the model or the dimension itself (TEI) may have changed it."""
+    if spec.provider != config.provider:
+        return False
+    if spec.provider == "none":
+        return True
+    if spec.provider == "local":
+        return spec.window_chars == (config.window or LOCAL_WINDOW)
+    return (
+        config.model in (None, spec.model)
+        and config.window == spec.window_chars
+        and config.dimensions in (None, spec.dimension)
+    )

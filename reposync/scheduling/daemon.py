@@ -20,6 +20,7 @@ from reposync.scheduling.changed_settings import queue_changed
 from reposync.scheduling.checks import HealthChecks
 from reposync.scheduling.cron import CronScheduler
 from reposync.scheduling.groups import Discovery
+from reposync.scheduling.index_overview import collection_changes, failed_files, version_states
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.reload import RegistryWatcher
 from reposync.scheduling.worker import WorkerPool
@@ -278,6 +279,9 @@ class Daemon:
         self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
         # Who is paused is meant to grow old.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+        self._metrics.files_failed(await failed_files(app))
+        changes = await collection_changes(app, count_chunks=False)
+        self._metrics.indexes(await version_states(app), {each.collection: each.repositories for each in changes})
 
 
 _WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)

@@ -19,6 +19,7 @@ from reposync.sources.spec import SourceSpec
 from reposync.store.following import IndexedCommit, indexed_commits
 from reposync.store.repositories import Repository
 from reposync.store.run import Run
+from reposync.store.versions import VersionState
 
 ASK_SECONDS = 10.0
 """The longest that a source may think about one question."""
@@ -102,6 +103,16 @@ class SearchableCommits:
                     await asyncio.sleep(min(self._following.pause_seconds, left))
         finally:
             await self._following.settle()
+
+    async def unread_files(self, name: str, commit: str) -> int:
+        """How many files of that commit could not be read, if it is the one that the index holds but for these; 0 of
+        any other. Raises RepositoryNotFound, StoreUnavailable."""
+        app = self._application()
+        row = await app.repositories.get(name)
+        for version in await app.versions.of(row.id):
+            if version.state is VersionState.LIVE and (version.partial_commit or "").startswith(commit):
+                return (await app.manifests.totals(version.id)).failed
+        return 0
 
     async def run_of(self, name: str) -> Run | None:
         """The run of the repository that is on its way or comes next, or else the latest. Raises RepositoryNotFound,

@@ -6,11 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import and_, literal_column, select
 
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
-from reposync.store.tables import REPOSITORIES, RUNS, live_commit, with_live_version
+from reposync.store.tables import REPOSITORIES, RUNS, VERSIONS, live_commit, with_live_version
+from reposync.store.versions import VersionState
 
 # SQLite takes 32,766 variables a statement; watchers are bounded far below.
 MAX_KEYS = 1_000
@@ -43,3 +44,13 @@ async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str,
     query = with_live_version(select(*columns)).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
     async with database.read() as connection:
         return {row.id: IndexedCommit(*row) for row in await connection.execute(query)}
+
+
+async def incomplete_versions(database: Database) -> dict[str, str]:
+    """Name of a repository -> id of its live version, of those that lack files of their commit because these could not
+    be read. Raises StoreUnavailable."""
+    live = VERSIONS.c.state == literal_column(f"'{VersionState.LIVE}'")
+    lacks_files = and_(VERSIONS.c.repository_id == REPOSITORIES.c.id, live, VERSIONS.c.partial_commit.is_not(None))
+    query = select(REPOSITORIES.c.name, VERSIONS.c.id).select_from(REPOSITORIES).join(VERSIONS, lacks_files)
+    async with database.read() as connection:
+        return {row[0]: row[1] for row in await connection.execute(query)}

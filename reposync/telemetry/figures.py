@@ -20,9 +20,13 @@ class Figures(Collector):
         self.last_sync: Mapping[str, float | None] | None = None
         self.repositories: Mapping[str, int] | None = None
         self.dependencies: Mapping[str, str] | None = None
+        self.files_failed: Mapping[str, int] | None = None
+        self.index_versions: Mapping[str, int] | None = None
+        self.index_changes: Mapping[str, Mapping[str, int]] | None = None
 
     def forget_refreshed(self) -> None:
         self.queue = self.last_sync = self.repositories = None
+        self.files_failed = self.index_versions = self.index_changes = None
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: names are checked against this when the registry registers it, and there are no values yet."""
@@ -39,6 +43,13 @@ class Figures(Collector):
             yield from self._freshness(last_sync)
         if (repositories := self.repositories) is not None:
             yield _gauge("repositories", "Registered repositories.", "state", repositories)
+        if (failed := self.files_failed) is not None:
+            text = "Files of the synced commit that could not be read; repositories without any have no series."
+            yield _gauge("files_failed", text, "repository", failed)
+        if (versions := self.index_versions) is not None:
+            yield _gauge("index_versions", "Versions of the indexes of all repositories.", "state", versions)
+        if (changes := self.index_changes) is not None:
+            yield _index_changes(changes)
         if (dependencies := self.dependencies) is not None:
             yield from _dependencies(dependencies)
 
@@ -72,6 +83,19 @@ def _dependencies(statuses: Mapping[str, str]) -> Iterator[GaugeMetricFamily]:
         for each in HEALTH_STATUSES:
             family.add_metric((_encodable(name), each), float(each == status))
     yield family
+
+
+def _index_changes(changes: Mapping[str, Mapping[str, int]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(
+        "reposync_index_change_repositories",
+        "Active repositories with an index: done, the configured model is searched; otherwise building, waiting, held "
+        "by a person, or unknown until their next run.",
+        labels=("collection", "state"),
+    )
+    for collection, states in changes.items():
+        for state, count in states.items():
+            family.add_metric((_encodable(collection), state), count)
+    return family
 
 
 def _gauge(name: str, text: str, label: str | None, values: Mapping[str, float]) -> GaugeMetricFamily:

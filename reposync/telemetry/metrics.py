@@ -198,6 +198,16 @@ class Metrics:
         """How many are active, paused, inactive."""
         self._figures.repositories = dict(states)
 
+    def files_failed(self, counts: Mapping[str, int]) -> None:
+        """How many files of the synced commit could not be read, of each repository that has such, by name."""
+        self._figures.files_failed = dict(counts)
+
+    def indexes(self, versions: Mapping[str, int], changes: Mapping[str, Mapping[str, int]]) -> None:
+        """`versions`: how many are building, live, retired. `changes`: collection -> repositories by how far they are
+        with the configured model."""
+        self._figures.index_versions = dict(versions)
+        self._figures.index_changes = {collection: dict(states) for collection, states in changes.items()}
+
     def dependencies(self, statuses: Mapping[str, str]) -> None:
         """`ok`, `degraded` or `down` of each component, as Health has them."""
         self._figures.dependencies = dict(statuses)

@@ -18,6 +18,7 @@ import pytest
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.repositories import GitRepository, Symlink
+from tests.fixtures.unreadable import lose
 
 BILLING = b'''"""Billing."""
 
@@ -51,6 +52,7 @@ RUN_KEYS = {
     "files_processed",
     "files_deleted",
     "files_skipped",
+    "files_failed",
     "chunks_embedded",
     "chunks_reused",
     "error_code",
@@ -89,7 +91,8 @@ def test_sync_search_history_and_the_rest_tell_one_story(configured: Person, rep
     assert all(word in table for word in ("payments", "completed", run["id"][:8]))
 
     found = configured.asks("search", "drop sessions whose deadline has passed", "--limit", "1")
-    assert found[0].keys() == {"repository", "path", "start_line", "end_line", "language", "score", "text", "url"}
+    keys = {"repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated"}
+    assert found[0].keys() == keys
     assert (found[0]["path"], found[0]["language"], found[0]["start_line"]) == ("billing/sessions.py", "python", 1)
     shown = configured.types("search", "drop sessions whose deadline has passed").stdout
     assert "billing/sessions.py:5" in shown
@@ -275,6 +278,32 @@ def test_a_plan_writes_nothing(configured: Person):
     assert (plan["files_to_store"], plan["chunks_to_embed"]) == (2, 2)
     assert "2 to store" in configured.types("sync", "--plan").stdout
     assert configured.asks("history") == []
+
+
+def test_files_that_cannot_be_read_are_named_and_make_the_command_fail(configured: Person, repository: GitRepository):
+    configured.types("sync")
+    repository.commit({"billing/sessions.py": b"def remove_expired_sessions(): pass\n", "fine.py": b"x = 1\n"})
+    lose(repository, "billing/sessions.py")
+
+    done = configured.types("sync", exit_code=1)
+    assert f"payments: completed with 1 file failed at {str(repository.head())[:10]}: 1 file stored" in done.stdout
+    assert "  failed: billing/sessions.py  " in done.stdout
+    table = configured.types("history").stdout
+    assert re.search(r"skipped +failed", table)
+    (run, _) = configured.asks("history")
+    assert (run["files_failed"], run["error_code"]) == (1, "FILES_FAILED")
+
+    shown = configured.types("runs", "show", run["id"]).stdout
+    assert re.search(r"files: +1 stored, 0 deleted, \d+ skipped, 1 failed", shown)
+    assert shown.partition("failed or skipped:")[2].split()[:2] == ["failed", "billing/sessions.py"]
+    configured.types("runs", "watch", run["id"], exit_code=1)
+    assert "1 failed" in configured.types("repos", "show", "payments").stdout
+    assert configured.asks("repos", "list")[0]["failed"] == 1
+
+    found = configured.asks("search", "drop sessions whose deadline has passed", "--path", "billing/*")
+    assert [hit["outdated"] for hit in found] == [True]
+    marked = configured.types("search", "sessions deadline", "--path", "billing/*").stdout
+    assert "older than the commit: could not be read" in marked
 
 
 def test_version_and_help_know_themselves(person: Person):

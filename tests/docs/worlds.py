@@ -102,7 +102,8 @@ def _add_databases(
         qdrant = servers.enter_context(QdrantServer(folder / "qdrant"))
         world.places["https://qdrant.example.com:6333"] = qdrant.url
     if found := re.findall(r"https?://(?:tei|embeddings|ollama)[\w.]*:?\d*", text):
-        embeddings = servers.enter_context(EmbeddingServer())
+        models = frozenset(re.findall(r"model: ([\w./-]+)", text))
+        embeddings = servers.enter_context(EmbeddingServer(other_models=models))
         world.places |= dict.fromkeys(found, embeddings.url)
 
 

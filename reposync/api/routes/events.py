@@ -38,7 +38,7 @@ retry: 2000
 
 event: ended
 data: {"id": "0198b7c2-5f3e-7c1a-9d2b-3f6a1c5e8d70", "repository": "payments-api", "status": "completed", \
-"attempt": 1, "files_processed": 1204, "progress": null}
+"attempt": 1, "files_processed": 1204, "files_failed": 0, "progress": null}
 id: ended-1-completed
 """
 

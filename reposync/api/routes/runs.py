@@ -96,7 +96,7 @@ def run_routes(parts: ApiParts) -> APIRouter:
         after = None if filters.cursor is None else key_before(filters.cursor)
         runs = parts.application().runs
         run = await runs.get(run_id)
-        return conditional(request, await _problems(runs, run, filters.limit, after))
+        return conditional(request, await _problems(runs, run, filters.limit, after, filters.reason))
 
     @routes.post(
         "/runs/{run_id}/cancel",
@@ -154,8 +154,8 @@ async def _detail(runs: Runs, run: Run) -> RunDetail:
     return RunDetail.made(run, attempts, problems.items, counts, problems.next_cursor)
 
 
-async def _problems(runs: Runs, run: Run, limit: int, after: str | None) -> ProblemPage:
-    found = await runs.problems(run.id, limit + 1, after=after)
+async def _problems(runs: Runs, run: Run, limit: int, after: str | None, reason: str | None = None) -> ProblemPage:
+    found = await runs.problems(run.id, limit + 1, after=after, reason=reason)
     shown = found[:limit]
     next_cursor = cursor_after(shown[-1].path) if len(found) > len(shown) else None
     return ProblemPage(items=shown, next_cursor=next_cursor)

@@ -76,7 +76,8 @@ class SearchAsked(Asked):
 
 class Hit(BaseModel):
     """Lines of a file, `start_line` and `end_line` included. `score`: higher is better; it ranks the hits of one
-    search, and is not to be compared between searches. `url`: where a person sees these lines."""
+    search, and is not to be compared between searches. `url`: where a person sees these lines. `outdated`: the file has
+    changed since, and its newer state could not be read."""
 
     repository: str
     path: str
@@ -86,6 +87,7 @@ class Hit(BaseModel):
     score: float
     text: str
     url: str | None
+    outdated: bool = False
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -107,6 +109,7 @@ class Hits(BaseModel):
                 "score": 0.75,
                 "text": "def remove_expired(sessions, now):\n    ...",
                 "url": "https://gitlab.example.com/platform/payments-api/-/blob/main/src/sessions.py#L12-31",
+                "outdated": False,
             }
         ],
         "next_cursor": None,

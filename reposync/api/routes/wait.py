@@ -33,7 +33,8 @@ Whether one commit comes after another is asked of the source: of GitLab (one ca
 for all who wait), of the repository on this machine, or of the git server, which sends the names of the commits \
 between the two. **A git server cannot always tell**: it looks up full names alone, and one without protocol version \
 2 and filters none at all. Then only the indexed commit itself counts, a wait for a commit that was overtaken ends in \
-504, `details.tells_descendants` is false and `details.limit` says why."""
+504, `details.tells_descendants` is false and `details.limit` says why. It also says so if some files of the commit \
+could not be read: the commit does not count before they can be."""
 
 
 _NOT_YET_EXAMPLE = {
@@ -137,6 +138,10 @@ def wait_routes(parts: ApiParts) -> APIRouter:
 
 async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: CommitState) -> Response:
     run = await commits.run_of(name)
+    limit = state.limit
+    if unread := await commits.unread_files(name, commit.lower()):
+        files = "1 file" if unread == 1 else f"{unread:,} files"
+        limit = f"{files} of this commit could not be read; the next run tries again, and all others can be searched."
     details: dict[str, Any] = {
         "repository": state.repository,
         "commit": commit,
@@ -146,7 +151,7 @@ async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: Co
         "paused_reason": state.paused_reason,
         "tells_descendants": state.tells_descendants,
         "trouble": state.trouble,
-        "limit": state.limit,
+        "limit": limit,
         "run": run_json(run) if run is not None else None,
     }
     holds = f"the index holds {state.last_commit[:10]}" if state.last_commit else "nothing of it is indexed completely"
@@ -159,6 +164,6 @@ async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: Co
         sentences.append(f"Run {run.id} is {run.status}.")
     if state.trouble is not None:
         sentences.append(f"Whether it comes after the commit could not be asked: {state.trouble}")
-    elif state.limit is not None:
-        sentences.append(state.limit)
+    elif limit is not None:
+        sentences.append(limit)
     return error_answer(504, "NOT_SEARCHABLE_YET", " ".join(sentences), to_jsonable_python(details))

@@ -14,6 +14,7 @@ from reposync.api.routes.session import local_address
 from reposync.api.web.renderer import Renderer
 from reposync.errors import UsageError
 from reposync.scheduling.application import Application
+from reposync.scheduling.index_overview import hold, release, roll_back
 from reposync.scheduling.lock_overview import release_lock
 from reposync.scheduling.registering import pause_repository, resume_repository, syncable
 from reposync.store.status import RunTrigger
@@ -56,6 +57,21 @@ async def _release(app: Application, form: Form) -> str:
     return "/locks"
 
 
+async def _index_rollback(app: Application, form: Form) -> str:
+    await roll_back(app, form.get("name", ""))
+    return "/"
+
+
+async def _index_pause(app: Application, form: Form) -> str:
+    await hold(app, [form.get("name", "")])
+    return "/"
+
+
+async def _index_resume(app: Application, form: Form) -> str:
+    await release(app, [form.get("name", "")])
+    return "/"
+
+
 ACTIONS: dict[str, Callable[[Application, Form], Awaitable[str]]] = {
     "sync": _sync,
     "pause": _pause,
@@ -64,6 +80,9 @@ ACTIONS: dict[str, Callable[[Application, Form], Awaitable[str]]] = {
     "retry": _retry,
     "approve": _approve,
     "release": _release,
+    "index-rollback": _index_rollback,
+    "index-pause": _index_pause,
+    "index-resume": _index_resume,
 }
 
 

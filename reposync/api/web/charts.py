@@ -38,7 +38,7 @@ def run_chart(runs: Sequence[Run]) -> RunChart | None:
     if not ended:
         return None
     seconds = [run.duration_seconds or 0.0 for run in ended]
-    completed = sum(run.status is RunStatus.COMPLETED for run in ended)
+    completed = sum(run.status is RunStatus.COMPLETED and not run.files_failed for run in ended)
     files = [float(run.files_processed) for run in ended]
     return RunChart(
         runs=len(ended),
@@ -47,9 +47,13 @@ def run_chart(runs: Sequence[Run]) -> RunChart | None:
         p95=duration(percentile(seconds, 0.95)),
         longest=duration(max(seconds)),
         most_files=f"{max(files):,.0f}",
-        durations=bars(seconds, [f"{run.status}, {duration(run.duration_seconds)}" for run in ended], ended),
+        durations=bars(seconds, [f"{_ending(run)}, {duration(run.duration_seconds)}" for run in ended], ended),
         files=bars(files, [f"{run.files_processed:,} files" for run in ended], ended),
     )
+
+
+def _ending(run: Run) -> str:
+    return f"{run.status}, {run.files_failed:,} failed" if run.files_failed else str(run.status)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -65,9 +69,10 @@ def bars(values: Sequence[float], words: Sequence[str], runs: Sequence[Run]) -> 
     left = WIDTH - step * len(values)
     rects = []
     for number, (value, told, run) in enumerate(zip(values, words, runs, strict=True)):
+        kind = "failed" if run.files_failed else escape(run.status)
         height = max(LEAST_HEIGHT, HEIGHT * value / highest)
         rects.append(
-            f'<rect class="{escape(run.status)}" x="{left + number * step:.2f}" y="{HEIGHT - height:.2f}" '
+            f'<rect class="{kind}" x="{left + number * step:.2f}" y="{HEIGHT - height:.2f}" '
             f'width="{max(step - GAP, 0.5):.2f}" height="{height:.2f}"><title>{escape(told)}</title></rect>'
         )
     box = f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"'

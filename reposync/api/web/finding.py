@@ -77,6 +77,7 @@ async def _hits(
             "end_line": hit.end_line,
             "language": hit.language,
             "score": hit.score,
+            "outdated": hit.outdated,
             # Only what a browser may open: a link comes from what was configured, and is looked at all the same.
             "url": hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None,
             "code": await asyncio.to_thread(highlighted, hit.text, hit.language, hit.start_line),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
@@ -14,9 +15,14 @@ from reposync.api.parts import ApiParts
 from reposync.api.web.charts import run_chart
 from reposync.api.web.renderer import IDLE_REFRESH_SECONDS, Renderer
 from reposync.config.schedule import ScheduleError, zone
+from reposync.content.model import Skip
+from reposync.errors import GateClosed, RepositoryNotFound
+from reposync.scheduling.application import Application
+from reposync.scheduling.blocked import Brake, brake_of
+from reposync.scheduling.index_overview import index_overview
 from reposync.scheduling.progress import shown_progress
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.run import Run
+from reposync.store.run import Run, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 
 PAGE_RUNS = 50
@@ -39,7 +45,10 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         page = await app.runs.history(**_wanted(filters), limit=PAGE_RUNS + 1, before=before)
         shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
         chart = None
+        index = None
         if filters["repository"]:
+            with contextlib.suppress(RepositoryNotFound):  # it was removed, and its history is still here
+                index = await index_overview(app, filters["repository"])
             chart = run_chart(await app.runs.history(repository=filters["repository"], limit=CHART_RUNS))
         kept = {key: value for key, value in filters.items() if value}
         older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
@@ -49,11 +58,13 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             visitor,
             runs=shown,
             chart=chart,
+            index=index,
             filters=filters,
             filtered=bool(kept),
             statuses=[each.value for each in RunStatus],
             triggers=[each.value for each in RunTrigger],
             before=before,
+            back=f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else ""),
             newest_link=f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else ""),
             older_link=f"{renderer.root}/runs?{older}" if older else None,
             # An older page does not change.
@@ -65,7 +76,8 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         app = parts.application()
         found = await app.runs.get(run_id)
         counts = await app.runs.count_problems(found.id)
-        problems = await app.runs.problems(found.id, limit=PAGE_PROBLEMS) if counts else []
+        problems = await _problems(app, found, counts) if counts else []
+        brake = brake_of(found)
         return renderer.page(
             request,
             "run.html",
@@ -74,6 +86,8 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             attempts=await app.runs.attempts(found.id),
             progress=_progress(found),
             counts=counts,
+            brake=brake,
+            approve_label=_approve_label(found, brake),
             problems=problems,
             more_problems=sum(counts.values()) - len(problems),
             events=f"{renderer.root}/api/v1/runs/{found.id}/events",
@@ -81,6 +95,19 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         )
 
     return routes
+
+
+async def _problems(app: Application, run: Run, counts: Mapping[str, int]) -> list[RunProblem]:
+    """Those that failed come first: they need a look, the others are meant to be left out."""
+    failed = await app.runs.problems(run.id, PAGE_PROBLEMS, reason=Skip.FAILED) if Skip.FAILED in counts else []
+    others = await app.runs.problems(run.id, PAGE_PROBLEMS)
+    return failed + [each for each in others if each.reason != Skip.FAILED][: PAGE_PROBLEMS - len(failed)]
+
+
+def _approve_label(run: Run, brake: Brake | None) -> str:
+    if brake is not None:
+        return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
+    return "Make it live all the same" if run.error_code == GateClosed.code else "Approve the deletion"
 
 
 def _filters(request: Request) -> dict[str, str | None]:

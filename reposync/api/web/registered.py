@@ -15,7 +15,9 @@ from reposync.api.parts import ApiParts
 from reposync.api.web.renderer import Renderer
 from reposync.config.schedule import Schedule
 from reposync.scheduling.application import Application
+from reposync.scheduling.index_overview import collection_changes
 from reposync.scheduling.overview import Overview, overviews, state_words
+from reposync.store.following import incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.status import RunStatus
 
@@ -37,6 +39,7 @@ class _Known:
     name: str
     state: str
     latest: RunStatus | None
+    lacks_files: bool
 
     def is_in(self, choice: str | None) -> bool:
         match choice:
@@ -45,7 +48,7 @@ class _Known:
             case "running":
                 return self.latest is RunStatus.RUNNING
             case "attention":
-                return self.latest in (RunStatus.FAILED, RunStatus.BLOCKED)
+                return self.lacks_files or self.latest in (RunStatus.FAILED, RunStatus.BLOCKED)
             case _:
                 return self.state == choice
 
@@ -74,6 +77,7 @@ def registered_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
             "repositories.html",
             visitor,
             repositories=[(each, freshness(each, now)) for each in found],
+            changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
             choices=_choices(fitting, choice, name),
             choice=choice,
             name=name,
@@ -106,7 +110,8 @@ async def _known(app: Application) -> list[_Known]:
     """By name."""
     states = await state_words(app.catalog, app.repositories)
     latest = await app.runs.latest_statuses()
-    return [_Known(name, state, latest.get(name)) for name, state in sorted(states.items())]
+    incomplete = await incomplete_versions(app.database)
+    return [_Known(name, state, latest.get(name), name in incomplete) for name, state in sorted(states.items())]
 
 
 def _choices(fitting: list[_Known], chosen: str | None, name: str | None) -> list[tuple[str, str, int, bool]]:

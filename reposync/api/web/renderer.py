@@ -34,6 +34,9 @@ _NOTICES = {
     "retry": "Queued again.",
     "approve": "Approved, and queued again.",
     "release": "The lock is gone.",
+    "index-rollback": "The version before is live again.",
+    "index-pause": "Held: the live version stays, whatever is configured.",
+    "index-resume": "The next sync builds what is configured.",
 }
 _FOREVER, _ASK = "public, max-age=31536000, immutable", "no-cache"
 

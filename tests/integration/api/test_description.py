@@ -28,7 +28,9 @@ from reposync.store.run import RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.api.rest import API, opened, parts_of
 
-MINE = rf"^{API}/(repositories(/\{{name\}}(/sync)?)?|runs(/\{{run_id\}}(/(problems|cancel|approve|retry))?)?)$"
+_OF_REPOSITORY = r"(/sync|/index(/(rollback|pause|resume))?)?"
+_OF_RUN = r"(/(problems|cancel|approve|retry))?"
+MINE = rf"^{API}/(repositories(/\{{name\}}{_OF_REPOSITORY})?|runs(/\{{run_id\}}{_OF_RUN})?)$"
 REGISTRY = """\
 gitlab: [{name: main, url: https://gitlab.example.com}]
 repositories: [{name: payments, git: https://git.example.com/payments.git}]
@@ -126,7 +128,7 @@ def test_no_request_breaks_a_route_and_every_answer_is_as_described(described: A
     for operation in operations:
         QUIET(given(operation.as_strategy())(ask))()
 
-    assert len(operations) == 12
+    assert len(operations) == 16
     assert {200, 202, 404, 422} <= statuses
 
 
@@ -139,7 +141,7 @@ def test_every_route_names_its_errors_in_our_envelope_with_examples(api: Api) ->
         if path.startswith((f"{API}/repositories", f"{API}/runs")) and not path.endswith(("/wait", "/events"))
     }
 
-    assert len(routes) == 12
+    assert len(routes) == 16
     for where, operation in routes.items():
         failures = {code: each for code, each in operation["responses"].items() if int(code) >= 400}
         assert {"401", "403", "413", "414", "422", "500", "503"} <= set(failures), where

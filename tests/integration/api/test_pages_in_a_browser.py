@@ -13,11 +13,12 @@ from playwright.sync_api import Browser, Page, expect
 from reposync.errors import StoreUnavailable
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import VERSIONS
 from tests.fixtures.browser import PHONE, browser, keep_picture, page, visiting  # noqa: F401
 from tests.fixtures.pods import until
 from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
 from tests.fixtures.reverse_proxy import ReverseProxy
-from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, PAUSED, REAL, Showcase
+from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, PAUSED, REAL, WEB, Showcase
 
 OPERATOR = "operate-4f9a0c6b2d8e"
 # Chrome's own bound for a page that moves "a little" is 0.1.
@@ -91,6 +92,7 @@ RUNS = {
     "completed": (REAL, RunStatus.COMPLETED),
     "failed": (FAILED, RunStatus.FAILED),
     "blocked": (BLOCKED, RunStatus.BLOCKED),
+    "incomplete": (WEB, RunStatus.COMPLETED),
 }
 # Rows like those before them are no news to axe, which takes its time for each.
 CHECKED = {
@@ -330,14 +332,15 @@ def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(
     showcase: Showcase,
     url: str,
 ) -> None:
+    runs = page.get_by_role("table", name="Runs, the newest first")
     page.goto(f"{url}/runs?repository={LIVE}")
     expect(page.locator(".figures")).to_contain_text("Success rate")
     expect(page.locator("svg.bars")).to_have_count(2)
-    expect(page.get_by_role("row")).to_have_count(51)
+    expect(runs.get_by_role("row")).to_have_count(51)
     page.get_by_role("link", name="Older").click()
-    expect(page.get_by_role("row")).to_have_count(12)
+    expect(runs.get_by_role("row")).to_have_count(12)
     page.get_by_role("link", name="Newest").click()
-    expect(page.get_by_role("row")).to_have_count(51)
+    expect(runs.get_by_role("row")).to_have_count(51)
 
     page.get_by_label("Status").select_option("failed")
     page.get_by_role("button", name="Filter").click()
@@ -487,3 +490,63 @@ def test_the_api_is_described_route_by_route_with_commands_that_work(page: Page,
     routes = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
     told = {tuple(each.split()) for each in page.locator("h3").all_inner_texts()}
     assert told == routes
+
+
+# Versions of indexes, and files that failed ------------------------------------------------------------------------
+
+
+def test_versions_of_an_index_are_seen_and_a_click_rolls_back_and_resumes(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    name = f"versions/{showcase.next_number()}"
+    showcase.register(name)
+    showcase.add_history(showcase.versions(name), VERSIONS)
+    page.goto(f"{url}/runs?repository={name}")
+    versions = page.get_by_role("region", name="Versions of the index").locator("tbody tr")
+    expect(versions).to_have_count(2)
+    for words in ("2", "live", "openai text-embedding-3-small", "7000 characters"):
+        expect(versions.first).to_contain_text(words)
+    expect(versions.nth(1)).to_contain_text("removed in 6 d")
+
+    page.get_by_role("button", name="Roll back").click()
+    expect(page.locator("#notice")).to_have_text("The version before is live again.")
+    expect(versions.first).to_contain_text("4000 characters")
+    expect(page.get_by_text("Held: rolled back from version 2.")).to_be_visible()
+
+    page.get_by_role("button", name="Build what is configured").click()
+    expect(page.get_by_text("Held:")).to_have_count(0)
+    page.get_by_role("button", name="Hold this version").click()
+    expect(page.get_by_text("Held: paused.")).to_be_visible()
+
+
+def test_how_far_a_change_of_the_model_is_stands_on_the_first_page_and_on_the_repositorys(
+    page: Page,  # noqa: F811
+    url: str,
+) -> None:
+    page.goto(f"{url}/")
+    expect(page.get_by_role("region", name="Change of the model of code")).to_contain_text("1 building")
+    page.goto(f"{url}/runs?repository={LIVE}")
+    expect(page.get_by_role("region", name="Versions of the index")).to_contain_text("311 of about 1,204 files built")
+
+
+def test_files_that_failed_are_red_wherever_a_run_is_shown_and_come_first(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    page.goto(f"{url}/?show=attention")
+    expect(row(page, WEB)).to_contain_text("3 files could not be read")
+    page.goto(f"{url}/runs?repository={WEB}&status=completed")
+    expect(page.locator("#runs .told .status.failed")).to_have_text("completed, 3 failed")
+    page.goto(f"{url}/runs/{showcase.run_of(WEB, RunStatus.COMPLETED).id}")
+    expect(status(page)).to_have_text("completed, 3 failed")
+    expect(page.locator(".facts")).to_contain_text("3 failed")
+    expect(page.locator("tbody tr").first).to_contain_text("src/router.ts")
+
+
+def test_who_approves_a_deletion_sees_how_many_files_go(page: Page, showcase: Showcase, url: str) -> None:  # noqa: F811
+    page.goto(f"{url}/runs/{showcase.run_of(BLOCKED, RunStatus.BLOCKED).id}")
+    expect(page.get_by_role("button", name="Approve: 1,182 of 1,204 files lose their points")).to_be_visible()
+    expect(page.locator(".brake")).to_contain_text("1,180 vanished, 2 too large")

@@ -48,6 +48,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
         "score": None,
         "text": SESSIONS.decode(),
         "url": None,
+        "outdated": False,
     }
     assert first["score"] > 0
 

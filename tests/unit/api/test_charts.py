@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from reposync.api.web.charts import HEIGHT, LEAST_HEIGHT, run_chart
@@ -47,3 +47,12 @@ def test_files_over_time_stand_from_the_oldest_to_the_newest_in_proportion() -> 
 def test_where_nothing_ended_there_is_no_chart() -> None:
     assert run_chart([]) is None
     assert run_chart([run(None, status=RunStatus.RUNNING)]) is None
+
+
+def test_a_run_that_could_not_read_every_file_is_no_success_and_its_bar_says_why() -> None:
+    chart = run_chart([replace(run(2.0), files_failed=3), run(1.0)])
+
+    assert chart is not None
+    assert chart.success_rate == "50%"
+    assert '<rect class="failed"' in chart.durations
+    assert "completed, 3 failed, 2.00 s" in chart.durations

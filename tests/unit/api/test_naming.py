@@ -12,7 +12,8 @@ from reposync.api.naming import NamedRoute, RepositoryName, path_of
 
 PREFIX = "/api/v1/repositories/"
 PARTS = st.one_of(
-    st.sampled_from(["sync", "wait", "repositories", "api", "v1"]), st.from_regex(r"[A-Za-z0-9_]{1,5}", fullmatch=True)
+    st.sampled_from(["sync", "wait", "index", "rollback", "pause", "repositories", "api", "v1"]),
+    st.from_regex(r"[A-Za-z0-9_]{1,5}", fullmatch=True),
 )
 NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
@@ -31,6 +32,14 @@ def application() -> FastAPI:
     @routes.post("/repositories/{name:path}/sync")
     async def sync(name: RepositoryName) -> list[str]:
         return ["sync", name]
+
+    @routes.get("/repositories/{name:path}/index")
+    async def index(name: RepositoryName) -> list[str]:
+        return ["index", name]
+
+    @routes.post("/repositories/{name:path}/index/rollback")
+    async def roll_back(name: RepositoryName) -> list[str]:
+        return ["rollback", name]
 
     app = FastAPI()
     app.include_router(routes)
@@ -56,6 +65,8 @@ def test_every_repository_can_be_reached_whatever_it_is_called(name: str) -> Non
         assert asked("GET", written) == (200, ["one", name])
         assert asked("GET", f"{written}/wait") == (200, ["wait", name])
         assert asked("POST", f"{written}/sync") == (200, ["sync", name])
+        assert asked("GET", f"{written}/index") == (200, ["index", name])
+        assert asked("POST", f"{written}/index/rollback") == (200, ["rollback", name])
 
 
 @settings(max_examples=20, deadline=None)

@@ -38,6 +38,8 @@ def exported() -> dict[str, dict[str, set[str]]]:
     metrics.queue(QueueFigures(dict.fromkeys([str(status) for status in _watched()], 1), 1.0))
     metrics.freshness({"payments-api": None})
     metrics.repositories({"active": 1})
+    metrics.files_failed({"payments-api": 3})
+    metrics.indexes({"live": 1, "building": 1}, {"code": {"done": 1}})
     metrics.dependencies({"database": "ok", "registry": "degraded"})
     for result in ("ok", "failed"):
         metrics.group_discovered(result)
@@ -126,6 +128,7 @@ def test_thresholds_and_labels_are_the_values():
                 "queueWaitSeconds": 60,
                 "failedRunsPerHour": 0,
                 "eventLoopSeconds": 0.5,
+                "filesFailMinutes": 15,
                 "alertLabels": {"team": "search", "severity": "ignored"},
                 "disabled": ["ReposyncDown"],
                 "extra": [{"alert": "Mine", "expr": "vector(1)"}],
@@ -138,6 +141,7 @@ def test_thresholds_and_labels_are_the_values():
     assert found["ReposyncQueueWaits"]["expr"].endswith("> 60")
     assert found["ReposyncRunsFail"]["expr"].endswith("> 0")
     assert found["ReposyncEventLoopLate"]["expr"].endswith("> 0.5")
+    assert found["ReposyncFilesFail"]["for"] == "15m"
     assert found["ReposyncQueueWaits"]["labels"] == {"severity": "warning", "team": "search"}
     assert "ReposyncDown" not in found
     assert found["Mine"]["expr"] == "vector(1)"

@@ -73,6 +73,8 @@ def test_names_of_repositories_are_offered_wherever_one_is_asked_for(environment
     assert words(offered(environment, "repos", "show", "pay")) == payments
     assert words(offered(environment, "search", "words", "--repository", "pay")) == payments
     assert words(offered(environment, "history", "--repository", "hand")) == ["handbook"]
+    for command in ("status", "rollback", "pause", "resume"):
+        assert words(offered(environment, "index", command, "pay")) == payments
     assert words(offered(environment, "repos", "pause", "100%")) == ["100%_sure"]
     assert words(offered(environment, "repos", "add", "")) == [], "a new name is nobody's to guess"
     assert offered(environment, "sync", "pay") == ["dir,pay", "plain,payments-api", "plain,payments-web"]

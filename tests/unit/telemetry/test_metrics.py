@@ -55,6 +55,19 @@ def metrics() -> Metrics:
     return Metrics(version="1.2.3", now=NOW.timestamp)
 
 
+def test_failed_files_and_versions_of_indexes_are_those_of_the_latest_refresh(metrics: Metrics) -> None:
+    metrics.files_failed({"payments-api": 3})
+    metrics.indexes({"live": 2, "building": 1, "retired": 0}, {"code": {"done": 1, "waiting": 1}})
+    assert value(metrics, "files_failed", repository="payments-api") == 3
+    assert series(metrics, "index_versions") == {"live": 2, "building": 1, "retired": 0}
+    assert value(metrics, "index_change_repositories", collection="code", state="waiting") == 1
+
+    metrics.files_failed({})
+    assert value(metrics, "files_failed", repository="payments-api") is None
+    metrics.refresh_failed()
+    assert series(metrics, "index_versions") == {}
+
+
 def test_a_run_is_counted_by_status_and_trigger_with_what_it_did(metrics: Metrics) -> None:
     metrics.run_started(waited_seconds=0.02)
     metrics.run_ended("completed", "schedule", 3.0, 5, 1, 2, 40, 7)

@@ -1,0 +1,158 @@
+"""`reposync index`: what a person sees and does while the settings of an index change."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.acceptance.conftest import Person
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.repositories import GitRepository
+
+CONFIGURATION = """
+embedding: {{provider: openai, url: "{url}", model: {model}, dimensions: 64}}
+index: {{keep_retired: {keep}}}
+defaults: {{chunk: {{size: {size}, overlap: 80}}}}
+repositories:
+  - {{name: payments, path: "{path}"}}
+"""
+CODE = b"".join(b"def handler_%d(request):\n    return request.session.token\n\n" % number for number in range(40))
+
+
+class Owner:
+    """A person with one registered repository."""
+
+    def __init__(self, person: Person, repository: GitRepository, embeddings: EmbeddingServer) -> None:
+        self.person, self.repository, self.embeddings = person, repository, embeddings
+        repository.commit({"billing/sessions.py": CODE, "README.md": b"# Payments\n"})
+
+    def serves(self, model: str) -> None:
+        self.embeddings.model = model
+
+    def configures(self, *, model: str = "test/words", size: int = 400, keep: str = "24h") -> None:
+        told = {"url": self.embeddings.url, "path": self.repository.path}
+        self.person.configures(CONFIGURATION.format(model=model, size=size, keep=keep, **told))
+
+    def states(self) -> list[tuple[str, int]]:
+        (found,) = self.person.asks("index", "status")["repositories"]
+        every = [found["live"], found["building"], *found["retired"]]
+        return [(each["state"], each["number"]) for each in every if each is not None]
+
+
+@pytest.fixture
+def owner(person: Person, repository: GitRepository, embeddings: EmbeddingServer) -> Owner:
+    owner = Owner(person, repository, embeddings)
+    owner.configures()
+    return owner
+
+
+def test_the_status_names_the_model_the_chunks_and_the_commit_that_are_searched(owner: Owner) -> None:
+    person = owner.person
+    assert "nothing yet" in person.types("index", "status").stdout
+    person.types("sync")
+
+    told = person.asks("index", "status", "payments")
+    (found,) = told["repositories"]
+    live = found["live"]
+    assert (live["number"], live["provider"], live["model"]) == (1, "openai", "test/words")
+    assert (live["chunk_size"], live["chunk_overlap"], live["files"]) == (400, 80, 2)
+    assert live["commit"] == owner.repository.head()
+    assert (found["building"], found["progress"], found["retired"], found["hold"]) == (None, None, [], None)
+    (change,) = told["collections"]
+    assert change["repositories"] == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
+    assert (change["leads_to"], change["moved"]) == (live["physical"], True)
+    shown = person.types("index", "status").stdout
+    for words in ("payments", "live", "openai: test/words", "400/80", owner.repository.head()[:10], live["physical"]):
+        assert words in shown
+    assert "repositories on" not in shown, "nothing changes"
+
+
+def test_a_version_that_was_replaced_is_one_command_away_and_stays_until_a_person_resumes(owner: Owner) -> None:
+    person = owner.person
+    person.types("sync")
+    owner.configures(size=1600)
+    person.types("sync")
+    assert owner.states() == [("live", 2), ("retired", 1)]
+    assert "removed in 23 h" in person.types("index", "status").stdout
+
+    done = person.types("index", "rollback", "payments")
+    assert f"payments: version 1 is live, at {owner.repository.head()[:10]}" in done.stdout
+    assert "reposync index resume payments" in done.stderr
+    person.types("sync")
+    assert owner.states() == [("live", 1), ("retired", 2)], "the settings that were rolled back are not built again"
+    (found,) = person.asks("index", "status")["repositories"]
+    assert found["hold"] == {"reason": "rolled back from version 2", "until_settings_change": True}
+    assert "held (rolled back from version 2)" in person.types("index", "status").stdout
+
+    person.types("index", "resume", "payments")
+    person.types("sync")
+    assert owner.states() == [("live", 2), ("retired", 1)]
+
+
+def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner: Owner) -> None:
+    person = owner.person
+    person.types("sync")
+    assert person.asks("index", "pause") == ["payments"]
+    owner.configures(model="test/other")
+    owner.repository.commit({"new.py": b"x = 1\n"})
+    person.types("sync")
+
+    told = person.asks("index", "status")
+    (found,) = told["repositories"]
+    assert (found["live"]["model"], found["live"]["files"]) == ("test/words", 3)
+    assert found["hold"] == {"reason": "paused", "until_settings_change": False}
+    (change,) = told["collections"]
+    assert change["repositories"]["held"] == 1
+    assert change["moved"] is False
+    assert "default: 0 of 1 repositories on openai: test/other (1 held)" in person.types(
+        "index", "status"
+    ).stdout.replace(change["collection"], "default")
+
+    owner.serves("test/other")
+    assert "the next sync builds" in person.types("index", "resume", "payments").stdout
+    person.types("sync")
+    told = person.asks("index", "status")
+    assert told["repositories"][0]["live"]["model"] == "test/other"
+    assert (told["collections"][0]["moved"], told["collections"][0]["chunks_former"]) == (True, 0)
+
+
+def test_a_change_that_waits_or_is_built_says_how_far_it_is(owner: Owner) -> None:
+    person = owner.person
+    person.types("sync")
+    owner.configures(model="test/other")
+    (change,) = person.asks("index", "status")["collections"]
+    assert change["repositories"]["waiting"] == 1
+    assert change["chunks_former"] > 0
+
+    owner.serves("test/other")
+    with owner.embeddings.holding():
+        process = person.starts("sync")
+        owner.embeddings.wait_for_waiting(1, timeout_seconds=60)
+        told = person.asks("index", "status", "payments")
+        shown = person.types("index", "status").stdout
+        process.kill()
+        process.communicate(timeout=60)
+
+    (found,) = told["repositories"]
+    assert (found["live"]["model"], found["building"]["model"]) == ("test/words", "test/other")
+    assert found["progress"]["run"] is not None
+    assert found["progress"]["files_total"] == 2
+    assert told["collections"][0]["repositories"]["building"] == 1
+    assert "0 of about 2 files built" in shown
+    assert "building" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("rollback", "payments"), "keep_retired"),
+        (("rollback", "paymets"), "registered"),
+        (("status", "paymets"), "Did you mean 'payments'"),
+        (("pause", "paymets"), "Did you mean 'payments'"),
+        (("resume", "payments", "nobody"), "registered"),
+    ],
+)
+def test_what_cannot_be_done_says_why_and_what_helps(owner: Owner, words: tuple[str, ...], said: str) -> None:
+    owner.person.types("sync")
+    done = owner.person.types("index", *words, exit_code=2)
+    assert said in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,53 @@
+"""What a sync says when it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from reposync.cli.sync import summary, summary_colour
+from reposync.scheduling.blocked import brake_of
+from reposync.store.run import Run
+
+COMMIT = "9c8b7a6f" * 5
+
+
+def run(**figures: Any) -> Run:
+    every: dict[str, Any] = dict.fromkeys(each.name for each in fields(Run))
+    counts = {each.name: 0 for each in fields(Run) if each.name.startswith(("files_", "chunks_"))}
+    told = {"repository": "payments", "status": "completed", "commit_after": COMMIT, "duration_seconds": 2.0}
+    return Run(**every | counts | told | figures)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said", "colour"),
+    [
+        ({}, "payments: completed at 9c8b7a6f9c: nothing to do, in 2.00 s", None),
+        ({"files_failed": 1}, "payments: completed with 1 file failed at 9c8b7a6f9c: nothing to do, in 2.00 s", "red"),
+        (
+            {"files_failed": 1_203, "files_processed": 4},
+            "payments: completed with 1,203 files failed at 9c8b7a6f9c: 4 files stored, in 2.00 s",
+            "red",
+        ),
+        ({"status": "failed", "error_message": "It is gone."}, "payments: failed: It is gone.", "red"),
+    ],
+)
+def test_files_that_failed_are_said_before_all_else_and_in_red(
+    figures: dict[str, Any], said: str, colour: str | None
+) -> None:
+    assert summary(run(**figures)) == said
+    assert summary_colour(run(**figures)) == colour
+
+
+def test_what_a_run_was_blocked_for_is_said_with_its_commit_and_its_counts() -> None:
+    facts = {"commit": COMMIT, "planned": {"vanished": 40}, "losses": {"vanished": 40, "unreadable": 2}, "indexed": 43}
+
+    brake = brake_of(run(status="blocked", brake=facts))
+
+    assert brake is not None
+    assert brake.in_words() == (
+        "42 of the 43 indexed files at commit 9c8b7a6f9c: 40 are not in the commit, 2 cannot be read"
+    )
+    assert brake_of(run()) is None
