@@ -32,7 +32,7 @@ def code(name: str, functions: int) -> bytes:
 
 
 BRANCHES = ("main", "other")
-# The name that is not UTF-8 is in a folder: at the top, if git is refused, nothing tells that GitLab's JSON has another.
+# The name that is not UTF-8 is in a folder: at the top, if git is refused, nothing tells that JSON has another one.
 PATHS = (b"a.py", b"b.py", b"lib/c.py", b"lib/d.md", b"gen/e.py", "ü/f g.py".encode(), b"run.sh", b"lib/caf\xe9.py")
 CONTENTS = (
     b"",
@@ -118,7 +118,7 @@ class Index(RuleBasedStateMachine):
     loop: ClassVar[asyncio.AbstractEventLoop]
     make: ClassVar[Callable[[], contextlib.AbstractContextManager[IndexWorld]]]
     steps: ClassVar[int] = 0
-    statuses: ClassVar[dict[str, int]] = {}  # noqa: RUF012
+    statuses: ClassVar[dict[str, int]] = {}
 
     def __init__(self) -> None:
         super().__init__()
@@ -365,9 +365,7 @@ class Index(RuleBasedStateMachine):
 
     # What always holds ---------------------------------------------------------------------------------------------
 
-    async def _check(
-        self, app: Application, run: Run, wanted: Setup, commit: str | None, unproven: bool
-    ) -> None:
+    async def _check(self, app: Application, run: Run, wanted: Setup, commit: str | None, unproven: bool) -> None:
         live = await self.world.live(app)
         if live is None:
             assert run.status != "completed"

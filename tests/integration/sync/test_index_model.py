@@ -1,4 +1,4 @@
-"""Whatever is pushed, configured, answered wrongly or killed, in whatever order: the index is what `index_model` says."""
+"""Whatever is pushed, configured, answered wrongly or killed, in any order: the index is what `index_model` says."""
 
 from __future__ import annotations
 
