@@ -9,7 +9,7 @@ Needs PostgreSQL, of `TEST_DATABASE_URL` or from the wheel that the tests use.
 from __future__ import annotations
 
 import argparse
-import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -47,11 +47,12 @@ def main() -> None:
             for scenario in options.scenario or SCENARIOS:
                 for fault in FAULTS:
                     number += 1
+                    loop = HurriedLoop()
                     with (
                         index_world(folder / str(number), f"e{number}", qdrant, databases.upgraded()) as world,
-                        asyncio.Runner(loop_factory=HurriedLoop) as runner,
+                        contextlib.closing(loop),
                     ):
-                        _play(FaultyWorld(world, runner.get_loop(), scenario), fault, options.every)
+                        _play(FaultyWorld(world, loop, scenario), fault, options.every)
     finally:
         databases.close()
         if server is not None:
