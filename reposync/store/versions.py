@@ -337,17 +337,23 @@ class Versions:
             again = {"state": VersionState.LIVE, "retired_at": None, "live_at": self._database.moment()}
             now_live = await self._change(connection, before.id, again)
             held = {"reason": f"rolled back from version {live.number}", "settings_key": live.settings_key}
-            changes = {**_repeated(now_live), "index_hold": held, "content_fingerprint": None}
+            # A run under way began with another live version: it publishes nothing.
+            generation = REPOSITORIES.c.generation + 1
+            changes = {**_repeated(now_live), "index_hold": held, "content_fingerprint": None, "generation": generation}
             await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes))
             await self._database.announce(connection, REGISTRATIONS)
             return now_live, live
 
     async def set_hold(self, names: Collection[str], held: Hold | None) -> None:
-        """Whether repositories keep their live version although other settings are configured."""
-        value = None if held is None else {"reason": held.reason, "settings_key": held.settings_key}
+        """Whether repositories keep their live version although other settings are configured. A run under way that
+        builds another one makes it live no more: it is superseded."""
+        changes: dict[str, Any] = {"index_hold": None}
+        if held is not None:
+            value = {"reason": held.reason, "settings_key": held.settings_key}
+            changes = {"index_hold": value, "generation": REPOSITORIES.c.generation + 1}
         async with self._database.write() as connection:
             named = REPOSITORIES.c.name.in_([storable(name) for name in names])
-            await connection.execute(update(REPOSITORIES).where(named).values(index_hold=value))
+            await connection.execute(update(REPOSITORIES).where(named).values(**changes))
 
     # -----------------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,4 @@
-"""Whatever is pushed, configured, answered wrongly or killed, in whatever order: the index is what `index_model`
-says."""
+"""Whatever is pushed, configured, answered wrongly or killed, in any order: the index is what `index_model` says."""
 
 from __future__ import annotations
 
@@ -46,8 +45,8 @@ def test_the_index_keeps_its_promises_in_any_order_of_events(
         run_state_machine_as_test(
             Kept,
             settings=settings(
-                max_examples=10,
-                stateful_step_count=15,
+                max_examples=6,
+                stateful_step_count=25,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
                 derandomize=True,

@@ -19,6 +19,7 @@ from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
 
 FILES = {"a.py": module("alpha"), "b.py": module("beta"), "docs/c.md": b"# Gamma\n\nwords about gamma\n"}
+PAUSED = Hold("paused", None)
 Change = Callable[[World], None]
 
 
@@ -262,6 +263,36 @@ async def test_a_version_that_is_kept_is_live_again_in_one_step_and_not_rebuilt(
         assert (await live(world)).id != before.id
 
 
+@pytest.mark.parametrize("what", ["rollback", "pause"])
+async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world: World, what: str):
+    world = closed_world
+    world.repository.commit(FILES)
+    kept = "index: {keep_retired: 1h}\n"
+    world.configure(extra=kept)
+    async with world.opened():
+        await world.completed()
+    world.configure(size=900, extra=kept)
+    async with world.opened():
+        await world.completed()
+    world.configure(size=800, extra=kept)
+    async with world.opened():
+        target = await world.app.catalog.find("project")
+        asked: list[Awaitable[object]] = []
+
+        def overtake(progress: RunProgress) -> None:
+            if progress.phase == "indexing" and not asked:
+                store = world.app.versions
+                person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
+                asked.append(asyncio.ensure_future(person))
+
+        run = await world.app.sync(target, full=False, approved=False, progress=RunProgress(), watch=overtake)
+        await asyncio.gather(*asked)
+        assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
+        now = await live(world)
+        assert now.number == (1 if what == "rollback" else 2)
+        assert await found(world, "alpha") >= {"a.py"}
+
+
 async def test_without_a_kept_version_there_is_nothing_to_go_back_to(world: World):
     world.repository.commit(FILES)
     await world.completed()
@@ -275,7 +306,7 @@ async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world:
     async with world.opened():
         await world.completed()
         before = await live(world)
-        await world.app.versions.set_hold(["project"], Hold("paused", None))
+        await world.app.versions.set_hold(["project"], PAUSED)
     another_chunk_size(world)
     async with world.opened():
         world.repository.commit({"new.py": module("omega")})
@@ -293,7 +324,7 @@ async def test_a_held_index_of_another_branch_waits_for_a_person(closed_world: W
     world.repository.git("branch", "release")
     async with world.opened():
         await world.completed()
-        await world.app.versions.set_hold(["project"], Hold("paused", None))
+        await world.app.versions.set_hold(["project"], PAUSED)
     registry = world.folder / "repositories.yaml"
     registry.write_text(registry.read_text().replace("{name: project,", "{name: project, branch: release,"))
     async with world.opened():
