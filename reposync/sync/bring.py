@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from reposync.content.model import Skip
+from reposync.content.model import Skip, Skipped
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt
 from reposync.sources.objects import UnreadableBlobs
@@ -71,19 +71,27 @@ def plan_work(
     full_from_epoch: int | None,
     repair: bool,
 ) -> Work:
-    """Pure. `full_from_epoch`: files of later epochs need not be read again for `--full`; None where nothing is.
-    `live`: as in `Work`. `repair`: files that were left out for their content are looked at again."""
+    """Pure, and for a thread: rules are matched against every path. `full_from_epoch`: files of later epochs need not
+    be read again for `--full`; None where nothing is. `live`: as in `Work`. `repair`: files that were left out for
+    their content are looked at again."""
 
     def reread(entry: TreeEntry, row: ManifestRow) -> bool:
         doubted = repair and row.skip_reason is not None
         demanded = full_from_epoch is not None and row.epoch <= full_from_epoch
         return doubted or demanded or target.reads_otherwise(entry, row)
 
-    plan = make_plan(target.tree, recorded, target.rules.decide, reread=reread, damaged=state.audit.damaged)
+    decided: dict[bytes, Skipped | None] = {}
+
+    def decide(path: bytes, mode: int) -> Skipped | None:
+        if path not in decided:
+            decided[path] = target.rules.decide(path, mode)
+        return decided[path]
+
+    plan = make_plan(target.tree, recorded, decide, reread=reread, damaged=state.audit.damaged)
     indexed = live if situation.builds else recorded
     # What another branch or another source had is no hint of what this one has.
     stays = not target.tree.proven and not (situation.builds and _is_elsewhere(situation))
-    losses = losses_of(indexed, target.tree.entries, target.rules.decide, proven=not stays)
+    losses = losses_of(indexed, target.tree.entries, decide, proven=not stays)
     carried = _carried(target, situation, plan, live) if full_from_epoch is None else []
     return Work(plan, recorded, live, carried, _unlisted(target, recorded, live) if stays else [], losses)
 

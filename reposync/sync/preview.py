@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -73,11 +74,13 @@ async def preview(
     target = await read_target(parts.source, settings, head, version.attributes)
     recorded = await parts.manifests.load(version.id)
     live = situation.live
-    work = plan_work(
+    indexed = await parts.manifests.load(live.id) if live is not None and situation.builds else {}
+    work = await asyncio.to_thread(
+        plan_work,
         target,
         situation,
         recorded,
-        await parts.manifests.load(live.id) if live is not None and situation.builds else {},
+        indexed,
         state,
         full_from_epoch=repository.epoch if full else None,
         repair=False,

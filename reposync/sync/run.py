@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 
 from reposync.embedding.port import Embedder
@@ -134,11 +135,13 @@ class SyncRun:
         if self._run.full:
             # What this run stored in an attempt before is not read again.
             full = self._repository.epoch if self._run.full_from_epoch is None else self._run.full_from_epoch
-        return plan_work(
+        indexed = await manifests.load(live.id) if live is not None and situation.builds else {}
+        return await asyncio.to_thread(
+            plan_work,
             target,
             situation,
             recorded,
-            await manifests.load(live.id) if live is not None and situation.builds else {},
+            indexed,
             state,
             full_from_epoch=full,
             repair=self._run.repair,
