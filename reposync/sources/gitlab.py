@@ -3,7 +3,7 @@
 | asked | requests |
 |---|---|
 | is the head still the same (project id known) | 1 REST |
-| tree of a new head | 1 REST, and 1 git where the listing cannot be proven (see `listing`) |
+| tree of a new head | 1 REST, and 1 git where the listing cannot be proven (see `listing`; git refused: 1 REST more) |
 | up to 20 blobs | 1 REST each (1 git where the id had to be asked for: a first sync reads everything anyway) |
 | a blob over the limit, by REST | 1 REST more, for its size |
 | more | 1 git per 2,000 |
@@ -140,14 +140,23 @@ class GitLabSource:
         entries = await self._blobs.tree_by_git(commit.sha)
         if entries is not None:
             return Tree(entries, proven=True)
-        if listing.contradiction is not None:
+        contradiction = listing.contradiction or await self._root_contradicts(number, commit.sha, listing)
+        if contradiction is not None:
             raise SourceCorrupt(
-                f"{self._instance} lists the tree of {self._project} wrongly: {listing.contradiction}. Git, which "
+                f"{self._instance} lists the tree of {self._project} wrongly: {contradiction}. Git, which "
                 f"would have the last word, gives none ({self._blobs.no_git}).",
                 remedy="Allow git over HTTP for this token, or look at the proxy between: an answer may have been "
                 "changed or cut. A file name that is not UTF-8 has the same effect.",
             )
         return Tree(list(listing.entries.values()), proven=False)
+
+    async def _root_contradicts(self, number: int, sha: str, listing: Listing) -> str | None:
+        """Rows that the root lacks leave no other trace in a listing: it is asked for once more, by itself."""
+        query = {"ref": sha, "pagination": "keyset", "per_page": PAGE_ROWS}
+        root = await self._pages(number, query, self._doing("root folder"), recursive=False)
+        if root.at_root() == listing.at_root():
+            return None
+        return "its root folder, asked for twice, came with different rows"
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """As the port says. Raises UnreadableBlobs after the last blob where GitLab lacks some."""
@@ -231,10 +240,10 @@ class GitLabSource:
                 raise
         return await self._pages(number, {"ref": sha, "pagination": "keyset", "per_page": PAGE_ROWS}, doing)
 
-    async def _pages(self, number: int, query: dict[str, Any], doing: str) -> Listing:
+    async def _pages(self, number: int, query: dict[str, Any], doing: str, *, recursive: bool = True) -> Listing:
         listing = Listing()
         url: str | None = f"/projects/{number}/repository/tree"
-        parameters: dict[str, Any] | None = query | {"recursive": "true"}
+        parameters: dict[str, Any] | None = query | ({"recursive": "true"} if recursive else {})
         seen: set[str] = set()
         while url is not None:
             if url in seen:

@@ -61,6 +61,11 @@ class Listing:
             if self.rows > MAX_TREE_ENTRIES:
                 raise SourceError(f"GitLab lists more than {MAX_TREE_ENTRIES:,} files and folders.")
 
+    def at_root(self) -> set[tuple[bytes, str]]:
+        """(name, sha) of what is not in a folder."""
+        files = {(path, entry.sha) for path, entry in self.entries.items() if b"/" not in path}
+        return files | {(path, sha) for path, sha in self.folders.items() if b"/" not in path}
+
     def proves(self, sha: str, commit: Mapping[str, Any] | None) -> bool:
         """Whether these are exactly the entries of the commit `sha`, of which `commit` is GitLab's JSON. If not,
         `contradiction` says what cannot be true of any commit; None if nothing is."""

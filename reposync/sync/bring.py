@@ -271,6 +271,9 @@ class Bringing:
     async def _keep_unreadable(self, situation: Situation, work: Work, writer: Writer) -> None:
         """Of files that cannot be read, or are not known to be gone, the version that is built gets what the live one
         has."""
+        made = VersionSettings.read(situation.live.settings) if situation.live is not None else None
+        if made is not None and made.source != situation.wanted.source:
+            return  # a file of another project is not an older state of this one's
         blobs = writer.failed | dict.fromkeys(work.unlisted, "")
         rows = {path: row for path in blobs if (row := work.live.get(path)) is not None and row.chunks}
         if rows and situation.live is not None and self.vectors is not None:

@@ -141,6 +141,23 @@ async def test_a_listing_that_cannot_be_proven_and_lacks_nothing_is_as_good_as_a
     await exact(world)
 
 
+async def test_a_root_folder_that_comes_with_different_rows_the_second_time_is_corrupt(world: GitLabWorld):
+    world.repository.commit(some(4))
+    await world.completed()
+    before = await world.indexed()
+    world.repository.commit({"new.py": b"new = 1\n"})
+    world.repository.sign()
+    world.server.faults.refuse_git(403)
+    world.server.faults.edit_rows(without("new.py"), times=1)
+
+    run = await world.sync()
+
+    assert (run.status, run.error_code) == ("failed", "SOURCE_CORRUPT")
+    assert "root folder" in str(run.error_message)
+    assert await world.indexed() == before
+    await exact(world)
+
+
 async def test_rules_that_a_listing_which_cannot_be_proven_lacks_hold_on(world: GitLabWorld):
     world.repository.commit({".gitattributes": b"vendor/ours.py -linguist-vendored\n", "vendor/ours.py": b"o = 1\n"})
     await world.completed()
