@@ -149,6 +149,8 @@ class Bringing:
         self._watch = watch
         self.writer: Writer | None = None
         self.vectors: DenseVectors | None = None
+        self.lost_before = 0
+        """Files of which the live version should have points to take over, and has not."""
 
     async def apply(self, situation: Situation, target: Target, state: IndexState, work: Work) -> None:
         """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
@@ -239,6 +241,7 @@ class Bringing:
             return to_read
         index = self._parts.open_index(situation.live.physical)
         left = await carry_over(index, situation.live.id, work.carried, self.vectors, writer, wanted={})
+        self.lost_before = len(left)
         return to_read - {row.path for row in work.carried} | set(left)
 
     async def _read(

@@ -238,6 +238,8 @@ class SyncRun:
             return Outcome(FILES_FAILED, notice, self._failed)
         unlisted = self._unlisted(head, version, state, work)
         told = [state.why] if state.why else []
+        if self._bringing is not None and self._bringing.lost_before:
+            told.append(f"The version before had lost points of {self._bringing.lost_before:,} files, which were read.")
         if strays:
             told.append(f"{strays:,} points in other collections were removed.")
         if unlisted:

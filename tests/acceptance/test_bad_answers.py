@@ -23,7 +23,7 @@ def test_a_file_that_cannot_be_read_fails_the_command_until_it_was_read(person: 
     second = str(repository.commit({"a.py": b"alpha = 2\n", "b.py": b"beta = 2\n"}))
     with unreadable(repository, "a.py"):
         done = person.types("sync", exit_code=1)
-        assert f"payments: completed at {second[:10]}: 1 file stored, 1 FAILED" in done.stdout
+        assert f"payments: completed with 1 file failed at {second[:10]}: 1 file stored" in done.stdout
         assert f"1 file of commit {second[:10]} could not be read" in done.stdout
         [run] = person.asks("sync", exit_code=1)
         assert (run["status"], run["error_code"], run["files_failed"]) == ("completed", "FILES_FAILED", 1)

@@ -308,7 +308,9 @@ async def test_a_first_sync_that_the_upgrade_interrupted_goes_on(two: TwoVersion
         killed = (await two.world.app.runs.history("project"))[-1]
         *_, again = await two.world.app.runs.attempts(killed.id)
     assert killed.status == "completed"
-    assert 0 < again.files_processed == files - len(there) < files
+    # Large texts are read again: this version might take them for data.
+    kept = [path for path in there if not path.startswith("src/part")]
+    assert 0 < again.files_processed == files - len(kept) < files
     await two.is_exact()
     (version,) = await two.versions()
     assert version.id == version.repository_id

@@ -132,7 +132,7 @@ def test_what_a_removed_repository_left_is_told_and_removed(
 
     done = configured.types("verify", exit_code=1).stdout
     assert "payments: It was never synced." in done
-    assert "collection code: 3 points of 'old', which is not registered" in done and "--repair removes them" in done
+    assert ": 3 points of 'old', which is not registered" in done and "--repair removes them" in done
     assert "3 points of 'theirs'" in done and "Another installation" in done
 
     left = configured.asks("verify", "--repair", exit_code=1)["leftovers"]

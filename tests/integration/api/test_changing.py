@@ -12,6 +12,7 @@ from reposync.scheduling.reload import reconcile
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.versions import publish_commit
 from tests.integration.api.rest import API, Rest, rest  # noqa: F401
 
 PUBLIC = "https://93.184.215.14/team/handbook.git"
@@ -114,21 +115,14 @@ async def test_the_default_branch_again_is_shown_and_compared_afresh(handbook: R
     claimed = await handbook.claimed(run["id"])
     row = await handbook.app.repositories.get("handbook")
     assert row.branch == "next"
-    await handbook.app.repositories.publish(
-        claimed,
-        row.id,
-        commit="a" * 40,
-        committed_at=None,
-        index_identity="i",
-        fingerprint="f",
-        attributes={},
-        when=row.created_at,
-    )
+    await publish_commit(handbook.app.database, claimed, "a" * 40)
     await handbook.other.finish(claimed, RunStatus.COMPLETED, RunFigures())
 
     shown = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"branch": None})
 
-    assert (shown["branch"], shown["last_commit"]) == (None, None)
+    assert (shown["branch"], shown["last_commit"]) == (None, "a" * 40), (
+        "what is indexed is searched until the next sync"
+    )
     assert "branch" not in shown["definition"]
     assert handbook.app.catalog.of_row(await handbook.app.repositories.get("handbook")).repository.branch is None
 

@@ -38,6 +38,7 @@ from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import push_event, sign
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.versions import publish_commit
 from tests.integration.api.documented import is_documented
 
 SECRET = "a-secret-of-webhooks-1"
@@ -126,17 +127,7 @@ class Site:
         run, _ = await self.app.runs.enqueue(name, RunTrigger.COMMAND)
         claimed = await self.app.runs.claim("test", 60, run_id=run.id)
         assert claimed is not None
-        await self.app.repositories.publish(
-            claimed,
-            claimed.repository_id,
-            commit=commit,
-            committed_at=None,
-            index_identity="x",
-            fingerprint="x",
-            attributes={},
-            when=claimed.queued_at,
-            project_id=number,
-        )
+        await publish_commit(self.app.database, claimed, commit, project_id=number)
         await self.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
 
 
