@@ -215,7 +215,6 @@ class Application:
         if run.removal or target is None:
             return await self._remove(execution)
         row = await self.repositories.by_id(run.repository_id)
-        row = replace(row, collection=target.repository.collection)
         async with contextlib.AsyncExitStack() as stack:
 
             async def make(lease: Lease) -> SyncRun:

@@ -106,6 +106,24 @@ async def test_a_source_that_is_away_leaves_the_living_index_as_it_is(closed_wor
         await world.completed()
 
 
+async def test_what_was_added_by_command_follows_another_default_collection(closed_world: World, tmp_path: Path):
+    world = closed_world
+    added = GitRepository.create(tmp_path / "added.git")
+    added.commit(FILES)
+    async with world.opened():
+        await world.completed(str(added.path))
+        (row,) = await world.app.repositories.list()
+    another_collection(world)
+    async with world.opened():
+        run, _ = await world.app.runs.enqueue(row.name, RunTrigger.SCHEDULE)
+        claimed = await world.app.claim(row.id)
+        assert claimed is not None and claimed.id == run.id
+        target = world.app.catalog.of_row(await world.app.repositories.get(row.name))
+        ended = await world.app.execute(world.app.execution(claimed, Terms()), target, lambda _: None)
+        assert (ended.status, ended.error_code) == ("completed", None)
+        assert {point["payload"]["metadata"]["path"] for point in (await world.points()).values()} == set(FILES)
+
+
 async def test_an_embedding_server_that_is_away_during_a_model_change_costs_nothing(closed_world: World):
     world = closed_world
     world.repository.commit(FILES)
