@@ -54,6 +54,7 @@ def main() -> None:
         }
         print(f"{machine()}; {options.files:,} files\n")
         show("--help", [whole(["--help"], environment) for _ in range(5)])
+        whole(["apply"], environment)
         whole(["sync"], environment)
         show("no change, whole command", [whole(["sync"], environment) for _ in range(5)])
         show("no change, after imports", [after_imports(["sync"], environment) for _ in range(5)])

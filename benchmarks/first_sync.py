@@ -72,6 +72,8 @@ def one_turn(folder: Path, original: Path, *, plain: bool) -> None:
         configuration.write_text(CONFIGURATION.format(embeddings=embeddings, qdrant=server.url, repository=repository))
         environment = {"REPOSYNC_CONFIG": str(configuration), "REPOSYNC_STATE_DIR": str(folder / "state")}
 
+        measure([sys.executable, "-m", "reposync", "apply"], environment)
+
         def sync(what: str) -> Usage:
             before = inputs(embeddings)
             usage = measure([sys.executable, "-m", "reposync", "sync", "--json"], environment)

@@ -210,6 +210,7 @@ def metrics() -> Iterator[tuple[str, list[str], str, str]]:
     found.queue(QueueFigures({"queued": 1}, 1.0))
     found.freshness({"any": datetime.now(UTC)})
     found.repositories({"active": 1})
+    found.workers_alive(1)
     found.files_failed({"any": 1})
     found.indexes({"live": 1}, {"any": {"done": 1}})
     found.dependencies({"any": "ok"})

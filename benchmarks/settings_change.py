@@ -24,10 +24,12 @@ import httpx
 
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import machine
-from reposync.config.configuration import Configuration
+from reposync.catalog.apply import Applying
+from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.errors import RepoSyncError
 from reposync.scheduling.application import open_application
+from reposync.store.database import Database
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.qdrant_server import QdrantServer
@@ -93,11 +95,12 @@ class Bench:
         """One sync under these settings, beside searches. `sought`: the name that an outside client reads."""
         self.embeddings.forget()
         self.gitlab.log.forget()
-        configuration = Configuration.load(self.configure())
+        settings = self.configure()
+        await _apply(settings)
         done = asyncio.Event()
         searches = Searches()
         began = time.monotonic()
-        async with open_application(configuration) as app, asyncio.TaskGroup() as tasks:
+        async with open_application(settings) as app, asyncio.TaskGroup() as tasks:
             if sought is not None:
                 tasks.create_task(self._search(app, searches, done))
                 tasks.create_task(self._read_by_name(sought, searches, done))
@@ -150,6 +153,14 @@ class Bench:
                 answer = await client.post(f"/collections/{name}/points/scroll", json={"limit": 1})
                 searches.by_name_failed += not (answer.status_code == 200 and answer.json()["result"]["points"])
                 await asyncio.sleep(PAUSE_SECONDS / 10)
+
+
+async def _apply(settings: Settings) -> None:
+    loaded = load_registry(settings.config_path)
+    async with await Database.open(settings.database_url) as database:
+        await database.upgrade()
+        applying = Applying(database, loaded, by="benchmark")
+        await applying.write(await applying.plan(), on_request=True)
 
 
 async def measure(bench: Bench) -> None:

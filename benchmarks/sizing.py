@@ -29,6 +29,7 @@ from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.qdrant_server import QdrantServer
 
 SYNC = [sys.executable, "-m", "reposync", "sync"]
+APPLY = [sys.executable, "-m", "reposync", "apply"]
 
 
 def main() -> None:
@@ -56,6 +57,7 @@ def disk(folder: Path, files: int, dimension: int) -> None:
             f"repositories: [{{name: corpus, path: '{folder}/corpus.git'}}]\n"
         )
         variables = {**os.environ, "REPOSYNC_CONFIG": str(folder / "repositories.yaml"), **state_of(folder)}
+        subprocess.run(APPLY, env=variables, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(SYNC, env=variables, check=True, stderr=subprocess.DEVNULL)
     state = folder / "state"
     with sqlite3.connect(state / "reposync.db") as database:

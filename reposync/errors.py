@@ -45,6 +45,26 @@ class ConfigError(RepoSyncError):
     exit_code = 2
 
 
+class SecretMissing(ConfigError):
+    """This process does not have a secret that the repository's definition names; another process may."""
+
+    code = "SECRET_MISSING"
+
+
+class SourceElsewhere(RepoSyncError):
+    """The folder is on another machine, whose processes can read it."""
+
+    code = "SOURCE_ELSEWHERE"
+    status = 409
+
+
+class RegistryConflict(ConfigError):
+    """Two registry files claim the same name."""
+
+    code = "REGISTRY_CONFLICT"
+    status = 409
+
+
 class UsageError(RepoSyncError):
     """What was asked for does not exist or does not fit."""
 
@@ -300,6 +320,10 @@ class GateClosed(RepoSyncError):
 
     code = "INDEX_GATE_CLOSED"
     status = 409
+
+
+CANNOT_HERE = frozenset({RepositoryNotFound.code, SecretMissing.code, SourceElsewhere.code})
+"""Why a process hands a run back that others may be able to execute."""
 
 
 class DefinitionChanged(RepoSyncError):

@@ -76,17 +76,18 @@ async def sync_afresh(configuration: str, environment: Mapping[str, str], folder
         "REPOSYNC_CONFIG": str(folder / "fresh.yaml"),
         "QDRANT_URL": qdrant_url,
     }
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [sys.executable, "-m", "reposync", "sync"],
-        env={**environment, **own},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    if done.returncode:
-        raise RuntimeError(f"the fresh sync failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    for command in ("apply", "sync"):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "reposync", command],
+            env={**environment, **own},
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"the fresh {command} failed:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
 
 
 async def points_by_repository(qdrant_url: str, collection: str) -> dict[str, list[Point]]:

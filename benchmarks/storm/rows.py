@@ -23,10 +23,17 @@ CREATE FUNCTION storm_note() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF NEW.scheduled_for IS NOT NULL AND (TG_OP = 'INSERT' OR NEW.scheduled_for IS DISTINCT FROM OLD.scheduled_for) THEN
         INSERT INTO storm_ticks (run_id, repository, tick, joined, status)
-        VALUES (NEW.id, NEW.repository, NEW.scheduled_for, TG_OP = 'UPDATE', NEW.error_code);
+        VALUES (NEW.id, NEW.repository, NEW.scheduled_for, TG_OP = 'UPDATE', NULL);
     END IF;
     RETURN NULL;
 END $$;
+CREATE FUNCTION storm_miss() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO storm_ticks (repository, tick, joined, status)
+    SELECT name, NEW.scheduled_for, false, 'missed' FROM repositories WHERE id = NEW.repository_id;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER storm_misses AFTER INSERT ON missed_ticks FOR EACH ROW EXECUTE FUNCTION storm_miss();
 CREATE TRIGGER storm_notes AFTER INSERT OR UPDATE OF scheduled_for ON sync_runs
     FOR EACH ROW EXECUTE FUNCTION storm_note();
 """
@@ -120,7 +127,7 @@ async def read(url: str, process_of: Callable[[str], str]) -> Records:
                 row["tick"].timestamp(),
                 row["at"].timestamp(),
                 row["joined"],
-                row["status"] == "TICK_MISSED",
+                row["status"] == "missed",
             )
             for row in ticks
         ],

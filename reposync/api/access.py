@@ -38,6 +38,10 @@ ACCESS_ERRORS: Mapping[int | str, dict[str, Any]] = {
 _documented = HTTPBearer(auto_error=False, description="One of the tokens in REPOSYNC_API_TOKEN.")
 
 
+ANONYMOUS = "anonymous"
+"""Who asks where no tokens are configured."""
+
+
 class Role(IntEnum):
     """Each may do what the ones before may."""
 
@@ -78,11 +82,12 @@ class TooManyAttempts(RepoSyncError):
 class Visitor:
     """Who asks. `by`: `anybody` where no tokens are configured. `csrf`: what this visitor's pages have to send along
     with everything that changes something, as form field `csrf` or header X-CSRF-Token; empty where nothing is
-    checked."""
+    checked. `name`: for the history; a token's number is its place in REPOSYNC_API_TOKEN."""
 
     role: Role
     by: Literal["anybody", "token", "session"]
     csrf: str = ""
+    name: str = ANONYMOUS
 
     @property
     def may_operate(self) -> bool:
@@ -106,6 +111,7 @@ class _Known:
     digest: bytes
     token: ApiToken
     key_id: str
+    name: str
 
 
 class Access:
@@ -120,7 +126,10 @@ class Access:
         attempts: Attempts | None = None,
     ) -> None:
         held = [ApiToken.parse(token) if isinstance(token, str) else token for token in tokens]
-        self._known = [_Known(_digest(each.secret.get_secret_value()), each, key_id_of(each)) for each in held]
+        self._known = [
+            _Known(_digest(each.secret.get_secret_value()), each, key_id_of(each), f"token {number}")
+            for number, each in enumerate(held, 1)
+        ]
         self._sessions = Sessions(held)
         self._forms = LoginForms(held)
         self._attempts = attempts or Attempts()
@@ -171,9 +180,18 @@ class Access:
             return Visitor(Role.OPERATE, "anybody")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            return Visitor(_role(self._proven(request, token.strip()).token.role), "token")
+            known = self._proven(request, token.strip())
+            return Visitor(_role(known.token.role), "token", name=known.name)
         session = self._session(request)
-        return Visitor(_role(session.role), "session", session.csrf) if session is not None else None
+        if session is None:
+            return None
+        name = next(each.name for each in self._known if each.key_id == session.key_id)
+        return Visitor(_role(session.role), "session", session.csrf, f"{name}, in a browser")
+
+    def name_of(self, request: Request) -> str:
+        """Who asks, for the history: after `requires` or `page` let the request in."""
+        visitor = self.visitor(request)
+        return visitor.name if visitor is not None else ANONYMOUS
 
     def login_form(self, request: Request) -> LoginForm:
         cookie = self._forms.cookie(request.cookies.get(self._cookie_name(request, _LOGIN)))

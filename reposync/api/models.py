@@ -17,9 +17,11 @@ from reposync.scheduling.blocked import Brake, brake_of
 from reposync.scheduling.overview import Overview
 from reposync.scheduling.progress import shown_progress
 from reposync.store.attempts import RunAttempt
+from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem
 from reposync.store.run_keys import run_json
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.ticks import MissedTick
 
 MAX_PAGE_ITEMS = 200
 
@@ -49,6 +51,7 @@ _RUN_EXAMPLE: dict[str, Any] = {
     "chunks_reused": 7,
     "error_code": None,
     "error_message": None,
+    "asked_by": ["token 1"],
 }
 
 
@@ -88,8 +91,8 @@ class RunShown(BaseModel):
 
     id: str
     repository: str = Field(description="Its name; the last one it had, if it was removed.")
-    status: RunStatus
-    trigger: RunTrigger
+    status: RunStatus | str = Field(description="A newer program may know others.")
+    trigger: RunTrigger | str = Field(description="A newer program may know others.")
     scheduled_for: datetime | None = Field(description="The tick of the schedule that it is for.")
     queued_at: datetime
     started_at: datetime | None
@@ -111,10 +114,15 @@ class RunShown(BaseModel):
     chunks_reused: int = Field(description="Chunks whose text was known already, and cost no embedding.")
     error_code: str | None
     error_message: str | None
+    asked_by: list[str] = Field(
+        [],
+        description="Who asked for it: a token by its place in REPOSYNC_API_TOKEN, user and host of a command, a "
+        "delivery of a webhook, the schedule. The first five, and how many more.",
+    )
 
     @classmethod
-    def of(cls, run: Run) -> RunShown:
-        return cls(**run_json(run))
+    def of(cls, run: Run, asked_by: list[str]) -> RunShown:
+        return cls(**run_json(run), asked_by=asked_by)
 
 
 class RunPage(BaseModel):
@@ -129,6 +137,26 @@ class ProblemPage(BaseModel):
 
     items: list[RunProblem]
     next_cursor: str | None
+
+
+class RequestShown(BaseModel):
+    """Somebody asked for the run. It does what those requests say that are not withdrawn."""
+
+    model_config = ConfigDict(from_attributes=True)
+
+    id: str
+    trigger: RunTrigger | str
+    asked_by: str
+    asked_at: datetime
+    scheduled_for: datetime | None = Field(description="The tick of the schedule that asks.")
+    full: bool
+    repair: bool
+    removal: bool
+    approval: dict[str, Any] | None = Field(
+        description="A deletion that is allowed: `{}` beforehand, or what a blocked run had stopped at."
+    )
+    withdrawn_at: datetime | None
+    withdrawn_by: str | None
 
 
 class RunDetail(RunShown):
@@ -154,6 +182,7 @@ class RunDetail(RunShown):
         description="How far the attempt under way is; null where there is none.",
         examples=[{"phase": "indexing", "files_total": 1204, "files_done": 311, "eta_seconds": 23.0}],
     )
+    requests: list[RequestShown] = Field(description="The oldest one first.")
     attempts: list[RunAttempt] = Field(description="The first one first.")
     problems: list[RunProblem] = Field(description="The first files that were skipped or failed, by path.")
     problem_counts: dict[str, int] = Field(description="How many files of each reason.", examples=[{"binary": 12}])
@@ -165,6 +194,7 @@ class RunDetail(RunShown):
     def made(
         cls,
         run: Run,
+        requests: list[RunRequest],
         attempts: list[RunAttempt],
         problems: list[RunProblem],
         counts: dict[str, int],
@@ -173,6 +203,8 @@ class RunDetail(RunShown):
         progress = shown_progress(run)
         return cls(
             **run_json(run),
+            asked_by=list(dict.fromkeys(each.asked_by for each in requests)),
+            requests=[RequestShown.model_validate(each) for each in requests],
             max_attempts=run.max_attempts,
             not_before=run.not_before,
             cancel_requested=run.cancel_requested,
@@ -236,9 +268,11 @@ class SyncRequest(Asked):
 @dataclass(frozen=True, slots=True)
 class RepositoryDetail(Overview):
     """`definition`: what was registered over HTTP or by command, with the keys of the registry file; null for what
-    stands in that file."""
+    stands in that file. `missed_ticks`: the latest ticks of its schedule that nothing ran for, the newest first: they
+    were noticed too late."""
 
     definition: Mapping[str, Any] | None
+    missed_ticks: list[MissedTick]
 
 
 class RepositoryPage(BaseModel):

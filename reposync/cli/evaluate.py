@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.output import json_option, print_json, table_console, visible
-from reposync.cli.startup import configuration, run_async
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.config.settings import Settings
     from reposync.scheduling.application import Application
     from reposync.sync.evaluation import Ask, Question, Scores
 
@@ -50,7 +50,7 @@ def evaluate(file: Path, misses: bool, as_json: bool) -> None:
     from reposync.sync.evaluation import load_questions
 
     questions = load_questions(file)
-    evaluation = run_async(_evaluate(configuration(), questions))
+    evaluation = run_async(_evaluate(settings(), questions))
     if as_json:
         print_json(_document(evaluation))
         return
@@ -59,11 +59,11 @@ def evaluate(file: Path, misses: bool, as_json: bool) -> None:
         _print_misses(evaluation)
 
 
-async def _evaluate(config: Configuration, questions: Sequence[Question]) -> Evaluation:
+async def _evaluate(config: Settings, questions: Sequence[Question]) -> Evaluation:
     from reposync.scheduling.application import open_application
     from reposync.sync.evaluation import ranks_of
 
-    async with open_application(config) as app:
+    async with open_application(config, with_engine=True) as app:
         repositories = {question.repository for question in questions}
         for name in sorted(repositories):
             await app.repositories.get(name)

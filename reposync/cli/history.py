@@ -34,6 +34,7 @@ COLUMNS = (
     Column("repository", lambda run: visible(run.repository)[:40]),
     Column("status", lambda run: run.status),
     Column("trigger", lambda run: "removal" if run.removal else run.trigger, from_width=130),
+    Column("asked by", lambda run: "", from_width=100),
     Column("queued", lambda run: ago(run.queued_at)),
     Column("took", lambda run: duration(run.duration_seconds)),
     Column("stored", lambda run: f"{run.files_processed:,}", number=True),
@@ -45,6 +46,7 @@ COLUMNS = (
     Column("attempt", lambda run: str(run.attempt), number=True, from_width=140),
     Column("commit", lambda run: short(run.commit_after), from_width=120),
 )
+_ASKER_CHARS = 30
 STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled": "yellow", "running": "cyan"}
 
 
@@ -57,24 +59,34 @@ STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled
 @json_option
 def history(repository: str | None, status: str | None, limit: int, as_json: bool) -> None:
     """The execution log, newest first."""
-    runs = run_async(_history(repository, RunStatus(status) if status else None, limit))
+    runs, askers = run_async(_history(repository, RunStatus(status) if status else None, limit))
     if as_json:
-        print_json([run_json(run) for run in runs])
+        print_json([{**run_json(run), "asked_by": askers.get(run.id, [])} for run in runs])
     elif not runs:
         click.echo("No run yet. `reposync sync .` makes the first one.")
     else:
-        _print_table(runs)
+        _print_table(runs, askers)
 
 
-async def _history(repository: str | None, status: RunStatus | None, limit: int) -> list[Run]:
+async def _history(
+    repository: str | None, status: RunStatus | None, limit: int
+) -> tuple[list[Run], dict[str, list[str]]]:
     from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
     async with open_state() as database:
-        return await Runs(database).history(repository=repository, status=status, limit=limit)
+        log = Runs(database)
+        runs = await log.history(repository=repository, status=status, limit=limit)
+        return runs, await log.askers([run.id for run in runs])
 
 
-def _print_table(runs: list[Run]) -> None:
+def _shortened(askers: list[str]) -> str:
+    """The first one, and how many others there are at least: all of them are in `reposync runs show`."""
+    others = f" +{len(askers) - 1}" if len(askers) > 1 else ""
+    return visible(askers[0])[:_ASKER_CHARS] + others if askers else "-"
+
+
+def _print_table(runs: list[Run], askers: dict[str, list[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -91,7 +103,10 @@ def _print_table(runs: list[Run]) -> None:
         styles = {"status": STYLES.get(run.status, ""), "failed": ""}
         if run.files_failed:
             styles = {"status": "red", "failed": "bold red"}
-        table.add_row(*(Text(column.cell(run), styles.get(column.title, "")) for column in columns))
+        cells = {column.title: column.cell(run) for column in columns}
+        if "asked by" in cells:
+            cells["asked by"] = _shortened(askers.get(run.id, []))
+        table.add_row(*(Text(cell, styles.get(title, "")) for title, cell in cells.items()))
     console.print(table)
     told = [run for run in runs if run.error_message]
     if told:

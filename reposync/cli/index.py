@@ -9,7 +9,7 @@ import click
 
 from reposync.cli.completion import repository_names
 from reposync.cli.output import ago, duration, json_option, print_json, short, table_console, until, visible
-from reposync.cli.startup import configuration, run_async
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -99,7 +99,7 @@ async def _status(name: str | None) -> tuple[list[IndexOverview], list[Collectio
     from reposync.scheduling.application import open_application
     from reposync.scheduling.index_overview import collection_changes, index_overview, index_overviews, with_names
 
-    async with open_application(configuration()) as app:
+    async with open_application(settings(), with_engine=True) as app:
         found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
         changes = [
             each for each in await collection_changes(app) if each.collection in {one.collection for one in found}
@@ -108,20 +108,18 @@ async def _status(name: str | None) -> tuple[list[IndexOverview], list[Collectio
 
 
 async def _roll_back(name: str) -> IndexOverview:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.index_overview import roll_back
 
-    async with open_application(Configuration.load()) as app:
+    async with open_application(settings()) as app:
         return await roll_back(app, name)
 
 
 async def _set_hold(names: tuple[str, ...], *, paused: bool) -> list[str]:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.index_overview import hold, release
 
-    async with open_application(Configuration.load()) as app:
+    async with open_application(settings()) as app:
         return await (hold if paused else release)(app, names)
 
 

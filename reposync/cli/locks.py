@@ -120,10 +120,11 @@ async def _list() -> list[LockOverview]:
 
 
 async def _release(name: str, *, force: bool) -> LockRelease:
+    from reposync.cli.person import person
     from reposync.scheduling.lock_overview import release_lock
 
     async with _opened() as (found, repositories, runs):
-        return await release_lock(name, found, repositories, runs, force=force)
+        return await release_lock(name, found, repositories, runs, force=force, by=person())
 
 
 @contextlib.asynccontextmanager

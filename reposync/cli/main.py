@@ -33,6 +33,11 @@ COMMANDS = {
     "locks": ("reposync.cli.locks", "locks", "What guards the syncs at work: list the locks, or release one."),
     "webhooks": ("reposync.cli.webhooks", "webhooks", "Have GitLab tell of pushes: install, list or remove its hooks."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until told to stop."),
+    "apply": (
+        "reposync.cli.apply",
+        "apply",
+        "Make the registry file the catalogue, or show what would change.",
+    ),
     "config": ("reposync.cli.config", "config", "Check and show the configuration."),
     "db": ("reposync.cli.db", "db", "The database's schema."),
     "version": ("reposync.cli.version", "version", "Versions of reposync and of what it stands on."),

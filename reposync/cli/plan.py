@@ -9,18 +9,18 @@ import click
 from reposync.cli.output import print_json, short, visible
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.config.settings import Settings
     from reposync.sync.preview import Preview
 
 
-async def show_plans(told: Configuration, words: tuple[str, ...], *, full: bool, as_json: bool) -> None:
+async def show_plans(told: Settings, words: tuple[str, ...], *, full: bool, as_json: bool) -> None:
     """Print one plan a target. Nothing is written, not even that the repository was looked at."""
     from reposync.cli.progress import open_display
     from reposync.cli.sync import targets_of
     from reposync.scheduling.application import open_application
     from reposync.sync.progress import RunProgress
 
-    async with open_application(told) as app:
+    async with open_application(told, with_engine=True) as app:
         plans = []
         for target in await targets_of(app, words):
             with open_display(target.name) as watch:

@@ -3,17 +3,31 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import ago, json_option, print_json, run_json, short, table_console, until, visible
-from reposync.cli.startup import configuration, run_async
+from reposync.cli.output import (
+    ago,
+    duration,
+    json_option,
+    print_json,
+    run_json,
+    short,
+    table_console,
+    until,
+    visible,
+)
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
     from reposync.scheduling.overview import Overview
     from reposync.store.run import Run
+    from reposync.store.ticks import MissedTick
+
+MISSED_TICKS_SHOWN = 5
 
 
 @click.group()
@@ -42,11 +56,15 @@ def show(name: str, as_json: bool) -> None:
     from reposync.scheduling.overview import named
 
     overview = named(run_async(_load()), name)
+    missed = run_async(_missed_ticks(overview.id)) if overview.id is not None else []
     if as_json:
-        print_json(overview.as_json())
+        print_json({**overview.as_json(), "missed_ticks": [asdict(each) for each in missed]})
         return
     for key, value in _lines(overview):
         click.echo(f"{key + ':':<14}{value}")
+    for each in missed[:MISSED_TICKS_SHOWN]:
+        late = duration(each.late_seconds)
+        click.echo(f"{'missed:':<14}tick of {each.scheduled_for:%Y-%m-%d %H:%M:%S} UTC, noticed {late} late")
 
 
 @repos.command()
@@ -56,20 +74,22 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--git", metavar="URL", help="https:// address of a git repository that anybody may read.")
 @click.option("--path", metavar="FOLDER", help="A git repository on this machine.")
 @click.option("--branch", metavar="BRANCH", help="The default branch where left out.")
-@click.option("--schedule", metavar="CRON", help="Crontab, @daily, or words such as 'every 6 hours'.")
+@click.option("--schedule", metavar="CRON", help="Crontab, @daily, words such as 'every 6 hours', or never.")
 @click.option("--timezone", metavar="ZONE", help="IANA time zone of the schedule.")
 @click.option("--collection", metavar="NAME", help="Qdrant collection.")
 @click.option("--include", metavar="PATTERN", multiple=True, help="Only files of these gitignore patterns.")
 @click.option("--exclude", metavar="PATTERN", multiple=True, help="No files of these gitignore patterns.")
 @json_option
 def add(name: str, as_json: bool, **said: Any) -> None:
-    """Register the repository NAME beside those of the registry file. A running `serve` syncs it within seconds."""
+    """Register the repository NAME beside those of the registry file. A running `serve` syncs it within seconds, unless
+    its schedule is never: then people, pushes and commands alone sync it."""
     told = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items() if value}
     overview = run_async(_add({"name": name, **told}))
     if as_json:
         print_json(overview.as_json())
     else:
-        click.echo(f"{visible(name)}: registered, {overview.schedule}, next due {until(overview.next_due_at)}")
+        due = f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
+        click.echo(f"{visible(name)}: registered, {overview.schedule}{due}")
 
 
 @repos.command()
@@ -117,42 +137,49 @@ def _print_state(overview: Overview, as_json: bool) -> None:
 
 
 async def _add(definition: dict[str, Any]) -> Overview:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.overview import named, overviews
     from reposync.scheduling.registering import add_repository
 
-    async with open_application(Configuration.load()) as app:
+    async with open_application(settings()) as app:
         row = await add_repository(app, definition)
-        return named(await overviews(app.catalog, app.repositories, app.manifests, app.runs), row.name)
+        return named(await overviews(app.repositories, app.manifests, app.runs), row.name)
 
 
 async def _remove(name: str) -> Run:
+    from reposync.cli.person import person
     from reposync.scheduling.application import open_application
     from reposync.scheduling.registering import remove_repository
 
-    async with open_application(configuration()) as app:
-        return await remove_repository(app, name)
+    async with open_application(settings(), with_engine=True) as app:
+        return await remove_repository(app, name, asked_by=person())
 
 
 async def _switch(name: str, reason: str | None) -> Overview:
-    from reposync.config.configuration import Configuration
+    from reposync.cli.person import person
     from reposync.scheduling.application import open_application
     from reposync.scheduling.overview import named, overviews
     from reposync.scheduling.registering import pause_repository, resume_repository
 
-    async with open_application(Configuration.load()) as app:
-        row = await (pause_repository(app, name, reason) if reason else resume_repository(app, name))
-        return named(await overviews(app.catalog, app.repositories, app.manifests, app.runs), row.name)
+    async with open_application(settings()) as app:
+        row = await (pause_repository(app, name, reason, by=person()) if reason else resume_repository(app, name))
+        return named(await overviews(app.repositories, app.manifests, app.runs), row.name)
+
+
+async def _missed_ticks(identity: str) -> list[MissedTick]:
+    from reposync.cli.state import open_state
+    from reposync.store.ticks import Ticks
+
+    async with open_state() as database:
+        return await Ticks(database).missed(identity)
 
 
 async def _load() -> list[Overview]:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.overview import overviews
 
-    async with open_application(Configuration.load()) as app:
-        return await overviews(app.catalog, app.repositories, app.manifests, app.runs)
+    async with open_application(settings()) as app:
+        return await overviews(app.repositories, app.manifests, app.runs)
 
 
 def _print_table(overviews: list[Overview]) -> None:
@@ -191,6 +218,7 @@ def _lines(each: Overview) -> list[tuple[str, Any]]:
     return [
         ("name", visible(each.name)),
         ("source", visible(each.location)),
+        ("registered", f"in {visible(each.origin_file)}" if each.origin_file else f"by {each.origin}"),
         ("branch", visible(each.branch) if each.branch else "the default branch"),
         ("collection", each.collection),
         ("schedule", each.schedule or "by hand"),

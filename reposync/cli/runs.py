@@ -14,6 +14,7 @@ from reposync.cli.sync import FAILED
 from reposync.cli.watch import watch
 
 if TYPE_CHECKING:
+    from reposync.store.requests import RunRequest
     from reposync.store.runs import Run, RunAttempt, RunProblem
 
 # A tick that was noticed so many seconds late is worth a word.
@@ -37,13 +38,18 @@ runs.add_command(watch)
 def show(run_id: str, limit: int, as_json: bool) -> None:
     """Everything about the run ID (a unique beginning will do), and the files that failed or were skipped, with the
     reason; those that failed come first."""
-    run, attempts, problems, counts = run_async(_load(run_id, limit))
+    run, requests, attempts, problems, counts = run_async(_load(run_id, limit))
     if as_json:
         more = {"problems": [asdict(each) for each in problems], "problem_counts": counts, "brake": run.brake}
-        print_json({**run_json(run), "attempts": [asdict(each) for each in attempts], **more})
+        asked = {"asked_by": _askers(requests), "requests": [asdict(each) for each in requests]}
+        print_json({**run_json(run), **asked, "attempts": [asdict(each) for each in attempts], **more})
         return
     for key, value in _lines(run):
         click.echo(f"{key + ':':<12}{value}")
+    if requests:
+        click.echo("\nasked for by:")
+        for request in requests:
+            click.echo(f"  {_request_line(request)}")
     if len(attempts) > 1:
         click.echo("\nattempts:")
         for each in attempts:
@@ -95,6 +101,21 @@ def _said(run: Run, as_json: bool) -> None:
     click.echo("  A running `reposync serve` executes it, or the next `reposync sync`.", err=True)
 
 
+def _askers(requests: list[RunRequest]) -> list[str]:
+    return list(dict.fromkeys(each.asked_by for each in requests))
+
+
+def _request_line(request: RunRequest) -> str:
+    wants = [flag for flag in ("full", "repair", "removal") if getattr(request, flag)]
+    wants += ["mass deletion allowed"] if request.approval is not None else []
+    wants += [f"tick of {request.scheduled_for:%Y-%m-%d %H:%M:%S}"] if request.scheduled_for else []
+    told = f"{request.asked_at:%Y-%m-%d %H:%M:%S}  {request.trigger:<9} {visible(request.asked_by)}"
+    told += f"  ({', '.join(wants)})" if wants else ""
+    if request.withdrawn_at is None:
+        return told
+    return f"{told}  withdrawn {request.withdrawn_at:%H:%M:%S} by {visible(request.withdrawn_by or '')}"
+
+
 def _attempt_line(attempt: RunAttempt) -> str:
     ended = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
     figures = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
@@ -139,7 +160,9 @@ def _tick(run: Run) -> str:
     return f"{run.scheduled_for:%Y-%m-%d %H:%M:%S} UTC" + (f", noticed {duration(late)} late" if late >= LATE else "")
 
 
-async def _load(run_id: str, limit: int) -> tuple[Run, list[RunAttempt], list[RunProblem], dict[str, int]]:
+async def _load(
+    run_id: str, limit: int
+) -> tuple[Run, list[RunRequest], list[RunAttempt], list[RunProblem], dict[str, int]]:
     from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
@@ -150,18 +173,20 @@ async def _load(run_id: str, limit: int) -> tuple[Run, list[RunAttempt], list[Ru
         problems = await log.problems(run.id, limit=limit, reason=FAILED) if FAILED in counts else []
         others = await log.problems(run.id, limit=limit)
         problems += [each for each in others if each.reason != FAILED][: limit - len(problems)]
-        return run, await log.attempts(run.id), problems, counts
+        requests = (await log.requests([run.id])).get(run.id, [])
+        return run, requests, await log.attempts(run.id), problems, counts
 
 
 async def _ask(run_id: str, what: str) -> Run:
+    from reposync.cli.person import person
     from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
     async with open_state() as database:
         log = Runs(database)
-        asked: dict[str, Callable[[str], Awaitable[Run]]] = {
+        asked: dict[str, Callable[..., Awaitable[Run]]] = {
             "cancel": log.request_cancel,
             "retry": log.retry,
             "approve": log.approve,
         }
-        return await asked[what]((await log.get(run_id)).id)
+        return await asked[what]((await log.get(run_id)).id, by=person())

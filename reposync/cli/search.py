@@ -9,10 +9,10 @@ import click
 
 from reposync.cli.completion import repository_names
 from reposync.cli.output import json_option, print_json, visible
-from reposync.cli.startup import configuration, run_async
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.config.settings import Settings
     from reposync.vectors.port import SearchHit
 
 JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated")
@@ -38,7 +38,7 @@ def search(
     as_json: bool,
 ) -> None:
     """Search the indexed code for QUERY, in words of what it does or by its identifiers."""
-    told = configuration()
+    told = settings()
     text = " ".join(query)
     hits = run_async(_search(told, text, repository, path_glob, language, limit))
     if as_json:
@@ -50,11 +50,11 @@ def search(
 
 
 async def _search(
-    told: Configuration, text: str, repository: str | None, path_glob: str | None, language: str | None, limit: int
+    told: Settings, text: str, repository: str | None, path_glob: str | None, language: str | None, limit: int
 ) -> list[SearchHit]:
     from reposync.scheduling.application import open_application
 
-    async with open_application(told) as app:
+    async with open_application(told, with_engine=True) as app:
         return await app.search(text, repository=repository, path_glob=path_glob, language=language, limit=limit)
 
 

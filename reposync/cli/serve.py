@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.startup import configuration, share_one_heap
+from reposync.cli.startup import settings, share_one_heap
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.config.loading import LoadedRegistry
+    from reposync.config.settings import Settings
     from reposync.scheduling.daemon import Duties
     from reposync.telemetry.redaction import Secrets
 
@@ -48,19 +49,28 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     Then runs under way get some time to end (`daemon.shutdown_grace_seconds`), what is left is handed back for other
     pods, and the exit code is 0. A second signal hands back at once.
     """
+    from reposync.config.configuration import Configuration
+    from reposync.config.loading import load_registry
     from reposync.scheduling.daemon import Duties
     from reposync.telemetry.logs import configure_logging
     from reposync.telemetry.redaction import Secrets
 
-    told = configuration()
-    secrets, settings = Secrets(told.secrets()), told.settings
-    configure_logging(settings.log_format, pod=settings.pod_name, secrets=secrets, level=log_level.upper())
+    environment = settings()
+    loaded = load_registry(environment.config_path)
+    secrets = Secrets(Configuration(environment, loaded.registry).secrets())
+    configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
-    asyncio.run(_serve(told, Duties(not no_workers, not no_scheduler), host, port, root_path, secrets))
+    asyncio.run(_serve(environment, loaded, Duties(not no_workers, not no_scheduler), host, port, root_path, secrets))
 
 
 async def _serve(
-    told: Configuration, duties: Duties, host: str, port: int, root_path: str | None, secrets: Secrets
+    environment: Settings,
+    loaded: LoadedRegistry,
+    duties: Duties,
+    host: str,
+    port: int,
+    root_path: str | None,
+    secrets: Secrets,
 ) -> None:
     from reposync import __version__
     from reposync.api.access import Access
@@ -72,15 +82,15 @@ async def _serve(
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
-    check_exposure(host, has_tokens=bool(told.settings.api_tokens))
-    http = told.registry.http
+    check_exposure(host, has_tokens=bool(environment.api_tokens))
+    http = loaded.registry.http
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
-    access = Access(told.settings.api_tokens, http)
+    access = Access(environment.api_tokens, http)
     triggers = [each.value for each in RunTrigger]
     metrics = Metrics(version=__version__, run_statuses=[each.value for each in RunStatus], run_triggers=triggers)
     health = Health()
-    daemon = Daemon(told, duties, metrics, health, secrets)
+    daemon = Daemon(environment, loaded, duties, metrics, health, secrets)
     _stop_on_signals(daemon.stop)
     parts = ApiParts(
         health=health,

@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.config.settings import Settings
 
 T = TypeVar("T")
 
@@ -51,16 +51,8 @@ def share_one_heap() -> None:
         ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
 
 
-def configuration() -> Configuration:
-    """Settings and registry, checked before anything is started. Where the embedded engine will be used, it comes
-    up from here on, beside the imports of what works with it (Qdrant's client takes a second). Raises ConfigError."""
-    from reposync.config.configuration import Configuration
+def settings() -> Settings:
+    """Of the environment, checked before anything is started. Raises ConfigError."""
+    from reposync.config.settings import Settings
 
-    found = Configuration.load()
-    if found.qdrant.url is None:
-        from reposync.config.settings import make_state_dir
-        from reposync.vectors.embedded import EmbeddedEngine
-
-        make_state_dir(found.settings)
-        EmbeddedEngine(found.settings.state_dir).ensure_started()
-    return found
+    return Settings.from_environment()

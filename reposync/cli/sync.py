@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,13 @@ import click
 
 from reposync.cli.completion import repository_names_or_folders
 from reposync.cli.output import duration, json_option, print_json, run_json, short, visible
-from reposync.cli.startup import configuration, run_async
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.catalog.targets import Target
+    from reposync.config.settings import Settings
     from reposync.scheduling.application import Application
-    from reposync.scheduling.catalog import Target
+    from reposync.scheduling.command_runs import CommandRun
     from reposync.store.runs import Run
 
 FAILED = "failed"
@@ -33,7 +35,7 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 
     A target is a registered name, a path inside a git repository, or an https URL of one.
     """
-    told = configuration()
+    told = settings()
     if plan_only:
         from reposync.cli.plan import show_plans
 
@@ -49,23 +51,25 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
     """Raises UsageError where nothing is named and nothing is registered."""
     from reposync.errors import RepoSyncError, UsageError
+    from reposync.store.repository import is_registered
 
     if words:
         return [await app.catalog.find(word) for word in words]
-    targets = app.catalog.configured()
-    listed = {target.name for target in targets}
+    targets = []
     for row in await app.repositories.list():
-        # What was added by command, or came with its group. What was synced by hand once is not registered.
-        if row.name in listed or not row.is_active or row.cron_expression is None:
+        if not row.is_active or not is_registered(row):
             continue
         try:
             targets.append(app.catalog.of_row(row))
         except RepoSyncError as error:
             click.echo(f"{visible(row.name)}: left out: {visible(str(error))}", err=True)
     if not targets:
+        unapplied = app.catalog.unapplied
         raise UsageError(
             "Nothing is registered, and no target was named.",
-            remedy="Try `reposync sync .` in a git repository, or register repositories in repositories.yaml.",
+            remedy=f"{unapplied} was not applied yet: `reposync apply` does so."
+            if unapplied is not None
+            else "Try `reposync sync .` in a git repository, or `reposync apply` a file repositories.yaml.",
         )
     return targets
 
@@ -94,27 +98,42 @@ async def look_through_groups(app: Application, *, approved: bool) -> bool:
 
 
 async def _sync(
-    told: Configuration, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
+    told: Settings, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
 ) -> tuple[list[Run], bool]:
-    from reposync.cli.progress import open_display
+    from reposync.cli.person import person
     from reposync.scheduling.application import open_application
-    from reposync.sync.progress import RunProgress
 
-    async with open_application(told) as app:
+    async with open_application(told, with_engine=True) as app, contextlib.AsyncExitStack() as unfinished:
         runs = []
         well = True
         if not words and app.configuration.registry.groups:
             well = await look_through_groups(app, approved=approved)
-        for target in await targets_of(app, words):
-            progress = RunProgress()
-            with open_display(target.name) as watch:
-                run = await app.sync(target, full=full, approved=approved, progress=progress, watch=watch)
+        targets = await targets_of(app, words)
+
+        async def ask(target: Target) -> CommandRun:
+            asked = await app.asked(target, full=full, approved=approved, asked_by=person())
+            unfinished.push_async_callback(asked.withdraw)
+            return asked
+
+        # Workers execute several at a time. Without any, what comes after an interrupt was not asked for yet.
+        queued = [await ask(target) for target in targets] if await app.live_workers() else []
+        for number, target in enumerate(targets):
+            run = await _seen_through(queued[number] if queued else await ask(target))
             runs.append(run)
             if not quiet:
                 click.secho(summary(run), fg=summary_colour(run))
                 for line in await _problems(app, run):
                     click.echo(line)
         return runs, well and all(run.status == "completed" and not run.files_failed for run in runs)
+
+
+async def _seen_through(asked: CommandRun) -> Run:
+    from reposync.cli.progress import open_display
+
+    with open_display(asked.repository) as watch:
+        return await asked.ended(
+            watch, lambda what: click.echo(f"{visible(asked.repository)}: {visible(what)}", err=True)
+        )
 
 
 def summary(run: Run) -> str:

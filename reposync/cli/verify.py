@@ -11,10 +11,10 @@ import click
 
 from reposync.cli.completion import repository_names
 from reposync.cli.output import json_option, print_json, run_json, short, visible
-from reposync.cli.startup import configuration, run_async
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
-    from reposync.config.configuration import Configuration
+    from reposync.config.settings import Settings
     from reposync.scheduling.application import Application
     from reposync.scheduling.leftovers import Leftover
     from reposync.scheduling.verification import Verdict, Verification
@@ -89,20 +89,20 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
     if remove_unknown and not repair:
         raise click.UsageError("--remove-unknown goes with --repair.")
     wishes = Wishes(repair, source, remove_unknown, limit, quiet=as_json)
-    findings = run_async(_verify(configuration(), names, wishes))
+    findings = run_async(_verify(settings(), names, wishes))
     if as_json:
         print_json(_document(findings, limit))
     if not findings.exact:
         sys.exit(1)
 
 
-async def _verify(told: Configuration, names: tuple[str, ...], wishes: Wishes) -> Findings:
+async def _verify(told: Settings, names: tuple[str, ...], wishes: Wishes) -> Findings:
     from reposync.errors import VectorIndexError
     from reposync.scheduling.application import open_application
     from reposync.scheduling.verification import Verification
 
     findings = Findings()
-    async with open_application(told) as app:
+    async with open_application(told, with_engine=True) as app:
         verification = Verification(app, against_source=wishes.source, tell=lambda line: click.echo(line, err=True))
         chosen = await verification.names(names)
         for name in chosen:
@@ -122,6 +122,7 @@ async def _verify(told: Configuration, names: tuple[str, ...], wishes: Wishes) -
 
 
 async def _one(verification: Verification, name: str, wishes: Wishes) -> Finding:
+    from reposync.cli.person import person
     from reposync.cli.progress import open_display
     from reposync.errors import RepoSyncError
 
@@ -131,7 +132,7 @@ async def _one(verification: Verification, name: str, wishes: Wishes) -> Finding
         return finding
     try:
         with open_display(name) as watch:
-            finding.run = await verification.repair(name, watch)
+            finding.run = await verification.repair(name, watch, asked_by=person())
     except RepoSyncError as error:
         finding.trouble = str(error)
         _print([f"{visible(name)}: not repaired: {visible(finding.trouble)}"], wishes)

@@ -15,6 +15,7 @@ from reposync.cli.startup import run_async
 if TYPE_CHECKING:
     from reposync.scheduling.following import Following
     from reposync.store.runs import Run
+    from reposync.store.workers import Workers
     from reposync.sync.progress import Watch
 
 UNCLAIMED_SECONDS = 5.0
@@ -51,6 +52,7 @@ async def _watch(run_id: str) -> Run:
     from reposync.scheduling.following import Following
     from reposync.store.following import runs_by_id
     from reposync.store.runs import Runs
+    from reposync.store.workers import Workers
 
     async with open_state() as database:
         run = await Runs(database).get(run_id)
@@ -59,7 +61,7 @@ async def _watch(run_id: str) -> Run:
         following = Following(partial(runs_by_id, database))
         try:
             with following.watching(run.id), open_display(run.repository) as show:
-                return await _follow(following, run, show)
+                return await _follow(following, run, show, Workers(database))
         except asyncio.CancelledError:
             click.echo(f"The run goes on. `reposync runs cancel {run.id}` ends it.", err=True)
             raise
@@ -67,7 +69,7 @@ async def _watch(run_id: str) -> Run:
             await following.settle()
 
 
-async def _follow(following: Following[Run], run: Run, show: Watch) -> Run:
+async def _follow(following: Following[Run], run: Run, show: Watch, workers: Workers) -> Run:
     from reposync.errors import RunNotFound, StoreUnavailable
     from reposync.scheduling.progress import told_progress
     from reposync.store.status import WAITING
@@ -78,14 +80,11 @@ async def _follow(following: Following[Run], run: Run, show: Watch) -> Run:
         show(told_progress(run))
         if run.status not in WAITING:
             waiting_since = time.monotonic()
-        elif not hinted and time.monotonic() - waiting_since > UNCLAIMED_SECONDS:
-            hinted = True
-            click.echo(
-                f"{visible(run.repository)}: {run.status}; a running `reposync serve` executes it when it is its turn.",
-                err=True,
-            )
         await asyncio.sleep(following.pause_seconds)
         try:
+            if not hinted and time.monotonic() - waiting_since > UNCLAIMED_SECONDS:
+                hinted = True
+                click.echo(f"{visible(run.repository)}: {run.status}; {await _who_executes(workers)}", err=True)
             seen = await following.look(run.id)
         except StoreUnavailable:
             if time.monotonic() - heard_at > PATIENCE_SECONDS:
@@ -95,3 +94,10 @@ async def _follow(following: Following[Run], run: Run, show: Watch) -> Run:
             raise RunNotFound(f"Run {run.id} is no longer in the history.")
         run, heard_at = seen, time.monotonic()
     return run
+
+
+async def _who_executes(workers: Workers) -> str:
+    number = len(await workers.alive())
+    if not number:
+        return "no daemon with workers was heard of. Start `reposync serve`, or `reposync sync` executes it."
+    return f"{number} running daemon{'s execute' if number > 1 else ' executes'} it when it is its turn."

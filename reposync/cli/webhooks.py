@@ -11,7 +11,7 @@ import click
 
 from reposync.cli.completion import repository_names
 from reposync.cli.output import json_option, print_json, table_console, visible
-from reposync.cli.startup import run_async
+from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -190,34 +190,31 @@ def _token(variable: str | None) -> SecretStr | None:
 async def _install(
     url: str, dry_run: bool, names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
 ) -> list[HookReport]:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.webhook_setup import install
 
     token = _token(token_variable)
-    async with open_application(Configuration.load()) as app:
+    async with open_application(settings()) as app:
         return await install(await _sites(app, names, group, gitlab), url, token=token, dry_run=dry_run)
 
 
 async def _remove(
     url: str, dry_run: bool, names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
 ) -> list[HookReport]:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.webhook_setup import remove
 
     token = _token(token_variable)
-    async with open_application(Configuration.load()) as app:
+    async with open_application(settings()) as app:
         return await remove(await _sites(app, names, group, gitlab), url, token=token, dry_run=dry_run)
 
 
 async def _list(
     names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
 ) -> tuple[list[FoundHook], list[HookReport]]:
-    from reposync.config.configuration import Configuration
     from reposync.scheduling.application import open_application
     from reposync.scheduling.webhook_setup import found_hooks
 
     token = _token(token_variable)
-    async with open_application(Configuration.load()) as app:
+    async with open_application(settings()) as app:
         return await found_hooks(await _sites(app, names, group, gitlab), token=token)

@@ -1,4 +1,4 @@
-"""The environment and the registry file together: all that this process was told."""
+"""The environment and the registry in force together: all that this process goes by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit
 
-from reposync.config.loading import load_registry
+from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
 from reposync.config.services import QdrantConfig
 from reposync.config.settings import Settings
@@ -15,14 +15,10 @@ from reposync.outgoing import proxy_passwords
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
+    """`registry`: what the applied registry files say, without `repositories`: each of those is a row."""
+
     settings: Settings
     registry: Registry
-
-    @classmethod
-    def load(cls, settings: Settings | None = None) -> Configuration:
-        """Raises ConfigError, with every problem of the file at once."""
-        settings = settings or Settings.from_environment()
-        return cls(settings, load_registry(settings.config_path).registry)
 
     def secrets(self) -> Iterator[str]:
         """Everything that must never be shown, in no order."""
@@ -32,7 +28,8 @@ class Configuration:
         for server in registry.gitlab:
             held += [server.token, server.webhook_secret, server.webhook_signing]
         held += [each.password for each in registry.repositories]
-        yield from (secret.get_secret_value() for secret in held if secret is not None)
+        known = (secret for secret in held if secret is not None and not isinstance(secret, MissingSecret))
+        yield from (secret.get_secret_value() for secret in known)
         for url in (settings.database_url, settings.redis_url):
             if url and (password := urlsplit(url).password):
                 yield unquote(password)

@@ -18,6 +18,12 @@ DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
 SMALLEST_CHUNK = 100  # characters
 
 
+def overlap_of(size: int, usual_size: int = DEFAULT_CHUNK_SIZE, usual_overlap: int = DEFAULT_CHUNK_OVERLAP) -> int:
+    """The overlap of chunks for which none is given: the usual one at the usual size, else a fifth of the size. An
+    overlap that does not shrink with the chunks has most of a text embedded several times."""
+    return usual_overlap if size == usual_size else size // 5
+
+
 @dataclass(frozen=True, slots=True)
 class Contradiction:
     """`other` is the way to what the value at `loc` contradicts, where that helps a person to find it."""
@@ -75,16 +81,12 @@ def _overlaps(registry: Any) -> Iterator[Contradiction]:
     entries = [(section, *each) for section in ("repositories", "groups") for each in _entries(registry, section)]
     for section, index, entry in entries:
         chunk = _get(entry, "chunk")
-        if chunk is None:
-            continue
         size = _number(chunk, "size", _number(defaults, "size", DEFAULT_CHUNK_SIZE))
-        overlap = _number(chunk, "overlap", _number(defaults, "overlap", DEFAULT_CHUNK_OVERLAP))
+        overlap = _number(chunk, "overlap", None)
         if size is not None and overlap is not None and overlap >= size:
-            key = "overlap" if _get(chunk, "overlap") is not None else "size"
-            inherited = None in (_get(chunk, "size"), _get(chunk, "overlap"))
             message = f"overlap must be below size: {overlap} is not below {size}"
-            message += " (the other comes from the defaults)" if inherited else ""
-            yield Contradiction((section, index, "chunk", key), message)
+            message += " (which comes from the defaults)" if _get(chunk, "size") is None else ""
+            yield Contradiction((section, index, "chunk", "overlap"), message)
 
 
 def _entries(registry: Any, section: str) -> Iterator[tuple[int, Any]]:

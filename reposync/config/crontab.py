@@ -114,6 +114,28 @@ class Crontab:
         return " ".join(words)
 
 
+def uneven_step(text: str) -> str | None:
+    """A sentence about the first `*/n` in a crontab whose ticks are not equally far apart, because the field starts
+    again before the next one: `*/5` hours pause for 4 at midnight. None if there is none, or if `text` is no crontab.
+    """
+    words = text.split()
+    if len(words) != len(_FIELDS):
+        return None
+    for word, field in zip(words, _FIELDS, strict=True):
+        for match in map(_ITEM.fullmatch, word.split(",")):
+            step, span = int(match["step"] or 1) if match and match["all"] else 1, field.high - field.low + 1
+            if match and span % step:
+                last = range(field.low, field.high + 1, step)[-1]
+                unit, pause = field.name.split()[0], span + field.low - last
+                even = ", ".join(str(number) for number in range(2, span) if span % number == 0)
+                return (
+                    f"`{match[0]}` starts again at {unit} {field.low}: after {unit} {last} the next tick comes "
+                    f"{pause} {unit}{'s' if pause > 1 else ''} later, not {step}"
+                    + (f"; steps that come out even: {even}" if even else "")
+                )
+    return None
+
+
 def _is_star(word: str) -> bool:
     return word in ("*", "?", "*/1")
 
@@ -197,21 +219,23 @@ def _listed(texts: list[str]) -> str:
     return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
 
 
+def _interval(values: tuple[int, ...], span: int) -> int | None:
+    """How far apart they are, if that is the same everywhere, also where the span starts again; None if it is not."""
+    apart = span // len(values)
+    return apart if apart < span and values == tuple(range(0, span, apart)) else None
+
+
 def _time_words(minutes: tuple[int, ...], hours: tuple[int, ...]) -> str:
-    minute, hour = _text(minutes, _FIELDS[0]), _text(hours, _FIELDS[1])
-    if hour == "*":
-        if minute == "*":
-            return "every minute"
-        if minute.startswith("*/"):
-            return f"every {minute[2:]} minutes"
+    every_minutes, every_hours = _interval(minutes, 60), _interval(hours, 24)
+    if every_hours == 1:
+        if every_minutes:
+            return "every minute" if every_minutes == 1 else f"every {every_minutes} minutes"
         return "every hour" if minutes == (0,) else f"every hour at minute {_listed(_runs(minutes))}"
-    if hour.startswith("*/") and len(minutes) == 1:
-        return f"every {hour[2:]} hours" + (f" at minute {minutes[0]}" if minutes[0] else "")
+    if every_hours and len(minutes) == 1:
+        return f"every {every_hours} hours" + (f" at minute {minutes[0]}" if minutes[0] else "")
     if len(minutes) * len(hours) <= 6:
         return f"at {_listed([f'{h:02}:{m:02}' for h in hours for m in minutes])}"
     past = f"in the hours {_listed(_runs(hours))}"
-    if minute == "*":
-        return f"every minute {past}"
-    if minute.startswith("*/"):
-        return f"every {minute[2:]} minutes {past}"
+    if every_minutes:
+        return f"every minute {past}" if every_minutes == 1 else f"every {every_minutes} minutes {past}"
     return f"at minute {_listed(_runs(minutes))} {past}"

@@ -19,6 +19,9 @@ MAX_DEPTH = 20
 MAX_VALUES = 100_000
 MAX_NODES = 2 * MAX_VALUES  # keys are nodes of the parser's, too
 
+EXTENSION = "x-"
+"""Keys at the top of the file that start like this are not read: a place for anchors, as in Compose files."""
+
 UNUSABLE = object()
 """Stands in for a value that cannot be had: nothing accepts it, and it is not mistaken for one that is left out."""
 
@@ -192,9 +195,7 @@ class _Reader:
 
         place = _start(node)
         self.document.values[loc] = place
-        self.count += 1
-        if self.count > MAX_VALUES:
-            raise _too_many(self.document, place)
+        self.count_one(place)
         if id(node) in self.open:
             return self.refuse(place, loc, "an alias to something that contains it")
         self.open.add(id(node))
@@ -207,6 +208,11 @@ class _Reader:
         finally:
             self.open.discard(id(node))
 
+    def count_one(self, place: Place) -> None:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise _too_many(self.document, place)
+
     def refuse(self, place: Place, loc: Loc, message: str) -> Any:
         """Record the problem; what is returned stands in for the value."""
         self.document.problems.append(self.document.problem(place, message))
@@ -218,6 +224,8 @@ class _Reader:
             return self.refuse(_start(node), loc, _TAG_MESSAGE)
         found: dict[str, Any] = {}
         for key, place, value in self.pairs(node):
+            if not loc and key.startswith(EXTENSION):
+                continue
             if key in found:
                 first = self.document.keys[(*loc, key)]
                 message = f"`{key}` is there already, in line {first.line}"
@@ -225,15 +233,38 @@ class _Reader:
                 continue
             self.document.keys[(*loc, key)] = place
             found[key] = self.read(value, (*loc, key))
+        for key, place, value in self.merged(node):
+            if key not in found:
+                self.document.keys[(*loc, key)] = place
+                found[key] = self.read(value, (*loc, key))
         return found
 
     def pairs(self, node: Any) -> Iterator[tuple[str, Place, Any]]:
+        """Keys and values that stand in the mapping itself."""
         for key, value in node.value:
             place = _start(key)
             if not isinstance(key.value, str):
                 self.document.problems.append(self.document.problem(place, "a key must be plain text"))
+            elif not _is_merge(key):
+                yield key.value, place, value
+
+    def merged(self, node: Any) -> Iterator[tuple[str, Place, Any]]:
+        """What its `<<` bring along: the mapping's own keys win over them, and the first of a list over the next."""
+        from ruamel.yaml.nodes import MappingNode, SequenceNode
+
+        for key, value in node.value:
+            if not _is_merge(key):
                 continue
-            yield key.value, place, value
+            for each in value.value if isinstance(value, SequenceNode) else [value]:
+                self.count_one(_start(key))
+                if not isinstance(each, MappingNode) or id(each) in self.open:
+                    message = "`<<` takes an alias of another mapping (`<<: *name`), or a list of them"
+                    self.document.problems.append(self.document.problem(_start(key), message))
+                    continue
+                self.open.add(id(each))
+                yield from self.pairs(each)
+                yield from self.merged(each)
+                self.open.discard(id(each))
 
     def sequence(self, node: Any, loc: Loc) -> Any:
         if str(node.tag) != f"{_TAG}seq":
@@ -272,6 +303,10 @@ class _Reader:
 
 
 _TAG_MESSAGE = "a value that starts with ! is a tag in YAML, and tags are not used here: write it in quotes"
+
+
+def _is_merge(key: Any) -> bool:
+    return str(key.tag) == f"{_TAG}merge"
 
 
 def _start(node: Any) -> Place:

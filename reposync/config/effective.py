@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from reposync.config.loading import LoadedRegistry, checked_repository
 from reposync.config.registry import Group, Registry, ResolvedRepository
-from reposync.config.schedule import Schedule
+from reposync.config.schedule import NEVER_WORDS, Schedule
 from reposync.config.settings import Settings
 
 MASK = "***"
@@ -48,7 +48,7 @@ def without_password(url: str) -> str:
 def _group(registry: Registry, group: Group) -> dict[str, Any]:
     """With what any of its projects gets; their files are chosen by the defaults' patterns."""
     project = checked_repository(registry, group.definition("any", "any/any"))
-    discover = Schedule.parse(group.discover, project.schedule.timezone)
+    discover = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
     return {
         "gitlab": group.gitlab,
         "group": group.group,
@@ -77,9 +77,9 @@ def _repository(repository: ResolvedRepository) -> dict[str, Any]:
 def _common(repository: ResolvedRepository) -> dict[str, Any]:
     schedule = repository.schedule
     return {
-        "cron_expression": schedule.cron,
-        "timezone": schedule.timezone,
-        "schedule": schedule.words(),
+        "cron_expression": schedule.cron if schedule else None,
+        "timezone": repository.timezone,
+        "schedule": schedule.words() if schedule else NEVER_WORDS,
         "collection": repository.collection,
         "chunk_size": repository.chunk_size,
         "chunk_overlap": repository.chunk_overlap,

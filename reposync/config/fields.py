@@ -25,7 +25,8 @@ from pydantic import (
 from reposync.config.addresses import base_url, git_url, gitlab_url
 from reposync.config.consistency import SMALLEST_CHUNK
 from reposync.config.interpolation import Interpolated
-from reposync.config.schedule import Schedule, zone
+from reposync.config.references import MissingSecret
+from reposync.config.schedule import NEVER, Schedule, is_never, zone
 
 T = TypeVar("T")
 
@@ -37,6 +38,7 @@ _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_OLDER_FLAGS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
 _PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 
@@ -85,6 +87,8 @@ def _secret(value: Any) -> Any:
 
 
 def _header_secret(value: SecretStr) -> SecretStr:
+    if isinstance(value, MissingSecret):
+        return value
     # It goes into an HTTP header: a line break of a mounted file would fail there much later and less clearly.
     if not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
         raise Unfit("must be printable ASCII without spaces")
@@ -119,8 +123,11 @@ def _duration(value: Any) -> Any:
 
 
 def _flag(value: Any) -> Any:
-    if isinstance(value, Interpolated) and value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if isinstance(value, Interpolated) and word in ("true", "false"):
+        return word == "true"
+    if word in _OLDER_FLAGS:
+        raise Unfit(f"must be true or false: write {_OLDER_FLAGS[word]} (yes, no, on and off are text in YAML 1.2)")
     if not isinstance(value, bool):
         raise Unfit("must be true or false")
     return value
@@ -232,6 +239,17 @@ def _schedule(value: str) -> str:
     return value
 
 
+def _schedule_or_never(value: str) -> str:
+    return NEVER if is_never(value) else _schedule(value)
+
+
+def _never_for_null(value: Any) -> Any:
+    # Only a key that is left out goes by the defaults, and one whose variable is not set.
+    if isinstance(value, bool):
+        raise Unfit(f"must be a schedule; write `{NEVER}` for a repository that is synced on request only")
+    return NEVER if value is None else _none_for_empty(value)
+
+
 def _timezone(value: str) -> str:
     zone(value)
     return value
@@ -242,6 +260,7 @@ def _pattern(pattern: str) -> WithJsonSchema:
 
 
 _SOME = WithJsonSchema({"type": "string", "minLength": 1})
+_SOME_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})
 _HTTP = WithJsonSchema({"type": "string", "pattern": f"^https?://|{VARIABLE}"})
 _TEXT = BeforeValidator(_plain_text)
 
@@ -269,6 +288,11 @@ GitLabUrl = Annotated[BaseUrl, AfterValidator(gitlab_url), _HTTP]
 GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]
 LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), _SOME]
 ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), _SOME]
+_ScheduleOrNever = Annotated[str, _TEXT, AfterValidator(_schedule_or_never), _SOME]
+ScheduleOrNever = Annotated[_ScheduleOrNever, BeforeValidator(_never_for_null), _SOME_OR_NULL]
+"""A schedule, or `never` in whichever spelling; null is `never`."""
+MaybeScheduleOrNever = Annotated[_ScheduleOrNever | None, BeforeValidator(_never_for_null)]
+"""The same, or None if the key is left out: for a field whose default is not validated."""
 Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), _SOME]
 
 WHOLE, DECIMAL = BeforeValidator(_whole), BeforeValidator(_decimal)

@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from pydantic import (
     Field,
@@ -22,12 +22,13 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields
 from reposync.config.addresses import split_credentials
-from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZE, contradictions
+from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZE, contradictions, overlap_of
 from reposync.config.daemon import DaemonConfig
 from reposync.config.fields import Listing, Maybe, Unfit
 from reposync.config.http import HttpConfig
 from reposync.config.index import IndexConfig
-from reposync.config.schedule import Schedule
+from reposync.config.references import MissingSecret
+from reposync.config.schedule import NEVER, Schedule
 from reposync.config.section import Section
 from reposync.config.services import EmbeddingConfig, QdrantConfig
 from reposync.errors import ConfigError
@@ -36,6 +37,10 @@ T = TypeVar("T")
 
 SHORTEST_WEBHOOK_SECRET = 16  # characters
 SIGNING_KEY_BYTES = 32
+
+
+def _is_known(secret: SecretStr | None) -> TypeGuard[SecretStr]:
+    return secret is not None and not isinstance(secret, MissingSecret)
 
 
 def signing_key(token: str) -> bytes | None:
@@ -68,14 +73,14 @@ class GitLabInstance(Section):
     @classmethod
     def _hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
         # Whoever knows it may start syncs, and the endpoint is open to everybody who can reach the server.
-        if secret is not None and len(secret.get_secret_value()) < SHORTEST_WEBHOOK_SECRET:
+        if _is_known(secret) and len(secret.get_secret_value()) < SHORTEST_WEBHOOK_SECRET:
             raise Unfit(f"must be {SHORTEST_WEBHOOK_SECRET} characters at least; `openssl rand -hex 32` makes one")
         return secret
 
     @field_validator("webhook_signing")
     @classmethod
     def _signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
-        if secret is not None and signing_key(secret.get_secret_value()) is None:
+        if _is_known(secret) and signing_key(secret.get_secret_value()) is None:
             raise Unfit(
                 "must be whsec_ and 32 bytes in base64, as GitLab asks for it: "
                 '`echo "whsec_$(openssl rand -base64 32)"` makes one'
@@ -83,12 +88,19 @@ class GitLabInstance(Section):
         return secret
 
 
+def _without_default(schema: dict[str, Any]) -> None:
+    """For a key that means something else if it is null than if it is left out."""
+    schema.pop("default", None)
+
+
 class Chunk(Section):
     """How files are cut: windows of `size` characters that share `overlap` characters with the next."""
 
     size: fields.ChunkSize = Field(DEFAULT_CHUNK_SIZE, description="Characters in a chunk.")
     overlap: fields.ChunkOverlap = Field(
-        DEFAULT_CHUNK_OVERLAP, description="Characters shared with the next chunk; below `size`."
+        default_factory=lambda said: overlap_of(said.get("size", DEFAULT_CHUNK_SIZE)),
+        description="Characters shared with the next chunk; below `size`. Left out: a fifth of a `size` that is given.",
+        json_schema_extra={"default": DEFAULT_CHUNK_OVERLAP},
     )
 
     @field_validator("overlap")
@@ -101,17 +113,21 @@ class Chunk(Section):
 
 
 class ChunkOverride(Section):
-    """As in the defaults; what is left out comes from there."""
+    """In place of the defaults; what is left out comes from there, except the overlap of another size."""
 
     size: Maybe[fields.ChunkSize] = None
-    overlap: Maybe[fields.ChunkOverlap] = None
+    overlap: Maybe[fields.ChunkOverlap] = Field(
+        None, description="Left out: a fifth of `size`, if that is not the defaults' one."
+    )
 
 
 class Defaults(Section):
     """What holds for every repository that does not say otherwise."""
 
-    schedule: fields.ScheduleText = Field(
-        "0 */6 * * *", description="Crontab (0 and 7 are Sunday), @daily, or words: every 6 hours, daily at 03:00."
+    schedule: fields.ScheduleOrNever = Field(
+        "0 */6 * * *",
+        description="Crontab (0 and 7 are Sunday), @daily, @every 10m, or words: every 6 hours, daily at 03:00. never "
+        "(null): on request only.",
     )
     timezone: fields.Timezone = Field("UTC", description="IANA time zone of the schedule.")
     collection: fields.Collection = Field("code", description="Qdrant collection.")
@@ -132,7 +148,12 @@ class Repository(Section):
     username: Maybe[fields.Text] = Field(None, description="With `git` and `password`; oauth2 where left out.")
     password: Maybe[fields.Secret] = Field(None, description="With `git`: password or access token.")
     branch: Maybe[fields.Branch] = Field(None, description="The default branch where left out.")
-    schedule: Maybe[fields.ScheduleText] = None
+    schedule: fields.MaybeScheduleOrNever = Field(
+        None,
+        validate_default=False,
+        json_schema_extra=_without_default,
+        description="In place of `defaults.schedule`; never (null in the file): on request only.",
+    )
     timezone: Maybe[fields.Timezone] = None
     collection: Maybe[fields.Collection] = None
     chunk: ChunkOverride | None = None
@@ -189,7 +210,12 @@ class Group(Section):
     discover: fields.ScheduleText = Field(
         "*/30 * * * *", description="When to look for new, moved and vanished projects; read in the group's time zone."
     )
-    schedule: Maybe[fields.ScheduleText] = Field(None, description="When each of the projects is synced.")
+    schedule: fields.MaybeScheduleOrNever = Field(
+        None,
+        validate_default=False,
+        json_schema_extra=_without_default,
+        description="When each of the projects is synced; never (null): on request only.",
+    )
     timezone: Maybe[fields.Timezone] = Field(None, description="IANA time zone of both schedules.")
     collection: Maybe[fields.Collection] = Field(None, description="Qdrant collection of the projects.")
     chunk: ChunkOverride | None = Field(None, description="How files of the projects are cut.")
@@ -213,7 +239,7 @@ class ResolvedRepository:
     kind: Literal["gitlab", "git", "path"]
     location: str
     branch: str | None  # None: the default branch
-    schedule: Schedule
+    schedule: Schedule | None  # None: people, pushes and commands alone sync it
     collection: str
     chunk_size: int  # characters
     chunk_overlap: int  # characters
@@ -226,6 +252,11 @@ class ResolvedRepository:
     username: str | None = None
     password: SecretStr | None = None
     path: Path | None = None
+
+    @property
+    def timezone(self) -> str:
+        """Of its schedule; UTC without one."""
+        return self.schedule.timezone if self.schedule else "UTC"
 
 
 class Registry(Section):
@@ -267,7 +298,11 @@ class Registry(Section):
         not fit together."""
         defaults = self.defaults
         chunk = repository.chunk or ChunkOverride()
-        size, overlap = _first(chunk.size, defaults.chunk.size), _first(chunk.overlap, defaults.chunk.overlap)
+        size = _first(chunk.size, defaults.chunk.size)
+        schedule, timezone = (
+            _first(repository.schedule, defaults.schedule),
+            _first(repository.timezone, defaults.timezone),
+        )
         for found in contradictions({"gitlab": self.gitlab, "defaults": defaults, "repositories": [repository]}):
             raise ConfigError(f"repository {repository.name!r}: {found.message}")
         server = next((server for server in self.gitlab if server.name == repository.gitlab), None)
@@ -277,12 +312,10 @@ class Registry(Section):
             kind=kind,
             location=location,
             branch=repository.branch,
-            schedule=Schedule.parse(
-                _first(repository.schedule, defaults.schedule), _first(repository.timezone, defaults.timezone)
-            ),
+            schedule=None if schedule == NEVER else Schedule.parse(schedule, timezone),
             collection=_first(repository.collection, defaults.collection),
             chunk_size=size,
-            chunk_overlap=overlap,
+            chunk_overlap=_first(chunk.overlap, overlap_of(size, defaults.chunk.size, defaults.chunk.overlap)),
             max_file_bytes=_first(repository.max_file_bytes, defaults.max_file_bytes),
             include=_first(repository.include, defaults.include),
             exclude=_first(repository.exclude, defaults.exclude),
@@ -297,6 +330,8 @@ class Registry(Section):
 
 def _repeatable(error: ValidationError) -> Iterator[InitErrorDetails]:
     for details in error.errors(include_url=False, include_input=False):
+        if details["type"] == "default_factory_not_called":
+            continue  # the overlap of a size that is wrong
         # The values stay out: they may be secrets.
         yield InitErrorDetails(type=details["type"], loc=details["loc"], input=None, ctx=dict(details.get("ctx", {})))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import zoneinfo
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta, tzinfo
 from typing import TYPE_CHECKING
@@ -27,13 +27,29 @@ _SHORTHANDS = {
     "annually": "0 0 1 1 *",
 }
 _DAYS = {"day": "*", "weekday": "1-5", "weekend": "0,6"} | {day.lower(): str(n) for n, day in enumerate(WEEKDAYS)}
-_UNITS = {"second": 60, "minute": 60, "hour": 24}
+_DAY = 86_400  # seconds
+_UNIT_SECONDS = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "day": _DAY, "week": 7 * _DAY}
+_COUNTED = re.compile(rf"every (?:([0-9]{{1,5}}) )?({'|'.join(_UNIT_SECONDS)})s?")
+_DURATION = re.compile(
+    r"(?:@?every )?(?=[0-9])(?:([0-9]{1,5})d ?)?(?:([0-9]{1,5})h ?)?(?:([0-9]{1,5})m ?)?(?:([0-9]{1,5})s)?"
+)
+_INTERVALS = (
+    {count * 60: f"*/{count} * * * *" for count in range(2, 60) if 60 % count == 0}
+    | {count * 3600: f"0 */{count} * * *" for count in range(2, 24) if 24 % count == 0}
+    | {60: "* * * * *", 3600: "0 * * * *", _DAY: "0 0 * * *"}
+)
+"""The crontabs whose ticks are so many seconds apart."""
 # Samoa skipped a whole day in 2011.
 _LARGEST_CHANGE = timedelta(hours=25)
 # From 29 February 2096 to that of 2104.
 _LONGEST_PAUSE_DAYS = 366 * 8 + 2
 _SPANS = tuple(timedelta(days=days) for days in (1 / 24, 1, 31, 366, _LONGEST_PAUSE_DAYS))
 _EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
+
+NEVER = "never"
+"""The schedule of a registered repository that has none: people, pushes and commands alone sync it."""
+NEVER_WORDS = "on request only"
+_NEVER_SPELLINGS = frozenset({NEVER, "none", "off", "manual", "manually", "manual only", "on request", NEVER_WORDS})
 
 
 class ScheduleError(ConfigError, ValueError):
@@ -51,27 +67,27 @@ class Schedule:
     crontab: Crontab
     timezone: str
     seconds: int | None = None
-    """Every so many seconds (a divisor of 60), which no crontab can say: for trying things out. Then `crontab` is every
-    minute."""
+    """Every so many seconds (a divisor of a day, counted from midnight UTC), which no crontab can say: `@every 1h30m`.
+    Then `crontab` is every minute."""
 
     @classmethod
     def parse(cls, text: str, timezone: str = "UTC") -> Schedule:
-        """Read five crontab fields (0 and 7 are Sunday), `@hourly` and its like, or words. Raises ScheduleError."""
+        """Read five crontab fields (0 and 7 are Sunday), `@hourly`, `@every 10m`, or words. Raises ScheduleError."""
         zone(timezone)
         try:
-            seconds = _seconds(text)
-            return cls(_crontab(text if seconds is None else "* * * * *"), timezone, seconds)
+            crontab, seconds = _read(text)
+            return cls(Crontab.parse(crontab), timezone, seconds)
         except ValueError as error:
             raise ScheduleError(f"schedule {text[:100]!r}: {error}") from None
 
     @property
     def cron(self) -> str:
-        """The five crontab fields in normal form; `@every 5s` where seconds are meant."""
-        return self.crontab.text if self.seconds is None else f"@every {self.seconds}s"
+        """The five crontab fields in normal form; `@every 1h30m` for what no crontab can say."""
+        return self.crontab.text if self.seconds is None else f"@every {_duration_text(self.seconds)}"
 
     def words(self) -> str:
         """In English, with the time zone where it is not UTC."""
-        words = self.crontab.words() if self.seconds is None else _seconds_words(self.seconds)
+        words = self.crontab.words() if self.seconds is None else _interval_words(self.seconds)
         return words if self.timezone == "UTC" else f"{words} ({self.timezone})"
 
     def trigger(self) -> ScheduleTrigger:
@@ -87,7 +103,7 @@ class Schedule:
             day_of_week="*" if len(self.crontab.weekdays) == 7 else weekdays,
             hour=_values(self.crontab.hours, 24),
             minute=_values(self.crontab.minutes, 60),
-            second=0 if self.seconds is None else f"*/{self.seconds}",
+            second=0 if self.seconds is None else "*",
             timezone=zone(self.timezone),
         )
 
@@ -171,24 +187,33 @@ def _values(values: tuple[int, ...], span: int) -> str:
     return "*" if len(values) == span else ",".join(map(str, values))
 
 
-def _crontab(text: str) -> Crontab:
-    words = " ".join(text.lower().split())
+def is_never(text: str) -> bool:
+    """Whether `text` is one of the ways to write `never`."""
+    return _folded(text) in _NEVER_SPELLINGS
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+def _read(text: str) -> tuple[str, int | None]:
+    """A crontab, and the seconds of an interval that no crontab can say. Raises ValueError."""
+    words = _folded(text)
     if not words:
         raise ValueError(f"it is empty; write for example {_EXAMPLES}")
+    if (seconds := _interval_seconds(words)) is not None:
+        return _interval(seconds, words.removeprefix("@").removeprefix("every "))
+    shorthand = words.removeprefix("@")
+    if shorthand in _SHORTHANDS:
+        return _SHORTHANDS[shorthand], None
+    if words.startswith("@every"):
+        raise ValueError("write `@every` with whole numbers of h, m and s: `@every 1h30m`")
     if words.startswith("@"):
-        if words[1:] not in _SHORTHANDS:
-            raise ValueError(f"unknown shorthand{hint(words, [f'@{name}' for name in _SHORTHANDS])}")
-        return Crontab.parse(_SHORTHANDS[words[1:]])
-    if words in _SHORTHANDS:
-        return Crontab.parse(_SHORTHANDS[words])
-    if words[0].isalpha():
-        return Crontab.parse(_from_words(words))
-    return Crontab.parse(text)
+        raise ValueError(f"unknown shorthand{hint(words, [f'@{name}' for name in _SHORTHANDS])}")
+    return _from_words(words) if words[0].isalpha() else text, None
 
 
 def _from_words(words: str) -> str:
-    if match := re.fullmatch(r"every (?:([0-9]{1,4}) )?(minute|hour)s?", words):
-        return _every(int(match[1] or 1), match[2])
     match = re.fullmatch(r"(?:(daily|weekdays|weekends)|every ([a-z, ]+?))(?: at ([0-9]{1,2}):([0-9]{2}))?", words)
     if not match:
         raise ValueError(f"cannot be read; write for example {_EXAMPLES}")
@@ -205,27 +230,53 @@ def _from_words(words: str) -> str:
     return f"{minute} {hour} * * {'*' if '*' in numbers else ','.join(numbers)}"
 
 
-def _seconds(text: str) -> int | None:
-    words = " ".join(text.lower().split())
-    match = re.fullmatch(r"every (?:([0-9]{1,4}) )?seconds?|@every ([0-9]{1,4})s", words)
-    if match is None:
-        return None
-    count = int(match[1] or match[2] or 1)
-    _every(count, "second")
-    return count
+def _interval_seconds(words: str) -> int | None:
+    """Of `every 5 hours`, `every minute`, `@every 1h30m`, `10m`; None for what is no interval."""
+    if (match := _COUNTED.fullmatch(words)) and (match[1] or match[2] != "day"):
+        return int(match[1] or 1) * _UNIT_SECONDS[match[2]]
+    if match := _DURATION.fullmatch(words):
+        days, hours, minutes, seconds = (int(count or 0) for count in match.groups())
+        return days * _DAY + hours * 3600 + minutes * 60 + seconds
+    return None
 
 
-def _seconds_words(count: int) -> str:
-    return "every second" if count == 1 else f"every {count} seconds"
+def _interval(seconds: int, said: str) -> tuple[str, int | None]:
+    """As `_read`. Raises ValueError for an interval whose ticks would not be equally far apart from day to day."""
+    if seconds in _INTERVALS:
+        return _INTERVALS[seconds], None
+    if seconds and _DAY % seconds == 0:
+        return "* * * * *", seconds
+    if seconds == 0:
+        raise ValueError("0 is no interval; write `never` for a repository that is synced on request only")
+    if seconds > _DAY:
+        days = round(seconds / _DAY)
+        near = {1: "0 0 * * *", 7: "0 0 * * 0"}.get(days, f"0 0 */{days} * *" if days < 16 else "0 0 1 * *")
+        raise ValueError(f"{said} cannot be counted across months; the nearest crontab is {_in_words(near)}")
+    if seconds < 60:
+        near = " and ".join(
+            f"`@every {each}s`" for each in _neighbours(seconds, [n for n in range(1, 61) if 60 % n == 0])
+        )
+        raise ValueError(f"{said} do not divide a minute evenly; the nearest are {near}")
+    near = " and ".join(_in_words(_INTERVALS[each]) for each in _neighbours(seconds, _INTERVALS))
+    raise ValueError(f"{said} do not divide a day evenly; the nearest crontabs are {near}")
 
 
-def _every(count: int, unit: str) -> str:
-    span = _UNITS[unit]
-    if count == 0 or (span % count and count != span):
-        even = ", ".join(str(n) for n in range(1, span) if span % n == 0)
-        raise ValueError(f"{count} {unit}s do not divide {span} evenly; take one of {even}, or write a crontab")
-    if unit == "second" and count == span:
-        raise ValueError("60 seconds are a minute; write `every minute`")
-    if unit == "minute":
-        return "* * * * *" if count == 1 else "0 * * * *" if count == span else f"*/{count} * * * *"
-    return "0 * * * *" if count == 1 else "0 0 * * *" if count == span else f"0 */{count} * * *"
+def _neighbours(number: int, known: Collection[int]) -> tuple[int, int]:
+    """The nearest known numbers below and above."""
+    return max(each for each in known if each < number), min(each for each in known if each > number)
+
+
+def _in_words(crontab: str) -> str:
+    return f"`{crontab}` ({Crontab.parse(crontab).words()})"
+
+
+def _duration_text(seconds: int) -> str:
+    """`1h30m`"""
+    counts = ((seconds // 3600, "h"), (seconds // 60 % 60, "m"), (seconds % 60, "s"))
+    return "".join(f"{count}{unit}" for count, unit in counts if count)
+
+
+def _interval_words(seconds: int) -> str:
+    if seconds == 1:
+        return "every second"
+    return f"every {seconds} seconds" if seconds % 60 else f"every {seconds // 60} minutes"

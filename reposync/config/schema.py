@@ -8,6 +8,7 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from reposync.config.document import EXTENSION
 from reposync.config.fields import VARIABLE
 from reposync.config.registry import Registry
 from reposync.config.services import MEANINGLESS, NEEDED
@@ -28,6 +29,7 @@ def registry_schema() -> str:
     _without_noise(schema)
     # An empty file is a registry, too.
     schema["type"] = ["object", "null"]
+    schema["patternProperties"] = {f"^{EXTENSION}": {}}
     return json.dumps(schema, indent=2) + "\n"
 
 

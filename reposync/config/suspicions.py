@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from reposync.config.addresses import split_credentials
+from reposync.config.crontab import uneven_step
 from reposync.config.document import Document, Loc
 from reposync.config.interpolation import Interpolated, interpolate
 from reposync.config.registry import Registry
@@ -25,6 +26,7 @@ def suspicions(document: Document, registry: Registry) -> Iterator[Finding]:
     yield from _unencrypted(registry)
     yield from _missing_files(registry)
     yield from _same_source_twice(registry)
+    yield from _uneven_schedules(registry)
 
 
 def _clear_secret(loc: Loc, raw: str, value: Interpolated | None) -> Iterator[Finding]:
@@ -82,3 +84,15 @@ def _same_source_twice(registry: Registry) -> Iterator[Finding]:
         first = seen.setdefault(source, repository.name)
         if first != repository.name:
             yield ("repositories", index), f"the same source as {first!r}, in the same collection: it is indexed twice"
+
+
+def _uneven_schedules(registry: Registry) -> Iterator[Finding]:
+    written: list[tuple[Loc, str | None]] = [(("defaults", "schedule"), registry.defaults.schedule)]
+    written += [
+        (("repositories", index, "schedule"), each.schedule) for index, each in enumerate(registry.repositories)
+    ]
+    for index, group in enumerate(registry.groups):
+        written += [(("groups", index, "schedule"), group.schedule), (("groups", index, "discover"), group.discover)]
+    for loc, text in written:
+        if text and (uneven := uneven_step(text)):
+            yield loc, uneven

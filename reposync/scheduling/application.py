@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import time
+import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import SecretStr
 
+from reposync.catalog.apply import registry_in_force
+from reposync.catalog.targets import Catalog, Target
 from reposync.config.configuration import Configuration
 from reposync.config.registry import Registry
-from reposync.config.settings import make_state_dir
+from reposync.config.registry_document import Clear
+from reposync.config.settings import Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, former_config
-from reposync.scheduling.catalog import Catalog, Target
+from reposync.errors import RepositoryNotFound
+from reposync.scheduling.command_runs import CommandRun
 from reposync.scheduling.execution import Execution, Terms
 from reposync.scheduling.locks import NoLocks, RunLocks
 from reposync.scheduling.observer import Observer
@@ -29,10 +34,12 @@ from reposync.scheduling.searching import Searching
 from reposync.sources.factory import open_source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
+from reposync.store.registry_files import RegistryFiles
 from reposync.store.repositories import Repositories, Repository, unregistered
 from reposync.store.runs import Run, Runs
-from reposync.store.status import FINAL, RunStatus, RunTrigger
+from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.versions import IndexVersion, Versions
+from reposync.store.workers import Worker, Workers
 from reposync.sync.lease import Lease
 from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
@@ -45,8 +52,6 @@ from reposync.vectors.settings import IndexSettings
 if TYPE_CHECKING:
     import httpx
 
-# How often a command looks at a run that another process executes.
-FOLLOW_SECONDS = 0.3
 # What a search waits for a model that is not configured any more.
 _IMPATIENT_SECONDS = 3.0
 
@@ -100,10 +105,10 @@ class Application:
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]
 
-    def adopt(self, configuration: Configuration) -> None:
+    def adopt(self, registry: Registry, clear: Clear) -> None:
         """Go by another registry from now on; runs under way keep what they began with."""
-        self.configuration = configuration
-        self.catalog = Catalog(configuration.registry, self.repositories)
+        self.configuration = replace(self.configuration, registry=registry)
+        self.catalog = Catalog(registry, self.repositories, clear)
 
     @contextlib.asynccontextmanager
     async def parts(
@@ -155,7 +160,7 @@ class Application:
 
     async def collections(self) -> set[str]:
         """All physical collections that repositories are in, or are configured to be in."""
-        names = {target.repository.collection for target in self.catalog.configured()}
+        names = set()
         for row in await self.repositories.list():
             names |= {row.collection, row.indexed_collection or row.collection}
         behind = [await self.index(name).behind() for name in sorted(names)]
@@ -168,31 +173,43 @@ class Application:
         full: bool,
         approved: bool,
         repair: bool = False,
-        progress: RunProgress,
-        watch: Watch,
+        watch: Watch = lambda _: None,
+        asked_by: str = "",
     ) -> Run:
-        """Queue a run of `target`, and execute it here, or follow it where another process does. Returns it as it
-        ended. Raises LeaseLost, CancelledError."""
+        """As `asked`, seen through to its end. Raises LeaseLost, CancelledError."""
+        asked = await self.asked(target, full=full, approved=approved, repair=repair, asked_by=asked_by)
+        return await asked.ended(watch)
+
+    async def asked(
+        self, target: Target, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
+    ) -> CommandRun:
+        """A run of `target`, queued as a command asks for it. `asked_by`: `user@host`."""
         # Opened before the run begins, whose duration is not to count the imports.
         self.index(target.repository.collection)
-        if target.group_key is None:
-            row = await self.repositories.register(target.registration())
-        else:
-            # Where the project of a group is, and what it is called, is for the group's discovery to say.
-            row = await self.repositories.get(target.name)
-        run, _ = await self.runs.enqueue(row.name, RunTrigger.COMMAND, full=full, approved=approved, repair=repair)
-        while run.status not in FINAL:
-            asked = time.monotonic()
-            claimed = await self.claim(row.id)
-            if claimed is None:
-                await asyncio.sleep(FOLLOW_SECONDS)
-            else:
-                execution = self.execution(claimed, Terms(), progress, claimed_since=asked)
-                ended = await self.execute(execution, target, watch)
-                if ended.id == run.id:
-                    return ended
-            run = await self.runs.get(run.id)
-        return run
+        row = await self._row_of(target)
+        request_id = str(uuid.uuid4())
+        run, _ = await self.runs.enqueue(
+            row.name,
+            RunTrigger.COMMAND,
+            asked_by=asked_by,
+            request_id=request_id,
+            full=full,
+            approved=approved,
+            repair=repair,
+        )
+        return CommandRun(self, run, target, request_id)
+
+    async def _row_of(self, target: Target) -> Repository:
+        """What was never synced is registered now, if its source answers: a mistyped address leaves nothing behind."""
+        try:
+            return await self.repositories.get(target.name)
+        except RepositoryNotFound:
+            source = open_source(target.source(None), observer=self.observer)
+            try:
+                await source.head()
+            finally:
+                await source.close()
+        return await self.repositories.register(target.registration())
 
     def execution(
         self, run: Run, terms: Terms, progress: RunProgress | None = None, *, claimed_since: float | None = None
@@ -247,10 +264,13 @@ class Application:
     async def _existing(self, collections: Collection[str]) -> list[Index]:
         return [index for index in map(self.index, sorted(collections)) if await index.spec() is not None]
 
-    async def claim(self, repository_id: str) -> Run | None:
-        """The run of this repository that comes first: one that lost its worker, before one that waits. A worker that
-        was killed on this machine is known to be gone, and its lease need not run out."""
+    async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
+        """The run of this repository that comes first (or the one with `run_id` alone): one that lost its worker,
+        before one that waits. A worker that was killed on this machine is known to be gone, and its lease need not run
+        out."""
         for run in await self.runs.active(repository_id):
+            if run_id not in (None, run.id):
+                continue
             worker = run.worker if run.status is RunStatus.RUNNING else None
             if worker is not None and await asyncio.to_thread(self.presence.is_dead, worker):
                 await self.runs.expire(run)
@@ -260,7 +280,7 @@ class Application:
 
     async def preview(self, target: Target, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
         """What `sync` would do now. Writes nothing."""
-        rows = [row for row in await self.repositories.list() if row.name == target.name]
+        rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())
         async with self.parts(target, row) as parts:
             return await preview(parts, target.settings(), row, full=full, progress=progress, watch=watch)
@@ -281,6 +301,16 @@ class Application:
         )
 
     @cached_property
+    def workers(self) -> Workers:
+        return Workers(self.database)
+
+    async def live_workers(self) -> list[Worker]:
+        """Workers that claim runs; one that was killed on this machine is known to be gone at once."""
+        alive = await self.workers.alive()
+        dead = await asyncio.to_thread(lambda: {each.name for each in alive if self.presence.is_dead(each.name)})
+        return [each for each in alive if each.name not in dead]
+
+    @cached_property
     def searching(self) -> Searching:
         return Searching(self)
 
@@ -296,16 +326,30 @@ def import_parts(registry: Registry) -> None:
 
 @contextlib.asynccontextmanager
 async def open_application(
-    configuration: Configuration, observer: Observer | None = None
+    settings: Settings,
+    observer: Observer | None = None,
+    *,
+    clear: Clear | None = None,
+    prepare: Callable[[Database], Awaitable[None]] | None = None,
+    with_engine: bool = False,
 ) -> AsyncGenerator[Application, None]:
-    """Open the database and bring its schema up to date. Raises StoreUnavailable."""
-    settings = configuration.settings
+    """Open the database, bring its schema up to date, and read the registry that is in force. `prepare` comes before
+    that is read. `clear`: secrets that this process read in the clear. `with_engine`: where the embedded engine will be
+    used, it comes up from here on, beside the imports of what works with it (Qdrant's client takes a second).
+
+    Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
     async with contextlib.AsyncExitStack() as resources:
         database = await Database.open(settings.database_url)
         resources.push_async_callback(database.close)
         observer = observer or Observer()
         await database.upgrade(told=observer.store_waited)
+        if prepare is not None:
+            await prepare(database)
+        registry = await registry_in_force(database, clear or {})
+        configuration = Configuration(settings, registry)
+        if with_engine:
+            await asyncio.to_thread(start_engine, configuration)
         presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
         repositories, runs = Repositories(database), Runs(database)
         locks = _open_locks(configuration, runs, observer)
@@ -317,12 +361,25 @@ async def open_application(
             Manifests(database),
             Versions(database),
             runs,
-            Catalog(configuration.registry, repositories),
+            Catalog(registry, repositories, clear or {}, await _unapplied(database, settings)),
             presence,
             locks,
             observer,
             resources,
         )
+
+
+async def _unapplied(database: Database, settings: Settings) -> Path | None:
+    path = settings.config_path
+    applied = {each[0] for each in await RegistryFiles(database).stamp()}
+    return None if path is None or str(path.absolute()) in applied else path
+
+
+def start_engine(configuration: Configuration) -> None:
+    if configuration.qdrant.url is None:
+        from reposync.vectors.embedded import EmbeddedEngine
+
+        EmbeddedEngine(configuration.settings.state_dir).ensure_started()
 
 
 def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) -> RunLocks:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from reposync.store.run import Run
 from reposync.sync.brake import Facts, Losses
@@ -30,8 +32,13 @@ class Brake:
 
 
 def brake_of(run: Run) -> Brake | None:
-    """None for a run that met no brake, also where an older program blocked it."""
-    if not run.brake:
+    """None for a run that met no brake, also where an older program blocked it, or a newer one for another reason."""
+    return read_brake(run.brake)
+
+
+def read_brake(said: Mapping[str, Any] | None) -> Brake | None:
+    """What a run recorded, or an approval repeats; None for what names no files."""
+    facts = Facts.read(said) if said else None
+    if facts is None or not facts.commit:
         return None
-    facts = Facts.read(run.brake)
-    return None if facts is None else Brake(facts.commit, dict(facts.planned), dict(facts.losses), facts.indexed)
+    return Brake(facts.commit, dict(facts.planned), dict(facts.losses), facts.indexed)

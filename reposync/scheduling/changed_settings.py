@@ -32,7 +32,7 @@ async def queue_changed(app: Application) -> int:
         except RepoSyncError:  # it left the registry, or its definition is wrong: its next run says so
             continue
         if changed:
-            await app.runs.enqueue(row.name, RunTrigger.SCHEDULE)
+            await app.runs.enqueue(row.name, RunTrigger.SCHEDULE, asked_by="changed settings")
             queued += 1
     return queued
 
@@ -49,7 +49,7 @@ async def _configured_spec(app: Application, lives: Iterable[IndexVersion]) -> E
 
 def _has_changed(app: Application, row: Repository, live: IndexVersion, spec: EmbeddingSpec | None) -> bool:
     made = VersionSettings.read(live.settings)
-    if made is None or (row.index_hold is not None and Hold(**row.index_hold).settings_key is None):
+    if made is None or (row.index_hold is not None and Hold.read(row.index_hold).settings_key is None):
         return False
     target = app.catalog.of_row(row)
     settings = target.settings()

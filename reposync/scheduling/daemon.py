@@ -14,16 +14,20 @@ import structlog
 
 from reposync.config.configuration import Configuration
 from reposync.config.daemon import DaemonConfig
+from reposync.config.loading import LoadedRegistry
+from reposync.config.registry_document import clear_secrets
+from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
 from reposync.scheduling.application import Application, import_parts, open_application
 from reposync.scheduling.changed_settings import queue_changed
 from reposync.scheduling.checks import HealthChecks
 from reposync.scheduling.cron import CronScheduler
 from reposync.scheduling.groups import Discovery
-from reposync.scheduling.index_overview import collection_changes, failed_files, version_states
+from reposync.scheduling.index_overview import collection_changes, failed_files
 from reposync.scheduling.observer import Observer
-from reposync.scheduling.reload import RegistryWatcher
+from reposync.scheduling.registry_watcher import RegistryWatcher, applied_by
 from reposync.scheduling.worker import WorkerPool
+from reposync.store.index_changes import version_states
 from reposync.store.news import News
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
@@ -101,12 +105,22 @@ class Daemon:
     """`run` once; `stop` from a signal handler. `app` is there as soon as the database is."""
 
     def __init__(
-        self, configuration: Configuration, duties: Duties, metrics: Metrics, health: Health, secrets: Secrets
+        self,
+        settings: Settings,
+        loaded: LoadedRegistry,
+        duties: Duties,
+        metrics: Metrics,
+        health: Health,
+        secrets: Secrets,
     ) -> None:
+        """`loaded`: the registry file, which this process applies."""
         self.app: Application | None = None
         self._secrets = secrets
-        secrets.replace(configuration.secrets())
-        self._configuration = configuration
+        secrets.replace(Configuration(settings, loaded.registry).secrets())
+        self._settings = settings
+        self._watcher = RegistryWatcher(
+            loaded, health, by=applied_by(settings.pod_name), on_reload=metrics.registry_reloaded
+        )
         self._duties = duties
         self._metrics = metrics
         self._health = health
@@ -146,9 +160,16 @@ class Daemon:
         pause = 0.5
         while True:
             try:
-                await asyncio.to_thread(import_parts, self._configuration.registry)
+                await asyncio.to_thread(import_parts, self._watcher.loaded.registry)
                 telling = Telling(self._metrics, self._health)
-                app = await stack.enter_async_context(open_application(self._configuration, telling))
+                opening = open_application(
+                    self._settings,
+                    telling,
+                    clear=clear_secrets(self._watcher.loaded.registry),
+                    prepare=self._watcher.apply,
+                    with_engine=True,
+                )
+                app = await stack.enter_async_context(opening)
             except StoreUnavailable as error:
                 self._health.report("database", "down", str(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
@@ -174,13 +195,13 @@ class Daemon:
         settings = asyncio.Event()
 
         async def registry_is_in_force() -> None:
+            self._secrets.know(app.configuration.secrets())
             await discovery.declare(app.configuration.registry)
             settings.set()
 
-        watcher = RegistryWatcher(app, self._health, on_reload=self._reloaded, on_registry=registry_is_in_force)
         async with self._background(self._stop) as start:
             start(news.listen(), "news")
-            start(watcher.run(), "registry")
+            start(self._watcher.run(app, registry_is_in_force), "registry")
             start(HealthChecks(app, self._health, self._secrets).run(), "health")
             start(watch_loop(self._metrics), "lag")
             start(self._purge_forever(app), "retention")
@@ -223,13 +244,8 @@ class Daemon:
         pool.hurry()
 
     def _config(self) -> DaemonConfig:
-        configuration = self.app.configuration if self.app is not None else self._configuration
-        return configuration.registry.daemon
-
-    def _reloaded(self, result: str) -> None:
-        self._metrics.registry_reloaded(result)
-        if self.app is not None:
-            self._secrets.know(self.app.configuration.secrets())
+        registry = self.app.configuration.registry if self.app is not None else self._watcher.loaded.registry
+        return registry.daemon
 
     def _count_ticks(self, outcome: TickOutcome) -> None:
         for name in ("queued", "joined", "handled", "missed"):
@@ -279,9 +295,12 @@ class Daemon:
         self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
         # Who is paused is meant to grow old.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+        self._metrics.workers_alive(len(await app.live_workers()))
         self._metrics.files_failed(await failed_files(app))
         changes = await collection_changes(app, count_chunks=False)
-        self._metrics.indexes(await version_states(app), {each.collection: each.repositories for each in changes})
+        self._metrics.indexes(
+            await version_states(app.database), {each.collection: each.repositories for each in changes}
+        )
 
 
 _WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)

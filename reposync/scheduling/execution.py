@@ -11,9 +11,11 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from typing import Any, Protocol, assert_never
 
 from reposync.errors import (
+    CANNOT_HERE,
     DefinitionChanged,
     DeletionBlocked,
     GateClosed,
@@ -42,21 +44,30 @@ log = logging.getLogger(__name__)
 FAREWELL_SECONDS = 5.0
 # Between looks at a lock that somebody else holds.
 _LOCK_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
+# Before somebody else tries what this process cannot execute, and how long nobody has to be able to.
+CANNOT_HERE_SECONDS = 5.0
+NOBODY_CAN_SECONDS = 900.0
+# Before a run that failed at a command is tried by somebody else.
+_ELSEWHERE_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """Under which a worker executes runs. `retry_seconds` None: a failure is final; a person watches, and decides."""
+    """Under which a worker executes runs. `retry_seconds` None: a failure is final; a person watches, and decides.
+    `request_id`: that person's request. Where others ask for the run too, a failure here is no end of it. `elsewhere`:
+    there are other workers, which may be able to execute what this process is not."""
 
     lease_seconds: float = 15.0
     retry_seconds: float | None = None
     retry_max_seconds: float = 600.0
+    request_id: str | None = None
+    elsewhere: bool = True
 
-    def pause_after(self, attempt: int) -> float | None:
+    def pause_after(self, failures: int) -> float | None:
         """Exponential back-off; half of it is chance, so that what failed together does not come back together."""
         if self.retry_seconds is None:
             return None
-        longest = min(self.retry_max_seconds, self.retry_seconds * 2.0 ** min(attempt - 1, 30))
+        longest = min(self.retry_max_seconds, self.retry_seconds * 2.0 ** min(max(failures, 1) - 1, 30))
         return longest * random.uniform(0.5, 1.0)  # noqa: S311
 
 
@@ -98,6 +109,17 @@ STOPPING = HandedBack()
 """This process is about to end."""
 YIELDING = HandedBack(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
 """Others wait. What a person asked for has had its turn by then, and takes its place among all the others."""
+
+
+async def hand_on(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
+    """Leave a run to others, which this process cannot execute for `reason`, one of CANNOT_HERE. It fails once nobody
+    could for a while."""
+    earlier = [each for each in await runs.attempts(run.id) if each.attempt < run.attempt]
+    unable = list(takewhile(lambda each: each.error_code in CANNOT_HERE, reversed(earlier)))
+    now = run.started_at or run.queued_at
+    if unable and (now - unable[-1].started_at).total_seconds() > NOBODY_CAN_SECONDS:
+        return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
+    return await runs.release(run, delay_seconds=CANNOT_HERE_SECONDS, reason=reason)
 
 
 class Work(Protocol):
@@ -156,7 +178,7 @@ class Execution:
 
         Raises LeaseLost where another worker took the run over (nothing is written then), StoreUnavailable where the
         database could not be told the end as long as the lease was valid, and CancelledError after the run has been
-        recorded as cancelled.
+        handed back, or recorded as cancelled where nobody but the person at this process asks for it.
         """
         self._observer.run_started(self.run)
         self._body = asyncio.create_task(self._guarded(make), name=f"run {self.run.id}")
@@ -168,10 +190,11 @@ class Execution:
             ending = await self._outcome(self._body)
         except asyncio.CancelledError:
             await _end(heartbeat, telling, self._body)
-            interrupted = Ended(RunStatus.CANCELLED, RunCancelled.code, "Interrupted.")
             with contextlib.suppress(RepoSyncError, TimeoutError):
                 async with asyncio.timeout(FAREWELL_SECONDS):
-                    await self._write(interrupted)
+                    if self._terms.request_id is not None:
+                        await self._runs.withdraw(self._terms.request_id, by="an interrupt")
+                    await self._write(self._reason if isinstance(self._reason, HandedBack) else STOPPING)
             raise
         finally:
             await _end(heartbeat, telling, self._body)
@@ -198,7 +221,7 @@ class Execution:
 
     def _completed(self, outcome: Outcome) -> Ending:
         """Files that could not be read are tried again as long as there are attempts left."""
-        pause = self._terms.pause_after(self.run.attempt) if outcome.files_failed else None
+        pause = self._terms.pause_after(self.run.failures) if outcome.files_failed else None
         if pause is None or outcome.code is None:
             return Ended(RunStatus.COMPLETED, outcome.code, outcome.notice)
         return Retried(pause, outcome.code, outcome.notice or "", RunStatus.COMPLETED)
@@ -240,11 +263,16 @@ class Execution:
                 # Nothing is wrong with the run: its turn has not come.
                 pause = _LOCK_PAUSES_SECONDS[min(self.run.attempt, len(_LOCK_PAUSES_SECONDS)) - 1]
                 return HandedBack(delay_seconds=pause, reason=reason)
+            case _ if reason.code in CANNOT_HERE and self._terms.elsewhere:
+                return HandedBack(reason=reason)
             case _:
                 return self._failure(reason.code, str(reason), passing=reason.retryable)
 
     def _failure(self, code: str, message: str, *, passing: bool) -> Ended | Retried:
-        pause = self._terms.pause_after(self.run.attempt) if passing else None
+        if self._terms.request_id is not None:
+            # A source that this machine cannot reach may be one that a daemon can.
+            return Retried(_ELSEWHERE_SECONDS, code, message)
+        pause = self._terms.pause_after(self.run.failures) if passing else None
         if pause is None:
             return Ended(RunStatus.FAILED, code, message)
         return Retried(pause, code, message)
@@ -270,7 +298,12 @@ class Execution:
                 )
             case Retried(delay, code, message, at_last):
                 said = code, self._secrets.redact(message)
-                return await self._runs.retry_later(self.run, delay, *said, self.figures, at_last=at_last)
+                mine = self._terms.request_id
+                return await self._runs.retry_later(
+                    self.run, delay, *said, self.figures, at_last=at_last, final_unless_others=mine
+                )
+            case HandedBack(reason=RepoSyncError(code=code) as reason) if code in CANNOT_HERE:
+                return await hand_on(self._runs, self.run, reason)
             case HandedBack(outcome, delay, priority, reason):
                 return await self._runs.release(
                     self.run, self.figures, outcome=outcome, delay_seconds=delay, priority=priority, reason=reason

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
 
+from reposync.catalog.targets import GROUP, Target
+from reposync.config.loading import checked_repository
 from reposync.config.registry import Group, Registry
 from reposync.scheduling.group_plan import (
-    GROUP,
     NAME_IS_TAKEN,
     Followed,
     GroupPlan,
@@ -26,7 +27,7 @@ from reposync.scheduling.group_plan import (
 )
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
 from reposync.store.followed import Change, FollowedRepositories
-from reposync.store.repositories import Registration, Repository
+from reposync.store.repositories import Repository
 from reposync.store.versions import Versions
 from reposync.vectors.port import Index
 
@@ -189,19 +190,12 @@ class Follower:
 
     async def _register(self, view: GroupView, name: str, project: ListedProject, row: Repository | None) -> bool:
         """What the registry file says about every project of the group, for one; whether it was news."""
-        registration = Registration(
-            name=name,
-            location=view.address(project.path) if row is None else row.location,
-            source="gitlab",
-            origin=GROUP,
-            collection=view.every.collection,
-            project_id=project.id,
-            cron_expression=view.every.schedule.cron,
-            timezone=view.every.schedule.timezone,
-            definition=view.group.definition(name, project.path),
-            group_key=view.key,
-        )
-        compared = ("collection", "cron_expression", "timezone", "definition", "group_key", "project_id")
+        definition = view.group.definition(name, project.path)
+        resolved = checked_repository(self._registry, definition)
+        said = Target(resolved, GROUP, definition=definition, group_key=view.key).registration()
+        location = said.location if row is None else row.location
+        registration = replace(said, project_id=project.id, location=location)
+        compared = ("collection", "cron_expression", "timezone", "definition", "resolved", "group_key", "project_id")
         is_known = row is not None and not _is_off(row)
         if is_known and all(getattr(registration, key) == getattr(row, key) for key in compared):
             return False

@@ -14,15 +14,13 @@ from dataclasses import dataclass, field
 from pathspec import PathSpec
 from pydantic import ValidationError
 
+from reposync.catalog.targets import CONFIG, GROUP
 from reposync.config.loading import checked_repository
 from reposync.config.registry import GitLabInstance, Group, Registry
 from reposync.config.registry import Repository as RepositoryEntry
 from reposync.errors import ConfigError
 from reposync.sources.gitlab_groups import ListedProject
 from reposync.store.repositories import Repository
-
-GROUP = "group"
-"""The origin of repositories that a group registered."""
 
 MAX_NAME_CHARS = 200  # as the registry file has it
 NAME_IS_TAKEN = "another repository has its name"
@@ -86,20 +84,19 @@ class GroupView:
         self._server = server_of(registry, group)
         self._rows = rows
         self._urls = sorted({server.url for server in registry.gitlab}, key=len)
-        self._listed_by_name = {each.name for each in registry.repositories}
-        self._listed_by_path = {
-            each.project.casefold(): each.name
-            for each in registry.resolved()
-            if each.project is not None and each.gitlab is not None and each.gitlab.url == self._server.url
-        }
+        self._listed_by_name = {row.name for row in rows if row.origin == CONFIG and not row.has_left}
         servers = {server.name for server in registry.gitlab if server.url == self._server.url}
         self._neighbours = {
             each.group.casefold(): each for each in registry.groups if each.gitlab in servers and each != group
         }
         self._fits = {each.group: _Fits(each) for each in (group, *self._neighbours.values())}
         here = [row for row in rows if self._is_here(row)]
-        # One whose name the registry file has by now is going to be that entry's.
-        self.registered = [row for row in here if row.origin == GROUP and row.name not in self._listed_by_name]
+        self._listed_by_path = {
+            row.location.removeprefix(f"{self._server.url}/").casefold(): row.name
+            for row in here
+            if row.name in self._listed_by_name
+        }
+        self.registered = [row for row in here if row.origin == GROUP]
         self.mine = [row for row in self.registered if row.group_key == self.key]
         self._others = [row for row in self.registered if row.group_key != self.key]
         self._strangers = [row for row in here if row.origin != GROUP]
@@ -212,12 +209,7 @@ class GroupView:
         return found
 
     def _has_left(self, row: Repository) -> bool:
-        return (
-            row.origin == "config"
-            and not row.is_active
-            and row.paused_reason is None
-            and row.name not in self._listed_by_name
-        )
+        return row.origin == CONFIG and row.has_left
 
     def _left_out(self, project: ListedProject) -> str | None:
         """Why a project of the listing is none of the group's. None where it is, empty or not."""

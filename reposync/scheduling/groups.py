@@ -10,11 +10,12 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Literal
 
+from reposync.catalog.targets import GROUP
 from reposync.config.registry import Group, Registry
 from reposync.config.schedule import Schedule
 from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable
 from reposync.scheduling.group_follow import DiscoveryReport, Follower, examine
-from reposync.scheduling.group_plan import GROUP, group_key, server_of
+from reposync.scheduling.group_plan import group_key, server_of
 from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.store.database import Database

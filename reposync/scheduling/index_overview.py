@@ -6,11 +6,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
+from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import RepositoryNotFound, RepoSyncError, RunStateConflict
 from reposync.scheduling.application import Application, embedder_config
@@ -18,8 +19,8 @@ from reposync.scheduling.overview import no_such_repository, state_words
 from reposync.scheduling.progress import shown_progress
 from reposync.scheduling.registering import syncable
 from reposync.store.following import incomplete_versions
+from reposync.store.index_changes import AlikeIndexes, alike_indexes
 from reposync.store.manifest import ManifestCounts
-from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.versions import Hold, IndexVersion, VersionState
@@ -148,19 +149,13 @@ class CollectionChange:
 async def index_overviews(app: Application, names: Collection[str] | None = None) -> list[IndexOverview]:
     """By name: every registered repository, or these."""
     rows = {row.name: row for row in await app.repositories.list(names)}
-    targets = {each.name: each for each in app.catalog.configured() if names is None or each.name in names}
-    versions = await _versions(app, rows.values(), names)
+    versions = await app.versions.all(None if names is None else [row.id for row in rows.values()])
     ids = None if names is None else [each.id for row in rows.values() for each in versions.get(row.id, ())]
     counts = await app.manifests.counts(ids)
     running = await _running(app, [row.id for row in rows.values() if _building(versions.get(row.id, ())) is not None])
     keep = timedelta(seconds=app.configuration.registry.index.keep_retired_seconds)
     found = []
-    for name in sorted(rows.keys() | targets.keys()):
-        row = rows.get(name)
-        if row is None:
-            found.append(IndexOverview(name, targets[name].repository.collection, None, None, None, None, []))
-            continue
-        collection = targets[name].repository.collection if name in targets else row.collection
+    for name, row in sorted(rows.items()):
         mine = versions.get(row.id, [])
         shown = [_version(each, counts.get(each.id, ManifestCounts()), keep) for each in mine]
         live = next((each for each in shown if each.state == VersionState.LIVE), None)
@@ -168,12 +163,12 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
         found.append(
             IndexOverview(
                 repository=name,
-                collection=collection,
-                hold=None if row.index_hold is None else _hold(Hold(**row.index_hold)),
+                collection=row.collection,
+                hold=None if row.index_hold is None else _hold(Hold.read(row.index_hold)),
                 live=live,
                 building=building,
                 progress=None if building is None else _progress(building, live, running.get(row.id)),
-                retired=[each for each in reversed(shown) if each.state == VersionState.RETIRED],
+                retired=[each for each in reversed(shown) if each not in (live, building)],
             )
         )
     return found
@@ -183,37 +178,27 @@ async def index_overview(app: Application, name: str) -> IndexOverview:
     """Raises RepositoryNotFound, naming the nearest."""
     found = await index_overviews(app, [name])
     if not found:
-        raise no_such_repository(name, await state_words(app.catalog, app.repositories))
+        raise no_such_repository(name, await state_words(app.repositories))
     return found[0]
 
 
 async def collection_changes(app: Application, *, count_chunks: bool = True) -> list[CollectionChange]:
     """Every collection that active repositories are configured to be in, by name."""
     config = embedder_config(app.configuration.registry)
-    configured = {each.name: each.repository.collection for each in app.catalog.configured()}
-    rows = [row for row in await app.repositories.list() if row.is_active]
-    versions = await app.versions.all()
-    live = {row.id: each for row in rows for each in versions.get(row.id, ()) if each.state is VersionState.LIVE}
-    counts = await app.manifests.counts() if count_chunks else {}
     states: dict[str, Counter[str]] = {}
     chunks: dict[str, Counter[bool]] = {}
-    for row in rows:
-        collection = configured.get(row.name, row.collection)
-        if row.id not in live and row.last_sync_at is None:
-            continue
-        state = _change_state(row, live.get(row.id), _building(versions.get(row.id, ())), collection, config)
-        states.setdefault(collection, Counter())[state] += 1
-        if row.id in live:
-            number = counts.get(live[row.id].id, ManifestCounts()).chunks
-            chunks.setdefault(collection, Counter())[state == "done"] += number
+    for each in await alike_indexes(app.database, count_chunks=count_chunks):
+        state = _change_state(each, config)
+        states.setdefault(each.collection, Counter())[state] += each.repositories
+        chunks.setdefault(each.collection, Counter())[state == "done"] += each.chunks
     return [
         CollectionChange(
             collection=name,
             provider=config.provider,
             model=config.model,
             repositories={state: states[name][state] for state in CHANGE_STATES},
-            chunks=chunks.get(name, Counter())[True],
-            chunks_former=chunks.get(name, Counter())[False],
+            chunks=chunks[name][True],
+            chunks_former=chunks[name][False],
         )
         for name in sorted(states)
     ]
@@ -251,12 +236,6 @@ async def failed_files(app: Application) -> dict[str, int]:
     return {name: counts.get(version, ManifestCounts()).failed for name, version in versions.items()}
 
 
-async def version_states(app: Application) -> dict[str, int]:
-    """How many versions of all indexes are in each state."""
-    states = Counter(each.state for of_one in (await app.versions.all()).values() for each in of_one)
-    return {state.value: states[state] for state in VersionState}
-
-
 # What a person may do -------------------------------------------------------------------------------------------------
 
 
@@ -287,25 +266,17 @@ async def release(app: Application, names: Collection[str]) -> list[str]:
 
 
 async def _set_hold(app: Application, names: Collection[str], held: Hold | None) -> list[str]:
-    chosen = sorted(set(names) or {row.name for row in await app.repositories.list()})
+    chosen = sorted(set(names) or await app.repositories.names())
     for name in names:
         try:
             await syncable(app, name)
         except RepositoryNotFound:
-            raise no_such_repository(name, await state_words(app.catalog, app.repositories)) from None
+            raise no_such_repository(name, await state_words(app.repositories)) from None
     await app.versions.set_hold(chosen, held)
     return chosen
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-
-
-async def _versions(
-    app: Application, rows: Iterable[Repository], names: Collection[str] | None
-) -> Mapping[str, list[IndexVersion]]:
-    if names is not None and len(names) == 1:
-        return {row.id: await app.versions.of(row.id) for row in rows}
-    return await app.versions.all()
 
 
 async def _running(app: Application, identities: Iterable[str]) -> dict[str, Run]:
@@ -322,21 +293,15 @@ def _building(versions: Iterable[IndexVersion]) -> IndexVersion | None:
     return next((each for each in versions if each.state is VersionState.BUILDING), None)
 
 
-def _change_state(
-    row: Repository,
-    live: IndexVersion | None,
-    building: IndexVersion | None,
-    collection: str,
-    config: EmbedderConfig,
-) -> ChangeState:
-    made = VersionSettings.read(live.settings) if live is not None else None
-    if live is not None and made is not None and live.collection == collection and is_configured(config, made.spec):
+def _change_state(indexes: AlikeIndexes, config: EmbedderConfig) -> ChangeState:
+    spec = None if indexes.spec is None else EmbeddingSpec(**indexes.spec)
+    if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
         return "done"
-    if row.index_hold is not None:
+    if indexes.is_held:
         return "held"
-    if building is not None:
+    if indexes.is_building:
         return "building"
-    return "waiting" if made is not None else "unknown"
+    return "waiting" if spec is not None else "unknown"
 
 
 def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> VersionOverview:
@@ -346,7 +311,7 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
         removed_after = version.retired_at if version.live_at is None else version.retired_at + keep
     return VersionOverview(
         number=version.number,
-        state=version.state.value,
+        state=str(version.state),
         commit=version.commit,
         partial_commit=version.partial_commit,
         provider=made.spec.provider if made else None,

@@ -84,15 +84,15 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
     """Every lock, and every run at work that has none, by repository. Raises RedisUnavailable, StoreUnavailable."""
     records = await locks.list()
     running = {run.id: run for run in await runs.history(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
-    names = {row.id: row.name for row in await repositories.list()}
+    names = await repositories.names_of({record.repository_id for record in records})
     found = [_of_record(record, await _run_of(record, running, runs), names) for record in records]
     locked = {each.run_id for each in found if each.state is LockState.HELD}
-    found += [_of_run(run, names) for run in running.values() if run.id not in locked]
+    found += [_of_run(run) for run in running.values() if run.id not in locked]
     return sorted(found, key=lambda each: (each.repository is None, each.shown_name, each.state))
 
 
 async def release_lock(
-    name: str, locks: RunLocks, repositories: Repositories, runs: Runs, *, force: bool = False
+    name: str, locks: RunLocks, repositories: Repositories, runs: Runs, *, force: bool = False, by: str = ""
 ) -> LockRelease:
     """Take the lock of the repository `name` (or with that id) away from a holder that does not count any more; with
     `force` from any holder, and its run is asked to end. A run that is guarded by its row alone has no lock to remove.
@@ -114,7 +114,7 @@ async def release_lock(
         )
     if alive and lock.run_id is not None:
         # First: a run that goes on would take the lock again.
-        await runs.request_cancel(lock.run_id)
+        await runs.request_cancel(lock.run_id, by=by)
     if lock.value is None:
         return LockRelease(lock, released=False, cancel_requested=alive)
     if not await locks.release(lock.repository_id, lock.value):
@@ -169,10 +169,10 @@ def _of_record(record: LockRecord, run: Run | None, names: Mapping[str, str]) ->
     )
 
 
-def _of_run(run: Run, names: Mapping[str, str]) -> LockOverview:
+def _of_run(run: Run) -> LockOverview:
     worker = run.worker or ""
     return LockOverview(
-        repository=names.get(run.repository_id, run.repository),
+        repository=run.repository,
         repository_id=run.repository_id,
         state=LockState.DATABASE,
         holder=worker,

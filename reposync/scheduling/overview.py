@@ -8,24 +8,26 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from reposync.config.schedule import Schedule
+from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.errors import RepositoryNotFound
-from reposync.scheduling.catalog import Catalog
 from reposync.store.manifest import ManifestCounts, Manifests
-from reposync.store.repositories import Registration, Repositories, Repository
+from reposync.store.repositories import Repositories, Repository
+from reposync.store.repository import is_registered
 from reposync.store.runs import Run, Runs
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`schedule` in words, None for what is synced by hand. `id` is None for what was never synced. `state`: active,
-    paused (then there is a reason) or inactive (it left the registry). `next_due_at` is None where nothing is due."""
+    """`schedule` in words, None for what was synced by hand and is not registered. `origin_file`: the registry file
+    that has it. `state`: active, paused (then there is a reason) or inactive (it left its file). `next_due_at` is None
+    if nothing is due."""
 
     name: str
-    id: str | None
+    id: str
     location: str
     source: str
     origin: str
+    origin_file: str | None
     branch: str | None
     collection: str
     cron_expression: str | None
@@ -50,35 +52,24 @@ class Overview:
         return asdict(self)
 
 
-async def state_words(catalog: Catalog, repositories: Repositories) -> dict[str, str]:
-    """The word for the state of every repository, by name. What no daemon has seen yet is going to be active."""
-    words = dict.fromkeys((target.name for target in catalog.configured()), "active")
-    return words | {row.name: row.word for row in await repositories.states()}
+async def state_words(repositories: Repositories) -> dict[str, str]:
+    """The word for the state of every repository, by name."""
+    return {row.name: row.word for row in await repositories.states()}
 
 
 async def overviews(
-    catalog: Catalog,
-    repositories: Repositories,
-    manifests: Manifests,
-    runs: Runs,
-    names: Collection[str] | None = None,
+    repositories: Repositories, manifests: Manifests, runs: Runs, names: Collection[str] | None = None
 ) -> list[Overview]:
-    """Every repository of the configuration and of the database, by name; of these alone, where names are given."""
-    configured = {target.name: target for target in catalog.configured() if names is None or target.name in names}
-    rows = {row.name: row for row in await repositories.list(names)}
-    ids = None if names is None else [row.id for row in rows.values()]
-    versions = None if names is None else [row.live_version or row.id for row in rows.values()]
+    """Every repository, by name; of these alone, if names are given."""
+    rows = await repositories.list(names)
+    ids = None if names is None else [row.id for row in rows]
+    versions = None if names is None else [row.live_version or row.id for row in rows]
     latest, counts = await runs.latest(ids), await manifests.counts(versions)
     now = datetime.now(UTC)
-    found = []
-    for name in sorted(configured.keys() | rows.keys()):
-        target, row = configured.get(name), rows.get(name)
-        said = target.registration() if target else row
-        if said is None:
-            continue
-        known, version = (row.id, row.live_version or row.id) if row else ("", "")
-        found.append(_overview(said, row, counts.get(version, ManifestCounts()), latest.get(known), now))
-    return found
+    return [
+        _overview(row, counts.get(row.live_version or row.id, ManifestCounts()), latest.get(row.id), now)
+        for row in rows
+    ]
 
 
 def named(overviews: Sequence[Overview], name: str) -> Overview:
@@ -98,30 +89,27 @@ def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
     )
 
 
-def _overview(
-    said: Registration | Repository, row: Repository | None, counts: ManifestCounts, run: Run | None, now: datetime
-) -> Overview:
-    cron = said.cron_expression
-    schedule = Schedule.parse(cron, said.timezone) if cron else None
-    is_active, reason = (row.is_active, row.paused_reason) if row else (True, None)
+def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:
+    schedule, words = _schedule(row)
     return Overview(
-        name=said.name,
-        id=row.id if row else None,
-        location=said.location,
-        source=said.source,
-        origin=said.origin,
-        branch=said.branch,
-        collection=said.collection,
-        cron_expression=said.cron_expression,
-        timezone=said.timezone,
-        schedule=schedule.words() if schedule else None,
-        state="active" if is_active else "paused" if reason else "inactive",
-        is_active=is_active,
-        paused_reason=reason,
-        next_due_at=schedule.next_after(now) if schedule and is_active else None,
-        last_sync_at=row.last_sync_at if row else None,
-        last_commit=row.last_commit if row else None,
-        epoch=row.epoch if row else 0,
+        name=row.name,
+        id=row.id,
+        location=row.location,
+        source=row.source,
+        origin=row.origin,
+        origin_file=row.origin_file,
+        branch=row.branch,
+        collection=row.collection,
+        cron_expression=row.cron_expression,
+        timezone=row.timezone,
+        schedule=words,
+        state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
+        is_active=row.is_active,
+        paused_reason=row.paused_reason,
+        next_due_at=schedule.next_after(now) if schedule and row.is_active else None,
+        last_sync_at=row.last_sync_at,
+        last_commit=row.last_commit,
+        epoch=row.epoch,
         files=counts.files,
         skipped=counts.skipped,
         chunks=counts.chunks,
@@ -130,3 +118,14 @@ def _overview(
         last_status=run.status if run else None,
         last_error=run.error_message if run else None,
     )
+
+
+def _schedule(said: Repository) -> tuple[Schedule | None, str | None]:
+    """And in words. A schedule that a later version of reposync wrote is shown as it is."""
+    if said.cron_expression is None:
+        return None, NEVER_WORDS if is_registered(said) else None
+    try:
+        schedule = Schedule.parse(said.cron_expression, said.timezone)
+    except ScheduleError:
+        return None, said.cron_expression
+    return schedule, schedule.words()

@@ -64,7 +64,7 @@ def told_progress(run: Run) -> RunProgress:
     """The same as the record that displays take; its phase is the run's status where no attempt is under way."""
     said = shown_progress(run)
     if said is None:
-        return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else run.status.value)
+        return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
     counts = {name: _count(said.get(name)) for name in ("files_total", "files_done", "chunks_done", "bytes_read")}
     return RunProgress(phase=str(said.get("phase", "starting")), **counts)
 

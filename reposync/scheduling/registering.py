@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from reposync.catalog.targets import COMMAND, CONFIG, Target, is_bare_repository
 from reposync.config.loading import checked_repository
 from reposync.errors import (
     RepositoryChanged,
     RepositoryExists,
     RepositoryInactive,
-    RepositoryNotFound,
     RepositoryReadOnly,
     UsageError,
 )
-from reposync.scheduling.application import FOLLOW_SECONDS, Application
-from reposync.scheduling.catalog import COMMAND, Target
-from reposync.scheduling.execution import Terms
+from reposync.scheduling.application import Application
+from reposync.scheduling.command_runs import CommandRun
 from reposync.store.repositories import Repository
+from reposync.store.repository import is_registered
 from reposync.store.run import Run
-from reposync.store.status import FINAL, RunTrigger
+from reposync.store.status import RunTrigger
 
 # How often a change is tried again that met another one.
 _TRIES = 10
@@ -35,12 +37,13 @@ async def add_repository(app: Application, definition: Mapping[str, Any], *, ori
     if resolved.password is not None:
         raise _password_not_kept()
     if resolved.path is not None:
+        await asyncio.to_thread(_require_repository, resolved.path)
         definition = {**definition, "path": str(resolved.path)}
-    target = Target(resolved, origin, True, definition)
-    if resolved.name in {each.name for each in app.catalog.configured()}:
-        raise RepositoryReadOnly(f"{resolved.name!r} is in the registry file.", remedy="Change it there.")
-    for row in await app.repositories.list():
-        if row.name == resolved.name and (row.cron_expression or row.location != target.registration().location):
+    target = Target(resolved, origin, definition=definition)
+    for row in await app.repositories.list([resolved.name]):
+        if row.origin == CONFIG and not row.has_left:
+            raise _read_only(row.name, f"is in {row.origin_words}")
+        if is_registered(row) or row.location != target.registration().location:
             raise RepositoryExists(
                 f"There is a repository {row.name!r} already: {row.location}.",
                 remedy=f"Choose another name, or `reposync repos remove {row.name}` first.",
@@ -58,7 +61,6 @@ async def change_repository(
     Raises RepositoryNotFound, RepositoryReadOnly for what is not registered by command or over HTTP, ConfigError,
     UsageError for a password, and RepositoryChanged.
     """
-    refuse_read_only(app, name)
     if expected is not None:
         return await _change(app, expected, changes)
     for _ in range(_TRIES):
@@ -68,88 +70,69 @@ async def change_repository(
 
 
 async def _change(app: Application, row: Repository, changes: Mapping[str, Any]) -> Repository:
+    if row.origin == CONFIG:
+        raise _read_only(row.name, f"is in {row.origin_words}")
     if row.definition is None or row.group_key is not None:
         raise _read_only(row.name, "does not stand alone: a group or another version of reposync registered it")
     definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
     resolved = checked_repository(app.configuration.registry, definition)
     if resolved.password is not None:
         raise _password_not_kept()
-    is_scheduled = row.cron_expression is not None or "schedule" in changes
-    target = Target(resolved, row.origin, is_scheduled, definition)
+    by_hand = not is_registered(row) and "schedule" not in changes
+    target = Target(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
     return await app.repositories.register(target.registration(), expected=row)
 
 
-def refuse_read_only(app: Application, name: str) -> None:
-    """Raises RepositoryReadOnly for what stands in the registry file."""
-    if name in {each.name for each in app.catalog.configured()}:
-        raise _read_only(name, "is in the registry file")
-
-
-async def request_removal(app: Application, name: str, trigger: RunTrigger) -> Run:
+async def request_removal(app: Application, name: str, trigger: RunTrigger, *, asked_by: str = "") -> Run:
     """The run that removes the repository, once a worker gets to it. Asked again, it is the same run.
 
     Raises RepositoryNotFound, and RepositoryReadOnly for what would come back by itself.
     """
-    refuse_read_only(app, name)
     row = await app.repositories.get(name)
-    _refuse_what_comes_back(app, row)
-    return await ask_for_removal(app, row, trigger)
+    _refuse_what_comes_back(row)
+    return await ask_for_removal(app, row, trigger, asked_by=asked_by)
 
 
 async def syncable(app: Application, name: str) -> Repository:
-    """The repository of that name, if a run of it makes sense; one of the registry file that no daemon has seen yet
-    gets its row. Raises RepositoryNotFound, RepositoryInactive."""
-    try:
-        row = await app.repositories.get(name)
-    except RepositoryNotFound:
-        await _registered(app, name)
-        row = await app.repositories.get(name)
-    if not row.is_active and row.paused_reason is None:
-        raise RepositoryInactive(f"{name!r} has left the registry file.", remedy="Add it there again to sync it.")
+    """The repository of that name, if a run of it makes sense. Raises RepositoryNotFound, RepositoryInactive."""
+    row = await app.repositories.get(name)
+    if row.has_left:
+        raise RepositoryInactive(f"{name!r} has left {row.origin_words}.", remedy="Add it there again to sync it.")
     return row
 
 
 async def pause_repository(
-    app: Application, name: str, reason: str, *, expected: Repository | None = None
+    app: Application, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
 ) -> Repository:
     """`expected`: see `change_repository`. Raises RepositoryNotFound, RepositoryChanged."""
-    await _registered(app, name)
-    return await app.repositories.pause(name, reason, expected=expected)
+    return await app.repositories.pause(name, reason, expected=expected, by=by)
 
 
 async def resume_repository(app: Application, name: str, *, expected: Repository | None = None) -> Repository:
     """As `pause_repository`."""
-    await _registered(app, name)
     return await app.repositories.resume(name, expected=expected)
 
 
-async def remove_repository(app: Application, name: str) -> Run:
+async def remove_repository(app: Application, name: str, *, asked_by: str = "") -> Run:
     """Remove it with its points, once nothing else works on it. Returns the run that did so, as it ended.
 
     Raises RepositoryNotFound, and RepositoryReadOnly for what would come back by itself.
     """
     row = await app.repositories.get(name)
-    _refuse_what_comes_back(app, row)
-    run = await ask_for_removal(app, row, RunTrigger.COMMAND)
-    while run.status not in FINAL:
-        if claimed := await app.claim(row.id):
-            ended = await app.execute(app.execution(claimed, Terms()), None, lambda _: None)
-            if ended.id == run.id:
-                return ended
-        await asyncio.sleep(FOLLOW_SECONDS)
-        run = await app.runs.get(run.id)
-    return run
+    _refuse_what_comes_back(row)
+    request_id = str(uuid.uuid4())
+    run = await ask_for_removal(app, row, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id)
+    return await CommandRun(app, run, None, request_id).ended()
 
 
-async def ask_for_removal(app: Application, row: Repository, trigger: RunTrigger) -> Run:
+async def ask_for_removal(
+    app: Application, row: Repository, trigger: RunTrigger, *, asked_by: str = "", request_id: str | None = None
+) -> Run:
     """Queue the run that removes the repository; whoever claims it does so. What is under way is asked to end."""
     if row.is_active:
         # No tick in between.
-        await app.repositories.pause(row.name, "It is being removed.")
-    run, _ = await app.runs.enqueue(row.name, trigger, removal=True)
-    for other in await app.runs.active(row.id):
-        if other.id != run.id:
-            await app.runs.request_cancel(other.id)
+        await app.repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
+    run, _ = await app.runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
     return run
 
 
@@ -164,22 +147,18 @@ def _read_only(name: str, why: str) -> RepositoryReadOnly:
     return RepositoryReadOnly(f"{name!r} {why}.", remedy="Change it there.")
 
 
-def _refuse_what_comes_back(app: Application, row: Repository) -> None:
-    if row.name in {each.name for each in app.catalog.configured()}:
-        raise RepositoryReadOnly(f"{row.name!r} is in the registry file.", remedy="Remove it there first.")
+def _require_repository(path: Path) -> None:
+    if not (path / ".git").exists() and not is_bare_repository(path):
+        raise UsageError(f"{path} is no git repository on this machine.", remedy="Name the folder that has `.git`.")
+
+
+def _refuse_what_comes_back(row: Repository) -> None:
+    if row.origin == CONFIG and not row.has_left:
+        raise RepositoryReadOnly(
+            f"{row.name!r} is in {row.origin_words}, and would come back.", remedy="Remove it there first."
+        )
     if row.group_key is not None and row.is_active:
         raise RepositoryReadOnly(
             f"{row.name!r} is there because of a group, {row.group_key}, and would come back.",
             remedy="Add its path to the group's `exclude` in the registry file first.",
         )
-
-
-async def _registered(app: Application, name: str) -> None:
-    """A repository of the registry file that no daemon has seen yet gets its row."""
-    for target in app.catalog.configured():
-        if target.name == name:
-            rows = {row.name for row in await app.repositories.list()}
-            if name not in rows:
-                await app.repositories.register(target.registration())
-            return
-    await app.repositories.get(name)

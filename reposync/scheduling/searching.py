@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import replace
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import EmbeddingError, UsageError
-from reposync.store.versions import Served, VersionState
+from reposync.store.database import Database
+from reposync.store.served import Served, findable, searched_repository, served
+from reposync.store.versions import VersionState
 from reposync.sync.search import checked_text, make_query, search_collections
-from reposync.vectors.port import SearchHit, SearchQuery
+from reposync.vectors.port import CollectionMissing, SearchHit, SearchQuery
 
 if TYPE_CHECKING:
     from reposync.scheduling.application import Application
@@ -43,43 +46,52 @@ class Searching:
 
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
         text = checked_text(text)
-        for _ in range(_TRIES):
-            served = await self._app.versions.served()
-            place = None if repository is None else await self._place(repository, version)
-            collections = [place[0]] if place is not None else await self._physical(served)
+        scope = await self._scope(repository, version)
+        met = _Met(self._app.database)
+        for attempt in range(1, _TRIES + 1):
             found = []
-            for physical in collections:
+            for physical in sorted(scope.collections):
                 index = self._app.index(physical)
                 spec = await index.spec()
                 if spec is not None:
                     query = await self._query(text, spec, path_glob, language, limit)
-                    found.append((index, _within(query, place, served, physical)))
-            hits = await search_collections(found, limit)
+                    found.append((index, scope.limited(query, physical, met.unwanted)))
+            try:
+                hits = await search_collections(found, limit)
+            except CollectionMissing:  # dropped when its last version had been replaced
+                if attempt == _TRIES:
+                    raise
+                scope = await self._scope(repository, version)
+                continue
+            may_be_shown = scope.served is None or await met.may_be_shown(hits)
             # A version that was retired meanwhile may have lost its points before they were read.
-            if await self._app.versions.served() == served:
+            searched, scope = scope, await self._scope(repository, version)
+            if may_be_shown and searched.lasts(scope):
                 break
         if not found:
             raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
+        hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._app.manifests.outdated([(hit.version, hit.path) for hit in hits])
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
 
-    async def _physical(self, served: Served) -> list[str]:
-        """All collections to be searched, each once: a name may lead to one of the others."""
-        behind = [await self._app.index(name).behind() for name in sorted(served.names)]
-        return sorted(served.collections | {each.physical for each in behind if each is not None})
+    async def _scope(self, repository: str | None, version: str) -> _Scope:
+        if repository is not None:
+            return await self._one(repository, VersionState(version))
+        every = await served(self._app.database)
+        # A name may lead to one of the others, which is searched once.
+        behind = [await self._app.index(name).behind() for name in sorted(every.names)]
+        return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
-    async def _place(self, repository: str, version: str) -> tuple[str, str]:
-        """(physical collection, version id)."""
-        row = await self._app.repositories.get(repository)
-        versions = await self._app.versions.of(row.id)
-        for each in versions:
-            if each.state is VersionState(version):
-                return each.physical, each.id
-        if versions or row.last_sync_at is None:
-            raise UsageError(
-                f"Nothing of {repository!r} is indexed yet.", remedy=f"`reposync sync {repository}` indexes it."
-            )
-        return row.indexed_collection or row.collection, row.id
+    async def _one(self, repository: str, state: VersionState) -> _Scope:
+        row = await searched_repository(self._app.database, repository)
+        if state in row.versions:
+            physical, version = row.versions[state]
+            return _Scope(frozenset({physical}), version=version)
+        if row.collection is not None:
+            return _Scope(frozenset({row.collection}), version=row.id)
+        raise UsageError(
+            f"Nothing of {repository!r} is indexed yet.", remedy=f"`reposync sync {repository}` indexes it."
+        )
 
     async def _query(
         self, text: str, spec: EmbeddingSpec, path_glob: str | None, language: str | None, limit: int
@@ -110,7 +122,40 @@ class Searching:
             return True
 
 
-def _within(query: SearchQuery, place: tuple[str, str] | None, served: Served, physical: str) -> SearchQuery:
-    if place is not None:
-        return replace(query, version=place[1])
-    return replace(query, hidden=sorted(served.hidden_in(physical)))
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Where to look: physical collections, and in them one version, or all that may be found."""
+
+    collections: frozenset[str]
+    version: str | None = None
+    served: Served | None = None
+
+    def limited(self, query: SearchQuery, physical: str, unwanted: Set[str]) -> SearchQuery:
+        if self.served is None:
+            return replace(query, version=self.version)
+        return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
+
+    def lasts(self, later: _Scope) -> bool:
+        if self.served is None or later.served is None:
+            return self == later
+        return self.served.lasts(later.served)
+
+
+class _Met:
+    """Whose points a search came across. `unwanted`: ids that must not be found, which the filter did not know of."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._unknown: set[str] = set()
+        self.unwanted: set[str] = set()
+
+    async def may_be_shown(self, hits: Sequence[SearchHit]) -> bool:
+        ids = {hit.version for hit in hits}
+        asked = ids | self.unwanted
+        known = await findable(self._database, asked) if asked else {}
+        unwanted = {each for each, is_findable in known.items() if not is_findable}
+        # Either it was being removed, and then nothing of it is found again, or its points are not ours to hide.
+        unknown = ids - known.keys()
+        may = unwanted == self.unwanted and unknown <= self._unknown
+        self.unwanted, self._unknown = unwanted, self._unknown | unknown
+        return may

@@ -10,14 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.scheduling.application import FOLLOW_SECONDS, Application
+from reposync.scheduling.application import Application
+from reposync.scheduling.command_runs import FOLLOW_SECONDS
 from reposync.store.repositories import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.versions import IndexVersion, VersionState, unwritten_version
 from reposync.sync.audit_points import Difference, DifferenceKind, audit_points
 from reposync.sync.audit_tree import audit_tree
-from reposync.sync.progress import RunProgress, Watch
+from reposync.sync.progress import Watch
 
 # A repository that is synced again and again while it is read is read so often; then its guard is needed.
 READS = 5
@@ -73,12 +74,11 @@ class Verification:
 
     async def names(self, words: Sequence[str]) -> list[str]:
         """The repositories that these words mean, all where there are none. Raises RepositoryNotFound, UsageError."""
-        registered = [row.name for row in await self._app.repositories.list()]
+        registered = await self._app.repositories.names()
         if words:
             named = [word if word in registered else (await self._app.catalog.find(word)).name for word in words]
             return list(dict.fromkeys(named))
-        configured = [target.name for target in self._app.catalog.configured()]
-        return sorted({*registered, *configured})
+        return list(registered)
 
     async def verify(self, name: str) -> Verdict:
         """Raises StoreUnavailable; any other trouble is in the verdict."""
@@ -89,14 +89,13 @@ class Verification:
         except RepoSyncError as error:
             return Verdict(name, trouble=str(error))
 
-    async def repair(self, name: str, watch: Watch) -> Run:
+    async def repair(self, name: str, watch: Watch, *, asked_by: str = "") -> Run:
         """A run that mends what is wrong, executed here or wherever it is claimed; as it ended.
 
         Raises RepositoryNotFound for what left the configuration, LeaseLost, CancelledError."""
         rows = await self._app.repositories.list([name])
         target = self._app.catalog.of_row(rows[0]) if rows else await self._app.catalog.find(name)
-        progress = RunProgress()
-        return await self._app.sync(target, full=False, approved=False, repair=True, progress=progress, watch=watch)
+        return await self._app.sync(target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -176,7 +175,7 @@ class Verification:
         behind = await self._app.index(row.indexed_collection or row.collection).behind()
         physical = behind.physical if behind is not None else row.collection
         columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
-        columns |= {"committed_at": row.last_committed_at, "attributes": dict(row.attributes)}
+        columns["committed_at"] = row.last_committed_at
         return unwritten_version(row, VersionState.LIVE, columns)
 
     async def _elsewhere(self, live: IndexVersion) -> list[Difference]:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
+from reposync.catalog.targets import Target
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ConfigError, RepoSyncError, SourceError, UsageError
 from reposync.scheduling.application import Application
-from reposync.scheduling.catalog import CONFIG, Target
 from reposync.sources.gitlab_hooks import ENDPOINT, GitLabHooks, Hook, HookPlace, HookWish, fingerprint
 from reposync.sources.spec import Timeouts
 from reposync.store.repositories import Repository
+from reposync.store.repository import is_registered
 
 T = TypeVar("T")
 
@@ -213,22 +214,13 @@ def _fingerprints(sites: Sequence[HookSite]) -> dict[str, str]:
 
 
 def _targets(app: Application, rows: Iterable[Repository]) -> list[Target]:
-    """Of the registry, and of what is registered beside it and may be synced."""
-    configured = app.catalog.configured()
-    names = {target.name for target in configured}
-    others = [row for row in rows if row.name not in names and row.origin != CONFIG and _is_registered(row)]
-    found = list(configured)
-    for row in others:
-        try:
-            found.append(app.catalog.of_row(row))
-        except RepoSyncError:
-            continue  # its server left the registry
+    """Of what is registered and may be synced."""
+    found = []
+    for row in rows:
+        if is_registered(row) and not row.has_left:
+            with suppress(RepoSyncError):  # its server left the registry
+                found.append(app.catalog.of_row(row))
     return found
-
-
-def _is_registered(row: Repository) -> bool:
-    """And not synced by hand alone, nor out of its group."""
-    return row.cron_expression is not None and (row.is_active or row.paused_reason is not None)
 
 
 def _site(key: int | str, targets: Sequence[Target]) -> HookSite:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from reposync.config.references import MissingSecret
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.scheduling.application import Application
@@ -34,6 +35,8 @@ LONGEST_DELAY_SECONDS = 300.0
 NO_COMMIT = frozenset({"0" * 40, "0" * 64})
 BRANCHES, TAGS = "refs/heads/", "refs/tags/"
 MAX_CHANGES = 10_000
+# A UUID has 36.
+_DELIVERY_CHARS = 64
 
 
 class WebhooksOff(RepoSyncError):
@@ -41,6 +44,13 @@ class WebhooksOff(RepoSyncError):
 
     code = "WEBHOOKS_OFF"
     status = 403
+
+
+class WebhookSecretMissing(RepoSyncError):
+    """This pod does not have the secrets that webhooks come with; another pod may. GitLab sends it again."""
+
+    code = "WEBHOOK_SECRET_MISSING"
+    status = 503
 
 
 class WebhookRefused(RepoSyncError):
@@ -72,13 +82,21 @@ class Credentials:
 
 def listening(servers: Sequence[GitLabInstance]) -> list[GitLabInstance]:
     """The servers whose deliveries can be told from a stranger's. Raises WebhooksOff where there is none."""
-    found = [server for server in servers if server.webhook_secret or server.webhook_signing]
+    found = [server for server in map(_with_known_secrets, servers) if server.webhook_secret or server.webhook_signing]
+    if not found and any(server.webhook_secret or server.webhook_signing for server in servers):
+        raise WebhookSecretMissing("This pod lacks the variables with the secrets of webhooks; another pod may not.")
     if not found:
         raise WebhooksOff(
             "Webhooks are off: no server of the registry has a secret for them.",
             remedy="Set `webhook_secret` or `webhook_signing` of the server under `gitlab`.",
         )
     return found
+
+
+def _with_known_secrets(server: GitLabInstance) -> GitLabInstance:
+    secrets = {key: getattr(server, key) for key in ("webhook_secret", "webhook_signing")}
+    missing = [key for key, secret in secrets.items() if isinstance(secret, MissingSecret)]
+    return server.model_copy(update=dict.fromkeys(missing)) if missing else server
 
 
 def needs_body(servers: Sequence[GitLabInstance], given: Credentials) -> bool:
@@ -293,9 +311,11 @@ class Passed:
 Outcome = Triggered | Passed
 
 
-async def receive_push(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> list[Outcome]:
+async def receive_push(
+    app: Application, push: Push, senders: Sequence[GitLabInstance], delivery: str = ""
+) -> list[Outcome]:
     """Queue a run for each repository whose branch moved; what became of each. `senders`: the servers that it may come
-    from. Raises StoreUnavailable."""
+    from. `delivery`: GitLab's id of it, for the history. Raises StoreUnavailable."""
     if not any(ref.startswith(BRANCHES) for ref in push.refs):
         return [passed(Reason.TAG_PUSH if any(ref.startswith(TAGS) for ref in push.refs) else Reason.OTHER_BRANCH)]
     servers = [server.url for server in app.configuration.registry.gitlab]
@@ -303,7 +323,8 @@ async def receive_push(app: Application, push: Push, senders: Sequence[GitLabIns
     if not found:
         message = f"No registered repository is project {push.path} (number {push.project_id})."
         return [Passed(None, Reason.UNKNOWN_PROJECT, message)]
-    return [await _trigger(app, each, push) for each in found]
+    asked_by = f"push to {push.path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
+    return [await _trigger(app, each, push, asked_by) for each in found]
 
 
 def passed(reason: Reason) -> Passed:
@@ -332,17 +353,8 @@ def _server_of(location: str, servers: Collection[str]) -> str | None:
     return max((url for url in servers if location.lower().startswith(f"{url}/".lower())), key=len, default=None)
 
 
-def _branch(app: Application, repository: PushedRepository) -> str | None:
-    """As the registry of the moment says, like a run that is about to begin; None for the default branch."""
-    for each in app.configuration.registry.repositories:
-        if each.name == repository.name:
-            return each.branch
-    said = repository.definition
-    return repository.branch if said is None else said.get("branch")
-
-
-async def _trigger(app: Application, repository: PushedRepository, push: Push) -> Outcome:
-    branch = _branch(app, repository) or push.default_branch
+async def _trigger(app: Application, repository: PushedRepository, push: Push, asked_by: str) -> Outcome:
+    branch = repository.branch or push.default_branch
     # Without a default branch that anybody knows of, any branch may be it: to look costs one request.
     moved = {ref: after for ref, after in push.refs.items() if ref.startswith(BRANCHES)}
     mine = {ref: after for ref, after in moved.items() if branch is None or ref == f"{BRANCHES}{branch}"}
@@ -354,7 +366,9 @@ async def _trigger(app: Application, repository: PushedRepository, push: Push) -
         return Passed(repository.name, Reason.BRANCH_DELETED, message)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
-        asked = await enqueue_pushed(app.database, app.runs, repository, commit, max_attempts=attempts)
+        asked = await enqueue_pushed(
+            app.database, app.runs, repository, commit, asked_by=asked_by, max_attempts=attempts
+        )
     except RepositoryNotFound:
         return Passed(repository.name, Reason.INACTIVE, "It was removed a moment ago.")
     if isinstance(asked, Standing):

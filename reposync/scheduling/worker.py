@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import platform
 import random
 import time
 from collections.abc import Callable
@@ -11,24 +13,23 @@ from datetime import UTC, datetime
 import structlog
 from structlog.contextvars import bound_contextvars
 
+from reposync import __version__
 from reposync.config.daemon import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
-from reposync.scheduling.catalog import CONFIG
-from reposync.scheduling.execution import FAREWELL_SECONDS, STOPPING, YIELDING, Execution, Terms
-from reposync.store.attempts import RELEASED
+from reposync.scheduling.execution import FAREWELL_SECONDS, STOPPING, YIELDING, Execution, Terms, hand_on
 from reposync.store.database import QUEUE
-from reposync.store.repositories import Registration, Repository
+from reposync.store.repositories import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
+from reposync.store.workers import BEAT_SECONDS
 
 log = structlog.get_logger(__name__)
 
 # The floor under the wake-ups: retries that become due, runs whose worker died, news that did not arrive.
 POLL_SECONDS = 1.0
-# How often a full pod asks whether others wait, and how long a run that it cannot know has to wait for another pod.
+# How often a full pod asks whether others wait.
 _FAIRNESS_SECONDS = 2.0
-_NOT_MINE_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
@@ -46,6 +47,7 @@ class WorkerPool:
         self._stopping = False
         self._hurry = asyncio.Event()
         self._running: dict[asyncio.Task[None], Execution] = {}
+        self._beat_due = 0.0
         self._fairness_due = 0.0
         self._others_waited = False
         app.database.on_news(self._hear)
@@ -60,24 +62,47 @@ class WorkerPool:
 
     async def run(self) -> None:
         await self._expire_the_dead()
-        pause = 0.25
         try:
-            while not self._stopping:
-                self._wake.clear()
-                try:
-                    await self._fill()
-                    await self._be_fair()
-                except StoreUnavailable as error:
-                    log.warning("the queue waits for the database", reason=str(error))
-                    await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-                    pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
-                    continue
-                pause = 0.25
-                await self._sleep(POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+            try:
+                await self._work()
+            finally:
+                await self._leave()
             await self._drain(self._config().shutdown_grace_seconds)
         finally:
             # Also where the daemon ends by a defect: what runs here goes on elsewhere.
             await self._hand_back()
+
+    async def _work(self) -> None:
+        pause = 0.25
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                await self._beat()
+                await self._fill()
+                await self._be_fair()
+            except StoreUnavailable as error:
+                log.warning("the queue waits for the database", reason=str(error))
+                await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            pause = 0.25
+            await self._sleep(POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _beat(self) -> None:
+        """By the loop that claims, so that it says of itself what is true: commands leave their runs to it."""
+        now = time.monotonic()
+        if now < self._beat_due:
+            return
+        name, workers = self._app.presence.name, self._app.workers
+        if self._beat_due == 0.0 or not await workers.beat(name):
+            await workers.join(name, host=platform.node(), version=__version__)
+        self._beat_due = now + BEAT_SECONDS
+
+    async def _leave(self) -> None:
+        """From now on commands execute their runs themselves. Unsaid, others take it for dead soon after."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self._app.workers.leave(self._app.presence.name)
 
     async def _fill(self) -> None:
         """Claim as long as there is room and work."""
@@ -128,18 +153,14 @@ class WorkerPool:
         if not row.is_active and row.paused_reason is None:
             left = RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
             return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), left.code, str(left))
-        if row.origin == CONFIG and not _says_the_same(target.registration(), row):
-            changed = RepositoryNotFound(f"This pod has another definition of {run.repository!r} than the database.")
-            return await self._app.runs.release(run, outcome=RELEASED, delay_seconds=_NOT_MINE_SECONDS, reason=changed)
         return await self._app.execute(execution, target, lambda _: None)
 
     async def _not_mine(self, run: Run, error: RepositoryNotFound) -> Run:
-        """This pod's registry has no such repository: it left a moment ago, or arrived there and not yet here. The
-        database knows: what left is not active any more."""
+        """It was removed, or its definition is of an earlier version and was not applied since."""
         row = await self._row(run)
         if row is None or not row.is_active:
             return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), error.code, str(error))
-        return await self._app.runs.release(run, outcome=RELEASED, delay_seconds=_NOT_MINE_SECONDS, reason=error)
+        return await hand_on(self._app.runs, run, error)
 
     async def _row(self, run: Run) -> Repository | None:
         try:
@@ -215,13 +236,6 @@ class WorkerPool:
 
     def _told_load(self) -> None:
         self._on_load(len(self._running), self._config().concurrency)
-
-
-def _says_the_same(registration: Registration, row: Repository) -> bool:
-    """Whether this pod's registry file has the repository as the database has it. One of the two is about to follow."""
-    return all(
-        getattr(registration, key) == getattr(row, key) for key in ("location", "source", "branch", "collection")
-    )
 
 
 def _waited(run: Run) -> float:

@@ -3,58 +3,20 @@ SQLite, and below both the unique index over running runs make sure that one of 
 
 from __future__ import annotations
 
-import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, exists, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, exists, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.attempts import begin_attempt, lose_attempt, noted_figures
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
-from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
+from reposync.store.status import WAITING, RunStatus
 from reposync.store.tables import RUNS, is_active, status_is
-
-MAX_ATTEMPTS = 3
+from reposync.store.transitions import Event, locked, move
 
 CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)
-
-
-def new_run(
-    identity: str,
-    name: str,
-    trigger: RunTrigger,
-    now: datetime | ColumnElement[datetime],
-    *,
-    priority: int | None = None,
-    max_attempts: int = MAX_ATTEMPTS,
-    full: bool = False,
-    approved: bool = False,
-    removal: bool = False,
-    repair: bool = False,
-) -> dict[str, Any]:
-    """The columns of a run that waits from `now` on."""
-    return {
-        "id": str(uuid.uuid4()),
-        "repository_id": identity,
-        "repository": name,
-        "status": RunStatus.QUEUED,
-        "trigger": trigger,
-        "priority": PRIORITIES[trigger] if priority is None else priority,
-        "not_before": now,
-        "queued_at": now,
-        "attempt": 0,
-        "max_attempts": max_attempts,
-        "full": full,
-        "approved": approved,
-        "removal": removal,
-        "repair": repair,
-    }
-
-
-def seconds_between(start: datetime | None, end: datetime) -> float:
-    return max(0.0, (end - start).total_seconds()) if start is not None else 0.0
 
 
 def _expired(now: ColumnElement[datetime]) -> ColumnElement[bool]:
@@ -97,28 +59,18 @@ async def end_abandoned(connection: AsyncConnection, database: Database) -> None
     """End the runs whose worker is gone and that nobody may take over: they were to be cancelled, or killed their
     worker so often that the next one would die of them too."""
     now = database.moment()
-    query = (
-        select(RUNS.c.id, RUNS.c.started_at, RUNS.c.attempt, RUNS.c.worker, RUNS.c.cancel_requested, now.label("now"))
-        .where(_expired(now), _hopeless())
-        .with_for_update(skip_locked=True)
-    )
+    query = locked(database, _expired(now), _hopeless()).with_for_update(skip_locked=True)
     for row in (await connection.execute(query)).all():
         await lose_attempt(connection, row.id, row.now)
         done = await noted_figures(connection, row.id)
-        await connection.execute(update(RUNS).where(RUNS.c.id == row.id).values(**_ending(row), **done))
+        if row.cancel_requested:
+            await move(connection, database, row, Event.STOP, **done)
+        else:
+            await move(connection, database, row, Event.ABANDON, **done, **_why(row))
 
 
-def _ending(row: Any) -> dict[str, Any]:
-    ending = {
-        "completed_at": row.now,
-        "duration_seconds": seconds_between(row.started_at, row.now),
-        "lease_until": None,
-    }
-    if row.cancel_requested:
-        return {**ending, "status": RunStatus.CANCELLED}
+def _why(row: Any) -> dict[str, str]:
     return {
-        **ending,
-        "status": RunStatus.FAILED,
         "error_code": "RUN_ABANDONED",
         "error_message": (
             f"The worker died, or froze past its lease, and no attempt is left after {row.attempt} "
@@ -133,25 +85,28 @@ async def take(
 ) -> Run | None:
     """The first run that may be executed now, as this worker's: one whose worker is gone before those that wait, of
     which some may wait for it. IntegrityError: another worker was quicker with another run of the same repository."""
-    chosen = None
+    chosen: Row[Any] | None = None
     # One query after the other: each has its index, where a condition on both would sort the whole queue.
     for which in (_orphaned, _due):
-        query = select(RUNS.c.id).where(which(database.moment()))
+        query: Select[Any] = select(*RUNS.c, database.moment().label("now")).where(which(database.moment()))
         if run_id is not None:
             query = query.where(RUNS.c.id == run_id)
-        chosen = await connection.scalar(query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True))
+        query = query.order_by(*CLAIM_ORDER).limit(1).with_for_update(skip_locked=True)
+        chosen = (await connection.execute(query)).one_or_none()
         if chosen is not None:
             break
     else:
         return None
-    claimed = {
-        "status": RunStatus.RUNNING,
+    claimed: dict[str, Any] = {
         "worker": worker,
         "attempt": RUNS.c.attempt + 1,
         "lease_until": database.moment(lease_seconds),
         "started_at": database.moment(),
-        "progress": None,
     }
-    row = (await connection.execute(update(RUNS).where(RUNS.c.id == chosen).values(**claimed).returning(*RUNS.c))).one()
+    event = Event.CLAIM
+    if chosen.status == RunStatus.RUNNING:
+        # It has waited since its lease was over, and not since it was queued.
+        event, claimed["not_before"] = Event.TAKE_OVER, chosen.lease_until
+    row = await move(connection, database, chosen, event, **claimed)
     await begin_attempt(connection, row)
     return run_record(row)

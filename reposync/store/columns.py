@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
 
 from sqlalchemy import JSON, Text
 from sqlalchemy.engine.interfaces import Dialect
@@ -37,6 +40,11 @@ class SafeText(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         return None if value is None else storable(value)
+
+
+def known_fields(record: type[Any], stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The stored keys that the dataclass `record` has; a newer program may have written more."""
+    return {each.name: stored[each.name] for each in fields(record) if each.name in stored}
 
 
 def json_column_type() -> JSON:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from reposync.errors import RepoSyncError
 from reposync.store.database import REGISTRATIONS
 from reposync.store.repositories import Repositories, Repository
-from reposync.store.status import WAITING, RunStatus, RunTrigger
+from reposync.store.status import RunStatus
 from reposync.store.tables import REPOSITORIES, RUNS
 
 # What a decision about a repository is made from: if one of these is another by now, it has to be made again.
@@ -85,9 +85,7 @@ class FollowedRepositories(Repositories):
                 runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)
                 await connection.execute(runs.values(repository=change.name))
             if paused := [change.before.id for change in changes if change.pauses]:
-                unasked = RUNS.c.trigger.in_([RunTrigger.SCHEDULE, RunTrigger.WEBHOOK])
-                waiting = and_(RUNS.c.repository_id.in_(paused), RUNS.c.status.in_(WAITING), unasked)
-                await self._cancel(connection, waiting, "REPOSITORY_PAUSED", "The repository was paused.")
+                await self._withdraw_unasked(connection, paused, "its group")
             await self._database.announce(connection, REGISTRATIONS)
 
     async def relocate(self, repository: Repository, location: str) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import and_, literal_column, select
 
 from reposync.store.database import Database
 from reposync.store.run import Run, run_record
-from reposync.store.tables import REPOSITORIES, RUNS, VERSIONS, live_commit, with_live_version
+from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS, VERSIONS, live_commit, with_live_version
 from reposync.store.versions import VersionState
 
 # SQLite takes 32,766 variables a statement; watchers are bounded far below.
@@ -35,6 +35,14 @@ async def runs_by_id(database: Database, ids: Collection[str]) -> dict[str, Run]
     query = select(RUNS).where(RUNS.c.id.in_(sorted(ids)[:MAX_KEYS]))
     async with database.read() as connection:
         return {row.id: run_record(row) for row in await connection.execute(query)}
+
+
+async def run_of_request(database: Database, request_id: str) -> Run | None:
+    """The run that does what was asked; None if that is no longer in the history. Raises StoreUnavailable."""
+    query = select(*RUNS.c).join_from(REQUESTS, RUNS, REQUESTS.c.run_id == RUNS.c.id).where(REQUESTS.c.id == request_id)
+    async with database.read() as connection:
+        row = (await connection.execute(query)).one_or_none()
+    return None if row is None else run_record(row)
 
 
 async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str, IndexedCommit]:

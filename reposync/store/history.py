@@ -14,11 +14,13 @@ from reposync.errors import RunNotFound
 from reposync.store.attempts import RunAttempt, attempts_of
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import Database
+from reposync.store.requests import RunRequest, read_askers, read_requests
 from reposync.store.run import QueueFigures, Run, RunProblem, parse_cursor, run_record
-from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger, known
 from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, status_is
 
 MAX_PAGE = 1_000
+ASKERS_SHOWN = 5
 
 _LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -112,21 +114,31 @@ class RunHistory:
                     found[identity] = run_record(own)
         return found
 
-    async def latest_statuses(self) -> dict[str, RunStatus]:
-        """The status of the newest run of each registered repository that has one, by name: little, and quickly
-        read."""
+    async def latest_statuses(self, among: Collection[RunStatus]) -> dict[str, RunStatus | str]:
+        """The status of the newest run of each registered repository for which it is one of these, by name."""
         mine = select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name)
         # A removed repository's runs keep the name that it had: they say nothing of one that bears it now.
         status = case((RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.status))
         newest = _newest(mine, 1).with_only_columns(status).correlate(REPOSITORIES).scalar_subquery()
         async with self._database.read() as connection:
-            rows = await connection.execute(select(REPOSITORIES.c.name, newest))
-            return {row[0]: RunStatus(row[1]) for row in rows if row[1] is not None}
+            # The others, which are nearly all, are left out by the database.
+            rows = await connection.execute(select(REPOSITORIES.c.name, newest).where(newest.in_(sorted(among))))
+            return {row[0]: known(RunStatus, row[1]) for row in rows}
 
     async def attempts(self, run_id: str) -> list[RunAttempt]:
         """Every attempt of the run, the first one first."""
         async with self._database.read() as connection:
             return await attempts_of(connection, run_id)
+
+    async def requests(self, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
+        """Who asked for these runs and for what, by the id of the run, the oldest request first."""
+        async with self._database.read() as connection:
+            return await read_requests(connection, run_ids)
+
+    async def askers(self, run_ids: Collection[str]) -> dict[str, list[str]]:
+        """In short who asked for these runs, by the id of the run."""
+        async with self._database.read() as connection:
+            return await read_askers(connection, run_ids, ASKERS_SHOWN)
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and since when the oldest of those that are due waits."""

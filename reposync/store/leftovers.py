@@ -7,15 +7,16 @@ from collections.abc import Collection
 from sqlalchemy import insert, select
 from sqlalchemy.exc import IntegrityError
 
-from reposync.store.claims import new_run, take
+from reposync.store.claims import take
 from reposync.store.database import Database
+from reposync.store.requests import add_requests, new_request, new_run
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from reposync.store.tables import REPOSITORIES, RUNS, is_active
 
 
 async def begin_leftover_removal(
-    database: Database, identity: str, name: str, worker: str, lease_seconds: float
+    database: Database, identity: str, name: str, worker: str, lease_seconds: float, *, asked_by: str = ""
 ) -> Run | None:
     """A run that removes what is left of the repository with this id. Claimed by `worker` from its first moment on, so
     that nobody who registers that name anew finds it waiting and takes it for a sync. As long as it runs, no sync of
@@ -27,10 +28,11 @@ async def begin_leftover_removal(
             for known in (registered, active):
                 if await connection.scalar(known) is not None:
                     return None
-            run = new_run(
-                identity, name, RunTrigger.COMMAND, database.moment(), max_attempts=1, removal=True, repair=True
-            )
+            now = database.moment()
+            request = new_request(RunTrigger.COMMAND, now, asked_by=asked_by, max_attempts=1, removal=True, repair=True)
+            run = new_run(identity, name, now, [request])
             await connection.execute(insert(RUNS).values(**run))
+            await add_requests(connection, [request], run_id=run["id"], repository_id=identity)
             return await take(connection, database, worker, lease_seconds, run["id"])
     except IntegrityError:
         return None  # somebody registered it in this moment, and asked for a sync

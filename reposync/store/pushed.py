@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, exists, func, or_, select
+from sqlalchemy import exists, func, select
 
 from reposync.errors import RepositoryNotFound
 from reposync.store.database import Database
@@ -14,7 +14,7 @@ from reposync.store.repositories import lock_repository_by_id
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.store.tables import REPOSITORIES, RUNS, is_active, live_commit, with_live_version
+from reposync.store.tables import REPOSITORIES, RUNS, is_active, live_commit, registered, with_live_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,18 @@ async def repositories_of_project(
     """Repositories of the project with that number, on whichever server, and those at one of `locations` (addresses in
     lower case) whose number nobody knows yet. None that was synced by hand alone. Raises StoreUnavailable."""
     columns = REPOSITORIES.c
-    by_number = and_(columns.source == "gitlab", columns.project_id == project_id)
-    by_place = and_(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
     query = select(columns.id, columns.name, columns.location, columns.branch, columns.definition)
-    query = query.where(columns.cron_expression.is_not(None), or_(by_number, by_place)).order_by(columns.name)
+    query = query.where(registered())
+    # Two ranges of two indexes: of a condition with OR, SQLite would read all rows where it has no statistics.
+    by_number = query.where(columns.source == "gitlab", columns.project_id == project_id)
+    by_place = query.where(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
     async with database.read() as connection:
-        return [PushedRepository(*row) for row in await connection.execute(query)]
+        found = [PushedRepository(*row) for each in (by_number, by_place) for row in await connection.execute(each)]
+    return sorted(found, key=lambda each: each.name)
 
 
 async def enqueue_pushed(
-    database: Database, runs: Runs, repository: PushedRepository, commit: str, *, max_attempts: int
+    database: Database, runs: Runs, repository: PushedRepository, commit: str, *, asked_by: str = "", max_attempts: int
 ) -> tuple[Run, bool] | Standing:
     """A run of `repository`, whose branch is at `commit` since a push, and whether it is new; or why there is none.
 
@@ -74,4 +76,6 @@ async def enqueue_pushed(
             raise RepositoryNotFound(f"No repository {repository.name!r} is registered.")
         if not row.is_active or (row.last_commit == commit and not row.busy):
             return Standing(row.is_active, row.paused_reason)
-        return await runs.enqueue(row.name, RunTrigger.WEBHOOK, max_attempts=max_attempts, within=connection)
+        return await runs.enqueue(
+            row.name, RunTrigger.WEBHOOK, asked_by=asked_by, max_attempts=max_attempts, within=connection
+        )

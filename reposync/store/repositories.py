@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RepositoryChanged, RepositoryNotFound, UsageError
+from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryNotFound, UsageError
 from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
@@ -20,19 +20,23 @@ from reposync.store.repository import (
     Registration,
     Repository,
     RepositoryState,
+    belongs_to_another,
     repository_id,
     repository_record,
     unregistered,
 )
+from reposync.store.requests import withdraw_of
 from reposync.store.run import Run
-from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import FILES, REPOSITORIES, RUNS, VERSIONS, is_active, status_is
+from reposync.store.status import WAITING, RunTrigger
+from reposync.store.tables import FILES, REPOSITORIES, REPOSITORY_COLUMNS, RUNS, VERSIONS, is_active, status_is
+from reposync.store.transitions import Event, lock_unfinished, locked, move
 
 __all__ = [
     "Registration",
     "Repositories",
     "Repository",
     "RepositoryState",
+    "belongs_to_another",
     "lock_repository",
     "lock_repository_by_id",
     "repository_id",
@@ -40,6 +44,7 @@ __all__ = [
 ]
 
 _REGISTERED_AT_ONCE = 50
+_NOT_INDEXED_BY = frozenset({"name", "schedule", "timezone", "username", "password"})
 
 
 class Repositories:
@@ -49,7 +54,7 @@ class Repositories:
         self._database = database
 
     async def register(self, registration: Registration, *, expected: Repository | None = None) -> Repository:
-        """Insert or update by name. Another location, branch, collection or definition is another generation: a run
+        """Insert or update by name. A definition that asks for another index is another generation: a run
         that began before publishes nothing. What is indexed stays as it is until the next sync. A repository that
         `deactivate` switched off is active again; a paused one stays paused. `expected`: as it was read by whoever
         changes it.
@@ -60,17 +65,30 @@ class Repositories:
         async with self._database.write() as connection:
             return await self._register(connection, registration, expected)
 
-    async def register_all(self, registrations: Sequence[Registration]) -> None:
-        """As `register`, many at a time: a thousand transactions take a minute where each is made durable."""
+    async def register_all(
+        self,
+        registrations: Sequence[Registration],
+        *,
+        takes: Collection[str] | None = (),
+        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+    ) -> None:
+        """As `register`, many at a time: a thousand transactions take a minute if each is made durable. `guard` is
+        called first in each transaction, and ends it by an exception. `takes`: see `belongs_to_another`."""
         # Always in the same order, so that two pods wait for each other and do not deadlock.
         ordered = sorted(registrations, key=lambda each: each.name)
         for start in range(0, len(ordered), _REGISTERED_AT_ONCE):
             async with self._database.write() as connection:
+                if guard is not None:
+                    await guard(connection)
                 for registration in ordered[start : start + _REGISTERED_AT_ONCE]:
-                    await self._register(connection, registration)
+                    await self._register(connection, registration, takes=takes)
 
     async def _register(
-        self, connection: AsyncConnection, registration: Registration, expected: Repository | None = None
+        self,
+        connection: AsyncConnection,
+        registration: Registration,
+        expected: Repository | None = None,
+        takes: Collection[str] | None = (),
     ) -> Repository:
         name = _checked_name(registration.name)
         said: dict[str, Any] = {
@@ -83,6 +101,11 @@ class Repositories:
             "timezone": registration.timezone,
             "definition": None if registration.definition is None else dict(registration.definition),
             "group_key": registration.group_key,
+            "resolved": None if registration.resolved is None else dict(registration.resolved),
+            "resolved_from": registration.resolved_from,
+            "origin_file": registration.origin_file,
+            "origin_host": registration.origin_host,
+            "by_hand": registration.by_hand,
         }
         if registration.project_id is not None:
             said["project_id"] = registration.project_id
@@ -101,8 +124,17 @@ class Repositories:
         if row is None:
             raise _not_found(name)
         _require_as_expected(row, expected)
+        if belongs_to_another(repository_record(row), registration, takes):
+            raise conflict_over(name, registration.origin_file, repository_record(row))
         changes = {key: value for key, value in said.items() if getattr(row, key) != value}
-        if changes.keys() & {"location", "source", "branch", "collection", "definition"}:
+        if row.origin_host is not None and "location" not in changes:
+            changes.pop("origin_host", None)  # the machine that has the folder
+        elsewhere = bool(changes.keys() & {"location", "source", "branch", "collection"})
+        if row.resolved is None:  # of a program before 0.2: what it was resolved to is not known, and need not differ
+            is_another = elsewhere or "definition" in changes
+        else:
+            is_another = elsewhere or _indexed_by(row.resolved) != _indexed_by(registration.resolved)
+        if is_another:
             changes["generation"] = REPOSITORIES.c.generation + 1
         if changes.keys() & {"location", "source", "branch", "collection"} and row.live_version is None:
             # Nothing else says that what a program before 0.2 indexed was of another place.
@@ -131,7 +163,7 @@ class Repositories:
 
     async def _by(self, condition: ColumnElement[bool], shown: str) -> Repository:
         async with self._database.read() as connection:
-            row = (await connection.execute(select(REPOSITORIES).where(condition))).one_or_none()
+            row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
         if row is None:
             raise _not_found(shown)
         return repository_record(row)
@@ -139,7 +171,7 @@ class Repositories:
     async def list(self, names: Collection[str] | None = None) -> list[Repository]:
         """All of them (of these names alone, where they are given), by name."""
         which = [] if names is None else [REPOSITORIES.c.name.in_(map(storable, names))]
-        query = select(REPOSITORIES).where(*which).order_by(REPOSITORIES.c.name)
+        query = select(*REPOSITORY_COLUMNS).where(*which).order_by(REPOSITORIES.c.name)
         async with self._database.read() as connection:
             rows = await connection.execute(query)
             return [repository_record(row) for row in rows]
@@ -151,16 +183,39 @@ class Repositories:
         async with self._database.read() as connection:
             return [RepositoryState(*row) for row in await connection.execute(query.order_by(columns.name))]
 
-    async def deactivate(self, name: str) -> Repository:
-        """It left the registry: no more ticks, the index stays. Registering it again switches it on."""
-        return await self._set(name, active=False, paused_reason=None)
+    async def find(self, *, source: str, location: str) -> Sequence[Repository]:
+        """Those of that place, by name."""
+        columns = REPOSITORIES.c
+        query = select(*REPOSITORY_COLUMNS).where(columns.source == source, columns.location == storable(location))
+        async with self._database.read() as connection:
+            return [repository_record(row) for row in await connection.execute(query.order_by(columns.name))]
 
-    async def pause(self, name: str, reason: str, *, expected: Repository | None = None) -> Repository:
-        """No ticks until `resume`; what waits because of one is cancelled, what runs goes on, and a person may still
-        sync it. `reason` must not be empty. `expected`: see `register`."""
+    async def names_of(self, identities: Collection[str]) -> dict[str, str]:
+        """Of those of these repositories that are registered, by id."""
+        query = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(REPOSITORIES.c.id.in_(sorted(identities)))
+        async with self._database.read() as connection:
+            return {row.id: row.name for row in await connection.execute(query)}
+
+    async def names(self) -> Sequence[str]:
+        """All of them, in order."""
+        async with self._database.read() as connection:
+            return (await connection.scalars(select(REPOSITORIES.c.name).order_by(REPOSITORIES.c.name))).all()
+
+    async def deactivate(
+        self, name: str, *, guard: Callable[[AsyncConnection], Awaitable[None]] | None = None
+    ) -> Repository:
+        """It left the registry: no more ticks, the index stays. Registering it again switches it on. `guard`: see
+        `register_all`."""
+        return await self._set(name, active=False, paused_reason=None, guard=guard)
+
+    async def pause(
+        self, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
+    ) -> Repository:
+        """No ticks until `resume`. What ticks and pushes asked for is withdrawn from the run that waits; what runs goes
+        on, and a person may still sync it. `reason` must not be empty. `expected`: see `register`."""
         if not reason:
             raise UsageError("A pause needs a reason.")
-        return await self._set(name, active=False, paused_reason=storable(reason), expected=expected)
+        return await self._set(name, active=False, paused_reason=storable(reason), expected=expected, by=by)
 
     async def resume(self, name: str, *, expected: Repository | None = None) -> Repository:
         return await self._set(name, active=True, paused_reason=None, expected=expected)
@@ -186,9 +241,18 @@ class Repositories:
             raise _name_taken(name) from error
 
     async def _set(
-        self, name: str, *, active: bool, paused_reason: str | None, expected: Repository | None = None
+        self,
+        name: str,
+        *,
+        active: bool,
+        paused_reason: str | None,
+        expected: Repository | None = None,
+        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+        by: str = "the registry",
     ) -> Repository:
         async with self._database.write() as connection:
+            if guard is not None:
+                await guard(connection)
             row = await _row_of(connection, name)
             if row is None:
                 raise _not_found(name)
@@ -196,9 +260,7 @@ class Repositories:
             identity = str(row.id)
             changes = {"is_active": active, "paused_reason": paused_reason}
             if not active:
-                unasked = RUNS.c.trigger.in_([RunTrigger.SCHEDULE, RunTrigger.WEBHOOK])
-                waiting = and_(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING), unasked)
-                await self._cancel(connection, waiting, "REPOSITORY_PAUSED", "The repository was paused.")
+                await self._withdraw_unasked(connection, [identity], by)
             row = await _change(connection, identity, changes | {"updated_at": self._database.moment()})
             await self._database.announce(connection, REGISTRATIONS)
             return repository_record(row)
@@ -214,23 +276,29 @@ class Repositories:
                 identity = by.repository_id
                 await lock_repository_by_id(connection, identity, name)
                 await hold(connection, by)
-            active = and_(RUNS.c.repository_id == identity, status_is(*ACTIVE))
-            if by is not None:
-                active = and_(active, RUNS.c.id != by.id)
-            await self._cancel(connection, active, "REPOSITORY_REMOVED", "The repository was removed.")
+            await self._end_others(connection, identity, by)
             versions = select(VERSIONS.c.id).where(VERSIONS.c.repository_id == identity)
             mine = or_(FILES.c.repository_id == identity, FILES.c.repository_id.in_(versions))
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
             await self._database.announce(connection, REGISTRATIONS)
 
-    async def _cancel(self, connection: AsyncConnection, which: ColumnElement[bool], code: str, message: str) -> None:
-        now = self._database.moment()
-        said = {"error_code": code, "error_message": message}
-        await connection.execute(select(RUNS.c.id).where(which).order_by(RUNS.c.id).with_for_update())
-        await break_off_attempts(connection, select(RUNS.c.id).where(which), now, **said)
-        ending = {"status": RunStatus.CANCELLED, "completed_at": now, "lease_until": None}
-        await connection.execute(update(RUNS).where(which).values(**ending, **said))
+    async def _withdraw_unasked(self, connection: AsyncConnection, identities: Sequence[str], by: str) -> None:
+        """What no person asked for. The caller has locked these repositories."""
+        waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
+        rows = (await connection.execute(locked(self._database, waiting))).all()
+        unasked = (RunTrigger.SCHEDULE, RunTrigger.WEBHOOK)
+        said = {"error_code": "REPOSITORY_PAUSED", "error_message": "The repository was paused."}
+        await withdraw_of(connection, self._database, rows, unasked, by, **said)
+
+    async def _end_others(self, connection: AsyncConnection, identity: str, by: Run | None) -> None:
+        said = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}
+        found = await lock_unfinished(connection, self._database, identity)
+        rows = [row for row in found if by is None or row.id != by.id]
+        ids = select(RUNS.c.id).where(RUNS.c.id.in_([row.id for row in rows]))
+        await break_off_attempts(connection, ids, self._database.moment(), **said)
+        for row in rows:
+            await move(connection, self._database, row, Event.REMOVE, **said)
 
 
 async def lock_repository(connection: AsyncConnection, name: str) -> str:
@@ -247,13 +315,13 @@ async def lock_repository_by_id(connection: AsyncConnection, identity: str, show
 
 
 async def _row_of(connection: AsyncConnection, name: str) -> Row[Any] | None:
-    query = select(REPOSITORIES).where(REPOSITORIES.c.name == storable(name)).with_for_update(key_share=True)
+    query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.name == storable(name)).with_for_update(key_share=True)
     return (await connection.execute(query)).one_or_none()
 
 
 async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row[Any]:
     # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
-    query = select(REPOSITORIES).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
+    query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
     row = (await connection.execute(query)).one_or_none()
     if row is None:
         raise _not_found(shown)
@@ -261,8 +329,20 @@ async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row
 
 
 async def _change(connection: AsyncConnection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
-    query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORIES.c)
+    query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORY_COLUMNS)
     return (await connection.execute(query)).one()
+
+
+def _indexed_by(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What of a definition decides what the index holds."""
+    return {key: value for key, value in (resolved or {}).items() if key not in _NOT_INDEXED_BY}
+
+
+def conflict_over(name: str, file: str | None, row: Repository) -> RegistryConflict:
+    return RegistryConflict(
+        f"Repository {name!r} is in the registry file {file} and comes from {row.origin_words}; it stays as it is.",
+        remedy="Rename one of the two, or settle it with `reposync apply --take-over`.",
+    )
 
 
 def _require_as_expected(row: Row[Any], expected: Repository | None) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, exists, or_, select, tuple_
+from sqlalchemy import Row, delete, select, tuple_
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.status import FINAL, RunStatus
-from reposync.store.tables import REPOSITORIES, RUNS
+from reposync.store.tables import MISSED_TICKS, RUNS
 
 # Some tens of milliseconds, for which SQLite's other writers wait.
 PURGED_AT_ONCE = 500
@@ -19,20 +19,14 @@ PURGED_AT_ONCE = 500
 async def purge_some(
     connection: AsyncConnection, before: datetime, after: Row[Any, Any] | None, limit: int
 ) -> Sequence[Row[Any, Any]]:
-    """Delete the oldest runs that ended before that moment; the database takes their attempts and problems along.
+    """Delete the oldest runs that ended before that moment; the database takes their attempts, requests and
+    problems along.
     `after`: the last one that the call before deleted. PostgreSQL's index keeps what was deleted until a vacuum, and
     each call would pass by all of it again."""
-    later = RUNS.alias("later")
-    needless = or_(
-        RUNS.c.scheduled_for.is_(None),
-        exists().where(later.c.repository_id == RUNS.c.repository_id, later.c.scheduled_for > RUNS.c.scheduled_for),
-        ~exists().where(REPOSITORIES.c.id == RUNS.c.repository_id),
-    )
     query = select(RUNS.c.queued_at, RUNS.c.id).where(
         RUNS.c.queued_at < before,  # what ended before was queued before, and this is what there is an index for
         RUNS.c.completed_at < before,
         RUNS.c.status.in_(FINAL - {RunStatus.BLOCKED}),
-        needless,
     )
     if after is not None:
         query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
@@ -41,3 +35,7 @@ async def purge_some(
     if page:
         await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
     return page
+
+
+async def forget_missed_ticks(connection: AsyncConnection, before: datetime) -> None:
+    await connection.execute(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row
 
 from reposync.errors import UsageError
-from reposync.store.status import FINAL, RunStatus, RunTrigger
+from reposync.store.status import ACTIVE, RunStatus, RunTrigger, known
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
@@ -40,14 +40,15 @@ class Run:
     describes (its commit, and how many files lose their points for which reason), or, without `brake`, the one that is
     met first. `removal`: the repository goes, with its index. `repair`: every point is compared with what is recorded
     and mended; with `removal`, what is left in the index of a repository that is registered no more goes. `progress` is
-    whatever the executing worker last said.
+    whatever the executing worker last said. While it waits, `trigger`, `priority`, `max_attempts`, `full`, `approved`,
+    `removal` and `repair` follow from its requests; `handed_back` attempts do not count.
     """
 
     id: str
     repository_id: str
     repository: str
-    status: RunStatus
-    trigger: RunTrigger
+    status: RunStatus | str
+    trigger: RunTrigger | str
     priority: int
     scheduled_for: datetime | None
     not_before: datetime
@@ -59,6 +60,7 @@ class Run:
     max_attempts: int
     worker: str | None
     lease_until: datetime | None
+    handed_back: int
     full: bool
     approved: bool
     removal: bool
@@ -79,8 +81,13 @@ class Run:
     error_message: str | None
 
     @property
+    def failures(self) -> int:
+        """How many attempts began and were not handed back: the one under way is among them."""
+        return self.attempt - self.handed_back
+
+    @property
     def is_final(self) -> bool:
-        return self.status in FINAL
+        return self.status not in ACTIVE
 
     @property
     def cursor(self) -> str:
@@ -113,10 +120,13 @@ class RunProblem:
     detail: str
 
 
+_FIELDS = frozenset(each.name for each in fields(Run))
+
+
 def run_record(row: Row[Any]) -> Run:
-    values = dict(row._mapping)
-    values["status"] = RunStatus(values["status"])
-    values["trigger"] = RunTrigger(values["trigger"])
+    values = {name: value for name, value in row._mapping.items() if name in _FIELDS}
+    values["status"] = known(RunStatus, values["status"])
+    values["trigger"] = known(RunTrigger, values["trigger"])
     return Run(**values)
 
 

@@ -4,36 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import case, delete, insert, not_, select, update
+from sqlalchemy import Row, and_, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RepositoryNotFound, RepoSyncError, RunStateConflict
+from reposync.errors import RepositoryNotFound, RepoSyncError, RunCancelled
+from reposync.store.asking import Asking
 from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, note_figures
-from reposync.store.claims import (
-    CLAIM_ORDER,
-    MAX_ATTEMPTS,
-    anything_to_claim,
-    claimable_but_for,
-    end_abandoned,
-    new_run,
-    seconds_between,
-    take,
-)
+from reposync.store.blocked import close_blocked, stop_again
+from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, take
 from reposync.store.columns import path_key
 from reposync.store.database import QUEUE
 from reposync.store.fence import Attempt, held_by, hold, lease_lost
-from reposync.store.history import RunHistory, no_such_run
-from reposync.store.repositories import lock_repository, lock_repository_by_id
-from reposync.store.retention import PURGED_AT_ONCE, purge_some
+from reposync.store.repositories import lock_repository_by_id
+from reposync.store.requests import (
+    RunRequest,
+    follow_requests,
+    live_requests,
+    new_run,
+    pass_on,
+    read_requests,
+    use_up_approvals,
+)
+from reposync.store.retention import PURGED_AT_ONCE, forget_missed_ticks, purge_some
 from reposync.store.run import HeartbeatState, Run, RunFigures, RunProblem, run_record
-from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import PROBLEMS, RUNS, is_active, status_is
+from reposync.store.status import FINAL, RunStatus, RunTrigger
+from reposync.store.tables import PROBLEMS, REQUESTS, RUNS, is_over, status_is
+from reposync.store.transitions import Event, locked, move
 
 __all__ = ["HeartbeatState", "Run", "RunAttempt", "RunFigures", "RunProblem", "RunStatus", "RunTrigger", "Runs"]
 
@@ -42,120 +45,9 @@ MAX_MESSAGE_CHARS = 10_000
 MAX_DETAIL_CHARS = 1_000
 
 
-class Runs(RunHistory):
+class Runs(Asking):
     """Every method raises StoreUnavailable; those that take a run as its worker raise LeaseLost once it is another's,
     and then have written nothing."""
-
-    # Asking for a run ----------------------------------------------------------------------------------------------
-
-    async def enqueue(
-        self,
-        repository: str,
-        trigger: RunTrigger,
-        *,
-        full: bool = False,
-        approved: bool = False,
-        removal: bool = False,
-        repair: bool = False,
-        priority: int | None = None,
-        max_attempts: int = MAX_ATTEMPTS,
-        within: AsyncConnection | None = None,
-    ) -> tuple[Run, bool]:
-        """A run of the repository of that name, and whether it is a new one (for ticks see `Ticks`).
-
-        One that waits already is returned instead, and takes over what this call asks for besides: full, approved,
-        removal (of the repository, in place of a sync), repair, the better priority, and no further wait before it is
-        tried again. `within`: as a part of that transaction. Raises RepositoryNotFound.
-        """
-        async with self._database.write() if within is None else nullcontext(within) as connection:
-            identity = await lock_repository(connection, repository)
-            waiting = (
-                select(RUNS.c.id)
-                .where(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING))
-                .order_by(*CLAIM_ORDER)
-                .limit(1)
-                .with_for_update()
-            )
-            found = await connection.scalar(waiting)
-            now = self._database.moment()
-            asked = {"full": full, "approved": approved, "removal": removal, "repair": repair}
-            new = new_run(identity, repository, trigger, now, priority=priority, max_attempts=max_attempts, **asked)
-            await self._database.announce(connection, QUEUE)
-            if found is None:
-                return run_record((await connection.execute(insert(RUNS).values(**new).returning(*RUNS.c))).one()), True
-            rank = new["priority"]
-            wanted: dict[str, Any] = {
-                "priority": case((RUNS.c.priority > rank, rank), else_=RUNS.c.priority),
-                "not_before": case((RUNS.c.not_before > now, now), else_=RUNS.c.not_before),
-            }
-            wanted |= {key: True for key, value in asked.items() if value}
-            if removal or repair:  # a removal that repairs is another thing: see `leftovers`
-                wanted["repair"] = False if removal else not_(RUNS.c.removal)
-            return await self._change(connection, found, wanted), False
-
-    async def request_cancel(self, run_id: str) -> Run:
-        """A waiting or blocked run ends at once; a running one is told at its next heartbeat, and ends by itself if its
-        worker is gone; a finished one stays as it is. Raises RunNotFound."""
-        async with self._database.write() as connection:
-            run = await self._locked(connection, run_id)
-            if run.status is RunStatus.RUNNING:
-                return await self._change(connection, run.id, {"cancel_requested": True})
-            if run.status in WAITING or run.status is RunStatus.BLOCKED:
-                ending = {"status": RunStatus.CANCELLED, "cancel_requested": True}
-                return await self._change(connection, run.id, {**ending, "completed_at": self._database.moment()})
-            return run
-
-    async def approve(self, run_id: str, *, max_attempts: int = MAX_ATTEMPTS) -> Run:
-        """A person allows what a blocked run stopped at: it waits again, with so many attempts more and before what the
-        clock asks for. Raises RunNotFound, RunStateConflict where it is not blocked, RepositoryNotFound where the
-        repository was removed."""
-        return await self._again(
-            run_id,
-            {RunStatus.BLOCKED},
-            max_attempts,
-            "only a blocked run can be approved",
-            remedy="`reposync sync {run.repository} --allow-mass-delete` starts a new one.",
-            approved=True,
-        )
-
-    async def retry(self, run_id: str, *, max_attempts: int = MAX_ATTEMPTS) -> Run:
-        """A person sends a run that failed or was cancelled back into the queue, with so many attempts more and before
-        what the clock asks for. Raises RunNotFound, RunStateConflict where it is in no such state,
-        RepositoryNotFound."""
-        return await self._again(
-            run_id,
-            {RunStatus.FAILED, RunStatus.CANCELLED},
-            max_attempts,
-            "only a failed or cancelled run can be tried again",
-            remedy="`reposync sync {run.repository}` starts a new one.",
-            error_code=None,
-            error_message=None,
-            cancel_requested=False,
-        )
-
-    async def _again(
-        self,
-        run_id: str,
-        fitting: Collection[RunStatus],
-        max_attempts: int,
-        words: str,
-        *,
-        remedy: str,
-        **changes: Any,
-    ) -> Run:
-        seen = await self.get(run_id)
-        async with self._database.write() as connection:
-            await lock_repository_by_id(connection, seen.repository_id, seen.repository)
-            run = await self._locked(connection, seen.id)
-            if run.status not in fitting:
-                raise RunStateConflict(f"Run {run.id} is {run.status}, and {words}.", remedy=remedy.format(run=run))
-            again = {
-                "max_attempts": run.attempt + max_attempts,
-                "priority": min(run.priority, PRIORITIES[RunTrigger.COMMAND]),
-                "completed_at": None,
-                "duration_seconds": None,
-            }
-            return await self._wait_again(connection, run, again | changes)
 
     # Executing a run -----------------------------------------------------------------------------------------------
 
@@ -231,40 +123,39 @@ class Runs(RunHistory):
     ) -> Run:
         """The end of the run; `status` is one of FINAL. Saying the same again is fine: the answer to the first time may
         have been lost on the way. `brake`: what a blocked run stopped at. `followed_up`: another run takes its place,
-        queued in the same transaction."""
+        and its requests, in the same transaction.
+
+        One that is to be blocked while an earlier run of its repository is ends `cancelled`: the earlier one waits for
+        a person with the requests of both. One that is completed closes the blocked one, which is cancelled or, where
+        it is to do more, queued again.
+        """
         if status not in FINAL:
             raise ValueError(f"{status} is not an end of a run")
         async with self._database.write() as connection:
-            if followed_up:
-                await self._lock_repository_of(connection, run)
-            ended = await self._end(connection, run, status, figures, error_code, error_message)
-            if ended is not None:
-                if brake is not None:
-                    changes = {"brake": dict(brake), "approved": False}
-                    ended = await self._change(connection, ended.id, changes)
-                if followed_up:
-                    asked = {"full": ended.full, "approved": ended.approved and ended.brake is None}
-                    await self.enqueue(ended.repository, ended.trigger, **asked, within=connection)
-                return ended
-            same = select(RUNS).where(
-                RUNS.c.id == run.id, RUNS.c.attempt == run.attempt, RUNS.c.worker == run.worker, RUNS.c.status == status
-            )
-            before = (await connection.execute(same)).one_or_none()
+            row = await self._held(connection, run)
+            if row is not None:
+                said = {"error_code": error_code, "error_message": _capped(error_message)}
+                if followed_up and not row.cancel_requested:
+                    await self._follow_up(connection, row)
+                return await self._end(connection, row, status, figures, said, brake)
+            same = select(RUNS).where(RUNS.c.id == run.id, RUNS.c.attempt == run.attempt, RUNS.c.worker == run.worker)
+            # A stop that joined an earlier one was written as cancelled.
+            ends = [status, RunStatus.CANCELLED] if status is RunStatus.BLOCKED else [status]
+            before = (await connection.execute(same.where(RUNS.c.status.in_(ends)))).one_or_none()
         if before is None:
             raise lease_lost(run)
         return run_record(before)
 
-    async def _lock_repository_of(self, connection: AsyncConnection, run: Attempt) -> None:
-        """Before the run's own row: the order that all keep."""
-        identity = await connection.scalar(select(RUNS.c.repository_id).where(RUNS.c.id == run.id))
-        await lock_repository_by_id(connection, str(identity), str(identity))
-
     async def note_brake(self, run: Attempt, brake: Mapping[str, Any]) -> None:
         """What a deletion that was approved beforehand turned out to be: the approval holds for that alone."""
         async with self._database.write() as connection:
-            noted = await connection.execute(update(RUNS).where(held_by(run)).values(brake=dict(brake)))
-        if not noted.rowcount:
-            raise lease_lost(run)
+            row = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
+            if row is None:
+                raise lease_lost(run)
+            await connection.execute(update(RUNS).where(RUNS.c.id == run.id).values(brake=dict(brake)))
+            requests = (await read_requests(connection, [run.id])).get(run.id, [])
+            given = [each.id for each in requests if each.approval is not None and each.approval in ({}, row.brake)]
+            await connection.execute(update(REQUESTS).where(REQUESTS.c.id.in_(given)).values(approval=dict(brake)))
 
     async def retry_later(
         self,
@@ -275,27 +166,35 @@ class Runs(RunHistory):
         figures: RunFigures | None = None,
         *,
         at_last: RunStatus = RunStatus.FAILED,
+        final_unless_others: str | None = None,
     ) -> Run:
         """Hand the run back to be tried again after `delay_seconds`, as `retrying`. It ends instead as `at_last` if
-        this was its last attempt, as cancelled if a person asked for that."""
+        this was its last attempt, as cancelled if nobody asks for it any more.
+
+        `final_unless_others`: the id of the caller's own request, who would rather see the failure now than wait. The
+        run ends as `at_last` where that is its only request; where others ask for it too, the attempt does not count.
+        """
         async with self._database.write() as connection:
-            row = (await connection.execute(select(RUNS).where(held_by(run)).with_for_update())).one_or_none()
+            row = await self._held(connection, run)
             if row is None:
                 raise lease_lost(run)
-            if row.cancel_requested or row.attempt >= row.max_attempts:
-                status = RunStatus.CANCELLED if row.cancel_requested else at_last
-                ended = await self._end(connection, run, status, figures or RunFigures(), error_code, error_message)
-                if ended is None:
-                    raise lease_lost(run)
-                return ended
             said = {"error_code": error_code, "error_message": _capped(error_message)}
-            totals = await end_attempt(connection, self._database, run, RunStatus.RETRYING, figures, **said)
-            waits = {"status": RunStatus.RETRYING, "not_before": self._database.moment(delay_seconds)}
-            return await self._change(connection, run.id, {**waits, **totals, **said, "lease_until": None})
+            live = await live_requests(connection, row)
+            if final_unless_others is None:
+                counts, is_last = True, row.attempt >= row.max_attempts
+            else:
+                counts, is_last = False, not any(each.id != final_unless_others for each in live)
+            if row.cancel_requested or is_last:
+                status = RunStatus.CANCELLED if row.cancel_requested else at_last
+                return await self._end(connection, row, status, figures or RunFigures(), said)
+            waits = {**said, "not_before": self._database.moment(delay_seconds)}
+            return await self._wait(
+                connection, row, Event.RETRY_LATER, RunStatus.RETRYING, figures, waits, live, counts=counts
+            )
 
     async def release(
         self,
-        run: Run,
+        run: Attempt,
         figures: RunFigures | None = None,
         *,
         outcome: str = RELEASED,
@@ -304,26 +203,25 @@ class Runs(RunHistory):
         reason: RepoSyncError | None = None,
     ) -> Run:
         """Hand the run back: this process is about to stop, or lets others go first. The attempt does not count. It
-        ends as cancelled if a person asked for that. `reason`: why, where it is nobody's will."""
-        code, message = (reason.code, _capped(str(reason))) if reason is not None else (None, None)
+        ends as cancelled if nobody asks for it any more. `priority`: of all its requests from now on. `reason`: why,
+        where it is nobody's will."""
+        said: dict[str, Any] = {}
+        if reason is not None:
+            said = {"error_code": reason.code, "error_message": _capped(str(reason))}
         async with self._database.write() as connection:
-            try:
-                await lock_repository_by_id(connection, run.repository_id, run.repository)
-            except RepositoryNotFound as error:
-                raise lease_lost(run) from error
-            row = (await connection.execute(select(RUNS).where(held_by(run)).with_for_update())).one_or_none()
+            row = await self._held(connection, run)
             if row is None:
                 raise lease_lost(run)
             if row.cancel_requested:
-                ended = await self._end(connection, run, RunStatus.CANCELLED, figures or RunFigures(), None, None)
-                return ended or run_record(row)
-            totals = await end_attempt(connection, self._database, run, outcome, figures, code, message)
-            changes: dict[str, Any] = {"max_attempts": RUNS.c.max_attempts + 1, **totals}
+                said = said or {"error_code": RunCancelled.code, "error_message": "Nobody asks for it any more."}
+                return await self._end(connection, row, RunStatus.CANCELLED, figures or RunFigures(), said)
+            live = await live_requests(connection, row)
             if priority is not None:
-                changes["priority"] = priority
-            if reason is not None:
-                changes |= {"error_code": code, "error_message": message}
-            return await self._wait_again(connection, run, changes, delay_seconds)
+                ids = [each.id for each in live]
+                await connection.execute(update(REQUESTS).where(REQUESTS.c.id.in_(ids)).values(priority=priority))
+                live = [replace(each, priority=priority) for each in live]
+            waits = {**said, "not_before": self._database.moment(delay_seconds)}
+            return await self._wait(connection, row, Event.HAND_BACK, outcome, figures, waits, live, counts=False)
 
     async def add_problems(self, run: Attempt, problems: Sequence[RunProblem]) -> None:
         """One row a file; a file that has one already gets the new one instead."""
@@ -354,10 +252,11 @@ class Runs(RunHistory):
             await connection.execute(delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason))
 
     async def purge(self, before: datetime, *, at_once: int = PURGED_AT_ONCE) -> int:
-        """Delete the runs that ended before that moment, with their attempts and problems; how many. Blocked ones wait,
-        and stay; so does the run of each repository's latest tick, which is how every pod knows that it was handled.
-        `at_once`: how many in one transaction."""
+        """Delete the runs that ended before that moment, with all that belongs to them, and the missed ticks that were
+        noticed before it; how many runs. Blocked ones wait, and stay. `at_once`: how many in one transaction."""
         gone, after = 0, None
+        async with self._database.write() as connection:
+            await forget_missed_ticks(connection, before)
         while True:
             began = time.monotonic()
             async with self._database.write() as connection:
@@ -371,58 +270,85 @@ class Runs(RunHistory):
 
     # -----------------------------------------------------------------------------------------------------------------
 
+    async def _held(self, connection: AsyncConnection, run: Attempt) -> Row[Any] | None:
+        """The run, locked, if it is still this attempt's; its repository's row is locked before it."""
+        identity = await connection.scalar(select(RUNS.c.repository_id).where(RUNS.c.id == run.id))
+        # A removal ends after the row is gone.
+        with suppress(RepositoryNotFound):
+            await lock_repository_by_id(connection, str(identity), str(identity))
+        row: Row[Any] | None = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
+        return row
+
+    async def _wait(
+        self,
+        connection: AsyncConnection,
+        row: Row[Any],
+        event: Event,
+        outcome: str,
+        figures: RunFigures | None,
+        said: Mapping[str, Any],
+        live: Sequence[RunRequest],
+        *,
+        counts: bool,
+    ) -> Run:
+        code, message = said.get("error_code"), said.get("error_message")
+        totals = await end_attempt(connection, self._database, row, outcome, figures, code, message)
+        handed_back = row.handed_back if counts else row.handed_back + 1
+        row = await move(connection, self._database, row, event, **said, **totals, handed_back=handed_back)
+        return run_record(await follow_requests(connection, row, live))
+
     async def _end(
         self,
         connection: AsyncConnection,
-        run: Attempt,
+        row: Row[Any],
         status: RunStatus,
         figures: RunFigures,
-        error_code: str | None,
-        error_message: str | None,
-    ) -> Run | None:
-        query = select(RUNS.c.started_at, self._database.moment().label("now")).where(held_by(run)).with_for_update()
-        row = (await connection.execute(query)).one_or_none()
-        if row is None:
-            return None
-        ending = {
-            "status": status,
-            "completed_at": row.now,
-            "duration_seconds": seconds_between(row.started_at, row.now),
-            "lease_until": None,
-            "error_code": error_code,
-            "error_message": _capped(error_message),
-        }
-        totals = await end_attempt(
-            connection, self._database, run, status, figures, error_code, ending["error_message"]
-        )
-        commits = {"commit_before": figures.commit_before, "commit_after": figures.commit_after}
-        return await self._change(connection, run.id, {**ending, **commits, **totals})
-
-    async def _wait_again(
-        self, connection: AsyncConnection, run: Run, changes: Mapping[str, Any], delay_seconds: float = 0.0
+        said: Mapping[str, Any],
+        brake: Mapping[str, Any] | None = None,
     ) -> Run:
-        """Queued, or retrying where another run of the repository is queued since: there is one place for `queued`. The
-        caller has locked the repository."""
-        taken = await connection.scalar(
-            select(RUNS.c.id).where(
-                RUNS.c.repository_id == run.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != run.id
-            )
-        )
-        status = RunStatus.RETRYING if taken else RunStatus.QUEUED
-        waits = {"status": status, "not_before": self._database.moment(delay_seconds)}
+        event = _ENDS[status]
+        others = []
+        if status in (RunStatus.BLOCKED, RunStatus.COMPLETED):
+            blocked = and_(RUNS.c.repository_id == row.repository_id, is_over(), status_is(RunStatus.BLOCKED))
+            found = (await connection.execute(locked(self._database, blocked))).all()
+            others = sorted(found, key=lambda each: each.queued_at, reverse=True)
+        changes = dict(said)
+        if event is Event.BLOCK and brake is not None:
+            changes |= {"brake": dict(brake), "approved": False}
+            await use_up_approvals(connection, row)
+        if event is Event.BLOCK and row.cancel_requested:
+            event = Event.STOP
+        elif event is Event.BLOCK and others:
+            event = Event.STOP
+            await stop_again(connection, self._database, row, others, changes)
+            changes["error_message"] = _capped(f"{changes['error_message']} Run {others[0].id} waits for a person.")
+        elif event is Event.COMPLETE:
+            await close_blocked(connection, self._database, row, others)
+        why = changes.get("error_code"), changes.get("error_message")
+        totals = await end_attempt(connection, self._database, row, _STATUS[event], figures, *why)
+        commits = {"commit_before": figures.commit_before, "commit_after": figures.commit_after}
+        return run_record(await move(connection, self._database, row, event, **changes, **commits, **totals))
+
+    async def _follow_up(self, connection: AsyncConnection, row: Row[Any]) -> None:
+        """The requests of the run, which is about to end, are those of the run that comes next."""
+        live = await live_requests(connection, row)
+        following = await self._next(connection, row.repository_id)
+        there = [] if following is None else await live_requests(connection, following)
+        if following is None:
+            now = self._database.moment()
+            new = insert(RUNS).values(**new_run(row.repository_id, row.repository, now, live))
+            following = (await connection.execute(new.returning(*RUNS.c))).one()
+        await pass_on(connection, self._database, live, following, there)
         await self._database.announce(connection, QUEUE)
-        return await self._change(connection, run.id, {**waits, "lease_until": None, **changes})
 
-    async def _change(self, connection: AsyncConnection, run_id: str, changes: Mapping[str, Any]) -> Run:
-        query = update(RUNS).where(RUNS.c.id == run_id).values(**changes).returning(*RUNS.c)
-        return run_record((await connection.execute(query)).one())
 
-    async def _locked(self, connection: AsyncConnection, run_id: str) -> Run:
-        found = await self._found(connection, run_id)
-        row = (await connection.execute(select(RUNS).where(RUNS.c.id == found.id).with_for_update())).one_or_none()
-        if row is None:  # purged in between
-            raise no_such_run(run_id)
-        return run_record(row)
+_ENDS = {
+    RunStatus.COMPLETED: Event.COMPLETE,
+    RunStatus.FAILED: Event.FAIL,
+    RunStatus.CANCELLED: Event.STOP,
+    RunStatus.BLOCKED: Event.BLOCK,
+}
+_STATUS = {event: status for status, event in _ENDS.items()}
 
 
 def _capped(text: str | None, limit: int = MAX_MESSAGE_CHARS) -> str | None:

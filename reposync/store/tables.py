@@ -21,7 +21,9 @@ from sqlalchemy import (
     and_,
     case,
     false,
+    func,
     literal_column,
+    or_,
     text,
 )
 from sqlalchemy.orm import registry
@@ -76,6 +78,12 @@ class RepositoryRow(_Base, table=True):
     generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     live_version: str | None = Field(default=None, sa_type=SafeText)
     index_hold: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
+    resolved: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
+    resolved_from: str | None = Field(default=None, sa_type=SafeText)
+    origin_file: str | None = Field(default=None, sa_type=SafeText)
+    origin_host: str | None = Field(default=None, sa_type=SafeText)
+    by_hand: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    last_tick_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     created_at: datetime = Field(sa_type=UTCDateTime)
     updated_at: datetime = Field(sa_type=UTCDateTime)
 
@@ -109,8 +117,26 @@ class VersionRow(_Base, table=True):
     retired_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
 
 
+class VersionAttributesRow(_Base, table=True):
+    """The linguist lines of one `.gitattributes` file, as of the last commit that the version was published at. In
+    JSON, which holds any path exactly."""
+
+    __tablename__ = "version_attributes"
+
+    version_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="index_versions.id", ondelete="CASCADE")
+    number: int = Field(primary_key=True)
+    path: str = Field(sa_column=Column(json_column_type(), nullable=False))
+    blob_sha: str = Field(sa_type=SafeText)
+    lines: str = Field(sa_column=Column(json_column_type(), nullable=False))
+
+
 class RunRow(_Base, table=True):
-    """The execution log, which is the queue as well."""
+    """The execution log, which is the queue as well.
+
+    While a run waits, `trigger`, `priority`, `max_attempts`, `full`, `approved`, `removal` and `repair` follow from its
+    requests. They stand here for the index over the queue, and for earlier programs. `handed_back`: how many of its
+    attempts do not count.
+    """
 
     __tablename__ = "sync_runs"
 
@@ -128,6 +154,7 @@ class RunRow(_Base, table=True):
     duration_seconds: float | None = None
     attempt: int = 0
     max_attempts: int
+    handed_back: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     worker: str | None = Field(default=None, sa_type=SafeText)
     lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
     full: bool = False
@@ -148,6 +175,47 @@ class RunRow(_Base, table=True):
     chunks_reused: int = 0
     error_code: str | None = Field(default=None, sa_type=SafeText)
     error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
+class RequestRow(_Base, table=True):
+    """Somebody asked for a run. Many requests may lead to one run; what it does follows from those that are not
+    withdrawn.
+
+    `approval`: None, `{}` for a mass deletion that is allowed beforehand, or the facts of the brake that were approved.
+    `fingerprint` and `answer` belong to `idempotency_key`, which is cleared when its time is over.
+    """
+
+    __tablename__ = "run_requests"
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    run_id: str = Field(sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
+    repository_id: str = Field(sa_type=SafeText)
+    trigger: str = Field(sa_type=SafeText)
+    asked_by: str = Field(sa_type=SafeText)
+    asked_at: datetime = Field(sa_type=UTCDateTime)
+    scheduled_for: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    priority: int
+    max_attempts: int
+    full: bool = False
+    repair: bool = False
+    removal: bool = False
+    approval: dict[str, Any] | None = Field(default=None, sa_column=Column(json_column_type(), nullable=True))
+    idempotency_key: str | None = Field(default=None, sa_type=SafeText)
+    fingerprint: str | None = Field(default=None, sa_type=SafeText)
+    answer: str | None = Field(default=None, sa_type=SafeText)
+    withdrawn_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    withdrawn_by: str | None = Field(default=None, sa_type=SafeText)
+
+
+class MissedTickRow(_Base, table=True):
+    """A tick of a schedule that was noticed too late to run."""
+
+    __tablename__ = "missed_ticks"
+
+    repository_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
+    scheduled_for: datetime = Field(primary_key=True, sa_type=UTCDateTime)
+    noticed_at: datetime = Field(sa_type=UTCDateTime)
+    late_seconds: float
 
 
 class AttemptRow(_Base, table=True):
@@ -172,8 +240,7 @@ class AttemptRow(_Base, table=True):
 
 
 class IdempotencyRow(_Base, table=True):
-    """What was answered to a request that came with an `Idempotency-Key`. No foreign key leads to the run: shortening
-    the history would have to look here for each."""
+    """What earlier programs answered to requests that came with an `Idempotency-Key`; now in `run_requests`."""
 
     __tablename__ = "idempotency_keys"
 
@@ -197,6 +264,43 @@ class GroupRow(_Base, table=True):
     projects: int = 0
     error_code: str | None = Field(default=None, sa_type=SafeText)
     error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
+class RegistryFileRow(_Base, table=True):
+    """A registry file that was applied: `document` has its sections without `repositories`, secrets as references;
+    `digest` is of what it says. A file is known by its absolute path, which is the same on all pods of a deployment."""
+
+    __tablename__ = "registry_files"
+
+    path: str = Field(primary_key=True, sa_type=SafeText)
+    digest: str = Field(sa_type=SafeText)
+    document: dict[str, Any] = Field(default_factory=dict, sa_column=Column(json_column_type(), nullable=False))
+    host: str = Field(sa_type=SafeText)
+    applied_by: str = Field(sa_type=SafeText)
+    applied_at: datetime = Field(sa_type=UTCDateTime)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class SupersededDigestRow(_Base, table=True):
+    """What a registry file said before: a pod that still sees it does not set it back."""
+
+    __tablename__ = "superseded_digests"
+
+    path: str = Field(primary_key=True, sa_type=SafeText, foreign_key="registry_files.path", ondelete="CASCADE")
+    digest: str = Field(primary_key=True, sa_type=SafeText)
+    superseded_at: datetime = Field(sa_type=UTCDateTime)
+
+
+class WorkerRow(_Base, table=True):
+    """A worker that claims runs, and when it said so last."""
+
+    __tablename__ = "workers"
+
+    name: str = Field(primary_key=True, sa_type=SafeText)
+    host: str = Field(sa_type=SafeText)
+    version: str = Field(sa_type=SafeText)
+    started_at: datetime = Field(sa_type=UTCDateTime)
+    seen_at: datetime = Field(sa_type=UTCDateTime)
 
 
 class ProblemRow(_Base, table=True):
@@ -247,9 +351,19 @@ RUNS = _table(RunRow)
 PROBLEMS = _table(ProblemRow)
 FILES = _table(FileRow)
 VERSIONS = _table(VersionRow)
+VERSION_ATTRIBUTES = _table(VersionAttributesRow)
 ATTEMPTS = _table(AttemptRow)
 GROUPS = _table(GroupRow)
+WORKERS = _table(WorkerRow)
+REQUESTS = _table(RequestRow)
+MISSED_TICKS = _table(MissedTickRow)
 IDEMPOTENCY_KEYS = _table(IdempotencyRow)
+REGISTRY_FILES = _table(RegistryFileRow)
+SUPERSEDED_DIGESTS = _table(SupersededDigestRow)
+
+# Without the lines of `.gitattributes`: up to 13 MB, which one run in a while needs. `version_attributes` has them now.
+REPOSITORY_COLUMNS = tuple(column for column in REPOSITORIES.c if column.name != "attributes")
+VERSION_COLUMNS = tuple(column for column in VERSIONS.c if column.name != "attributes")
 
 
 def status_is(*statuses: RunStatus, runs: FromClause = RUNS) -> ColumnElement[bool]:
@@ -277,6 +391,13 @@ def with_live_version(query: Select[Any]) -> Select[Any]:
     return query.select_from(REPOSITORIES.outerjoin(VERSIONS, and_(live, VERSIONS.c.id != REPOSITORIES.c.id)))
 
 
+def registered() -> ColumnElement[bool]:
+    """`repository.is_registered`: not what was only synced by hand."""
+    columns = REPOSITORIES.c
+    before_02 = and_(columns.resolved.is_(None), columns.origin == "command", columns.cron_expression.is_(None))
+    return ~or_(columns.by_hand, before_02)
+
+
 def live_commit() -> ColumnElement[str | None]:
     """The commit that can be searched completely."""
     return case((VERSIONS.c.id.is_not(None), VERSIONS.c.commit_sha), else_=REPOSITORIES.c.last_commit)
@@ -284,8 +405,11 @@ def live_commit() -> ColumnElement[str | None]:
 
 def _while(statuses: Collection[RunStatus]) -> dict[str, Any]:
     words = ", ".join(f"'{each}'" for each in sorted(statuses))
-    condition = text(f"status = {words}" if len(statuses) == 1 else f"status IN ({words})")
-    return {"sqlite_where": condition, "postgresql_where": condition}
+    return _only(f"status = {words}" if len(statuses) == 1 else f"status IN ({words})")
+
+
+def _only(condition: str) -> dict[str, Any]:
+    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
 # The promises "never synced twice at a time", "one already queued is returned" and "a tick never runs twice" rest on
@@ -311,13 +435,20 @@ for _name, _columns in (
     ("ix_sync_runs_trigger_over_newest", (RUNS.c.trigger,)),
 ):
     Index(_name, *_columns, RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
+Index("ix_run_requests_run_id", REQUESTS.c.run_id)
+Index("uq_run_requests_key", REQUESTS.c.asked_by, REQUESTS.c.idempotency_key, unique=True)
+Index("ix_missed_ticks_noticed_at", MISSED_TICKS.c.noticed_at)
 # One version of a repository is searched, and one is built, whatever the code above does.
 for _state in ("live", "building"):
-    _only = text(f"state = '{_state}'")
-    Index(
-        f"uq_index_versions_{_state}", VERSIONS.c.repository_id, unique=True, sqlite_where=_only, postgresql_where=_only
-    )
+    Index(f"uq_index_versions_{_state}", VERSIONS.c.repository_id, unique=True, **_only(f"state = '{_state}'"))
 Index("ix_index_versions_repository_id", VERSIONS.c.repository_id)
 Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state)
+# What a search asks (`served`): few entries or one, however many repositories there are.
+Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'"))
+Index("ix_index_versions_live_at", VERSIONS.c.live_at)
+Index("ix_repositories_unversioned", REPOSITORIES.c.id, **_only("live_version IS NULL AND last_sync_at IS NOT NULL"))
+# What a push asks.
+Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL"))
+Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL"))
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
 Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)

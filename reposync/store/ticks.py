@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import Row, bindparam, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.store.claims import CLAIM_ORDER, MAX_ATTEMPTS, new_run
+from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import QUEUE, Database
-from reposync.store.status import WAITING, RunStatus, RunTrigger
-from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
+from reposync.store.requests import (
+    MAX_ATTEMPTS,
+    RunRequest,
+    add_requests,
+    derive,
+    is_tick,
+    live_requests_of,
+    new_request,
+    new_run,
+)
+from reposync.store.status import WAITING, RunTrigger
+from reposync.store.tables import MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
 
-TICK_MISSED = "TICK_MISSED"
 # Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200
 
@@ -50,6 +59,15 @@ class TickOutcome:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class MissedTick:
+    """A tick that was noticed `late_seconds` late, which is more than the grace: nothing ran for it."""
+
+    scheduled_for: datetime
+    noticed_at: datetime
+    late_seconds: float
+
+
 class Ticks:
     """Every method raises StoreUnavailable."""
 
@@ -67,7 +85,7 @@ class Ticks:
             return [ScheduledRepository(*row) for row in await connection.execute(query)]
 
     async def latest(self, identities: Collection[str]) -> dict[str, datetime]:
-        """The latest tick in the log of each of these repositories that has one, by id."""
+        """The latest tick that was handled of each of these repositories that had one, by id."""
         found: dict[str, datetime] = {}
         for page in _pages(sorted(identities)):
             async with self._database.read() as connection:
@@ -75,9 +93,9 @@ class Ticks:
         return found
 
     async def enqueue(self, due: Mapping[str, datetime], *, grace_seconds: float, max_attempts: int) -> TickOutcome:
-        """Queue a run for each tick (by repository id). A tick that is not later than the latest one in the log was
-        handled; a run that waits takes the tick over; one that is older than the grace is noted as missed, and nothing
-        runs for it."""
+        """Ask for a run for each tick (by repository id). A tick that is not later than the latest one was handled; a
+        run that waits takes the tick over; one that is older than the grace is recorded as missed, and nothing runs for
+        it."""
         outcome = TickOutcome()
         for page in _pages(sorted(due)):
             batch = {identity: due[identity] for identity in page}
@@ -88,6 +106,14 @@ class Ticks:
                     outcome += await self._enqueue(connection, fresh, timedelta(seconds=grace_seconds), max_attempts)
             outcome += TickOutcome(handled=len(batch) - len(fresh))
         return outcome
+
+    async def missed(self, identity: str, limit: int = 20) -> list[MissedTick]:
+        """The latest missed ticks of the repository, the newest first."""
+        columns = MISSED_TICKS.c
+        query = select(columns.scheduled_for, columns.noticed_at, columns.late_seconds)
+        query = query.where(columns.repository_id == identity).order_by(columns.scheduled_for.desc()).limit(limit)
+        async with self._database.read() as connection:
+            return [MissedTick(*row) for row in await connection.execute(query)]
 
     async def first_runs(self, identities: Collection[str], *, max_attempts: int = MAX_ATTEMPTS) -> int:
         """Queue a run of those active repositories that never had one: who registers a repository wants it searchable,
@@ -101,14 +127,12 @@ class Ticks:
             async with self._database.write() as connection:
                 names = await _lock_active(connection, candidates)
                 now = await self._now(connection)
-                rows = [
-                    new_run(identity, names[identity], RunTrigger.SCHEDULE, now, max_attempts=max_attempts)
-                    for identity in await _never_ran(connection, names)
-                ]
-                if rows:
-                    await connection.execute(insert(RUNS), rows)
-                    await self._database.announce(connection, QUEUE)
-                queued += len(rows)
+                beginners = await _never_ran(connection, names)
+                asked = {
+                    identity: new_request(RunTrigger.SCHEDULE, now, asked_by="first run", max_attempts=max_attempts)
+                    for identity in beginners
+                }
+                queued += await self._queue(connection, names, now, asked)
         return queued
 
     async def _enqueue(
@@ -118,43 +142,56 @@ class Ticks:
         fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names})
         waiting = await _waiting(connection, fresh)
         now = await self._now(connection)
-        rows, missed = [], 0
-        for identity, tick in fresh.items():
-            if identity in waiting:
-                continue
-            row = new_run(identity, names[identity], RunTrigger.SCHEDULE, now, max_attempts=max_attempts)
-            late = now - tick > grace
-            rows.append(row | {"scheduled_for": tick} | (_missed(tick, now, grace) if late else _NOT_MISSED))
-            missed += late
-        if joined := [
-            {"run": waiting[identity], "tick": tick} for identity, tick in fresh.items() if identity in waiting
+        asked = {
+            identity: new_request(RunTrigger.SCHEDULE, now, scheduled_for=tick, max_attempts=max_attempts)
+            for identity, tick in fresh.items()
+            if identity in waiting or now - tick <= grace
+        }
+        await _join(connection, {key: waiting[key] for key in asked if key in waiting}, asked)
+        new = {key: request for key, request in asked.items() if key not in waiting}
+        queued = await self._queue(connection, names, now, new)
+        missed = {key: tick for key, tick in fresh.items() if key not in asked}
+        if rows := [
+            {
+                "repository_id": identity,
+                "scheduled_for": tick,
+                "noticed_at": now,
+                "late_seconds": (now - tick).total_seconds(),
+            }
+            for identity, tick in missed.items()
         ]:
-            taken = update(RUNS).where(RUNS.c.id == bindparam("run")).values(scheduled_for=bindparam("tick"))
-            await connection.execute(taken, joined)
-        if rows:
-            await connection.execute(self._database.insert(RUNS).on_conflict_do_nothing(), rows)
-        if len(rows) > missed:
-            await self._database.announce(connection, QUEUE)
-        return TickOutcome(len(rows) - missed, len(joined), len(due) - len(fresh), missed)
+            await connection.execute(self._database.insert(MISSED_TICKS).on_conflict_do_nothing(), rows)
+        if fresh:
+            handled = update(REPOSITORIES).where(REPOSITORIES.c.id == bindparam("identity"))
+            latest = [{"identity": identity, "tick": tick} for identity, tick in fresh.items()]
+            await connection.execute(handled.values(last_tick_at=bindparam("tick")), latest)
+        return TickOutcome(queued, len(asked) - len(new), len(due) - len(fresh), len(missed))
+
+    async def _queue(
+        self,
+        connection: AsyncConnection,
+        names: Mapping[str, str],
+        now: datetime,
+        asked: Mapping[str, RunRequest],
+    ) -> int:
+        """New runs for these requests, by repository id."""
+        if not asked:
+            return 0
+        rows = [
+            new_run(identity, names[identity], now, [request]) | {"scheduled_for": request.scheduled_for}
+            for identity, request in asked.items()
+        ]
+        new = self._database.insert(RUNS).on_conflict_do_nothing().returning(RUNS.c.id, RUNS.c.repository_id)
+        made = (await connection.execute(new, rows)).all()
+        await add_requests(
+            connection,
+            [replace(asked[row.repository_id], run_id=row.id, repository_id=row.repository_id) for row in made],
+        )
+        await self._database.announce(connection, QUEUE)
+        return len(made)
 
     async def _now(self, connection: AsyncConnection) -> datetime:
         return (await connection.execute(select(self._database.moment()))).scalar_one()
-
-
-_NOT_MISSED: dict[str, Any] = {"completed_at": None, "error_code": None, "error_message": None}
-
-
-def _missed(tick: datetime, now: datetime, grace: timedelta) -> dict[str, Any]:
-    late = timedelta(seconds=int((now - tick).total_seconds()))
-    return {
-        "status": RunStatus.CANCELLED,
-        "completed_at": now,
-        "error_code": TICK_MISSED,
-        "error_message": (
-            f"The tick of {tick:%Y-%m-%d %H:%M:%S} UTC came to be noticed {late} late, which is more than the grace of "
-            f"{int(grace.total_seconds())} s: no scheduler ran, or the repository was paused. The next tick will run."
-        ),
-    }
 
 
 async def _lock_active(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
@@ -167,11 +204,37 @@ async def _lock_active(connection: AsyncConnection, identities: Collection[str])
     return {row.id: row.name for row in rows}
 
 
+async def _join(connection: AsyncConnection, waiting: Mapping[str, Row[Any]], asked: Mapping[str, RunRequest]) -> None:
+    """Runs that wait, by repository id, take these ticks over. A tick that one of them waits for already is let go."""
+    if not waiting:
+        return
+    live = await live_requests_of(connection, list(waiting.values()))
+    later, new, runs = [], [], []
+    for identity, row in waiting.items():
+        request = replace(asked[identity], run_id=row.id, repository_id=identity)
+        ticks = [each for each in live[row.id] if is_tick(each)]
+        if ticks:
+            later.append({"request": ticks[0].id, "tick": request.scheduled_for})
+        else:
+            new.append(request)
+        columns = derive([*live[row.id], request], brake=row.brake, handed_back=row.handed_back)
+        runs.append({"run": row.id, "tick": request.scheduled_for, **{f"new_{key}": columns[key] for key in columns}})
+    if later:
+        moved = update(REQUESTS).where(REQUESTS.c.id == bindparam("request")).values(scheduled_for=bindparam("tick"))
+        await connection.execute(moved, later)
+    await add_requests(connection, new)
+    said: dict[str, Any] = {key: bindparam(f"new_{key}") for key in columns}
+    taken = update(RUNS).where(RUNS.c.id == bindparam("run")).values(scheduled_for=bindparam("tick"), **said)
+    await connection.execute(taken, runs)
+
+
 async def _latest(connection: AsyncConnection, identities: Collection[str]) -> dict[str, datetime]:
+    """A pod of an earlier version writes its ticks into the log alone."""
     # One probe of an index a repository; grouping would read their whole history.
     newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id).scalar_subquery()
-    query = select(REPOSITORIES.c.id, newest).where(REPOSITORIES.c.id.in_(identities))
-    return {row[0]: row[1] for row in await connection.execute(query) if row[1] is not None}
+    query = select(REPOSITORIES.c.id, REPOSITORIES.c.last_tick_at, newest).where(REPOSITORIES.c.id.in_(identities))
+    rows = await connection.execute(query)
+    return {row[0]: max(ticks) for row in rows if (ticks := [each for each in row[1:] if each is not None])}
 
 
 async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime]) -> dict[str, datetime]:
@@ -193,14 +256,12 @@ async def _never_ran(connection: AsyncConnection, identities: Collection[str]) -
     return list(await connection.scalars(query.order_by(REPOSITORIES.c.id)))
 
 
-async def _waiting(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
+async def _waiting(connection: AsyncConnection, identities: Collection[str]) -> dict[str, Row[Any]]:
     """The run of each repository that is claimed next, by repository id."""
-    query = select(RUNS.c.repository_id, RUNS.c.id).where(
-        RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING)
-    )
-    found: dict[str, str] = {}
+    query = select(RUNS).where(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
+    found: dict[str, Row[Any]] = {}
     for row in await connection.execute(query.order_by(*CLAIM_ORDER).with_for_update()):
-        found.setdefault(row.repository_id, row.id)
+        found.setdefault(row.repository_id, row)
     return found
 
 

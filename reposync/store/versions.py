@@ -7,8 +7,9 @@ here, and its points bear the repository's own id.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -18,13 +19,15 @@ from sqlalchemy import Row, and_, case, delete, func, insert, or_, select, updat
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import DefinitionChanged, UsageError
-from reposync.store.columns import storable
+from reposync.store.columns import known_fields, storable
 from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import hold
 from reposync.store.repositories import lock_repository, lock_repository_by_id
 from reposync.store.repository import Repository
 from reposync.store.run import Run
-from reposync.store.tables import FILES, REPOSITORIES, RUNS, VERSIONS
+from reposync.store.status import known
+from reposync.store.tables import FILES, REPOSITORIES, REPOSITORY_COLUMNS, RUNS, VERSION_COLUMNS, VERSIONS
+from reposync.store.version_attributes import AttributeFiles, elsewhere, load_attributes, write_attributes
 
 
 class VersionState(StrEnum):
@@ -50,7 +53,7 @@ class IndexVersion:
     id: str
     repository_id: str
     number: int
-    state: VersionState
+    state: VersionState | str
     settings_key: str | None
     settings: Mapping[str, Any]
     generation: int
@@ -59,7 +62,6 @@ class IndexVersion:
     index_identity: str | None
     fingerprint: str | None
     links: str | None
-    attributes: Mapping[str, Sequence[str]]
     branch_name: str | None
     commit: str | None
     committed_at: datetime | None
@@ -78,25 +80,13 @@ class Hold:
     reason: str
     settings_key: str | None
 
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> Hold:
+        """As it stands in `repositories.index_hold`."""
+        return cls(**known_fields(cls, stored))
+
     def covers(self, settings_key: str) -> bool:
         return self.settings_key in (None, settings_key)
-
-
-@dataclass(frozen=True, slots=True)
-class Served:
-    """What can be searched at one moment. `collections`: the physical ones with a live version; `names`: of those that
-    programs before 0.2 alone have synced to. `hidden`: ids of versions, by physical collection, whose points are not to
-    be found. `strays`: ids of repositories under which such a program writes although no version has that id any more.
-    Two that are equal promise that nothing became live or was retired in between."""
-
-    collections: frozenset[str]
-    names: frozenset[str]
-    hidden: Mapping[str, frozenset[str]]
-    strays: frozenset[str]
-    stamp: tuple[object, ...]
-
-    def hidden_in(self, physical: str) -> frozenset[str]:
-        return self.hidden.get(physical, frozenset()) | self.strays
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +99,7 @@ class Published:
     index_identity: str
     fingerprint: str
     fingerprint_before_02: str
-    attributes: Mapping[str, Sequence[str]]
+    attributes: AttributeFiles
     links: str | None
     branch_name: str | None
     project_id: int | None
@@ -123,41 +113,25 @@ class Versions:
 
     async def of(self, repository_id: str) -> list[IndexVersion]:
         """The oldest first."""
-        query = select(VERSIONS).where(VERSIONS.c.repository_id == repository_id).order_by(VERSIONS.c.number)
+        query = select(*VERSION_COLUMNS).where(VERSIONS.c.repository_id == repository_id).order_by(VERSIONS.c.number)
         async with self._database.read() as connection:
             return [_record(row) for row in await connection.execute(query)]
 
-    async def all(self) -> dict[str, list[IndexVersion]]:
-        """Repository id -> its versions, the oldest first."""
+    async def all(self, identities: Collection[str] | None = None) -> dict[str, list[IndexVersion]]:
+        """Repository id -> its versions, the oldest first; of these repositories alone, where they are named."""
+        query = select(*VERSION_COLUMNS).order_by(VERSIONS.c.repository_id, VERSIONS.c.number)
+        if identities is not None:
+            query = query.where(VERSIONS.c.repository_id.in_(identities))
         found: dict[str, list[IndexVersion]] = {}
         async with self._database.read() as connection:
-            for row in await connection.execute(select(VERSIONS).order_by(VERSIONS.c.repository_id, VERSIONS.c.number)):
+            for row in await connection.execute(query):
                 found.setdefault(row.repository_id, []).append(_record(row))
         return found
 
-    async def served(self) -> Served:
-        """A repository without a version was synced by a program before 0.2, under its own id."""
-        each, version = REPOSITORIES.c, VERSIONS.c
-        counts = func.count(), func.max(version.live_at)
-        live = select(version.physical, *counts).where(version.state == VersionState.LIVE).group_by(version.physical)
-        waiting = select(version.physical, version.id).where(version.state != VersionState.LIVE)
-        has_version = select(version.id).where(version.repository_id == each.id).exists()
-        unversioned = select(func.coalesce(each.indexed_collection, each.collection)).distinct()
-        has_first = select(version.id).where(version.id == each.id).exists()
-        newest = select(func.max(version.epoch)).where(version.repository_id == each.id).scalar_subquery()
-        # An attempt takes its epoch before it writes its first point.
-        stray = select(each.id).where(~has_first, each.epoch > newest)
+    async def attributes(self, version_id: str) -> dict[str, list[str]]:
+        """The lines of `.gitattributes` that it was published with: path -> (blob sha, lines)."""
         async with self._database.read() as connection:
-            rows = (await connection.execute(live.order_by(version.physical))).all()
-            others = (await connection.execute(waiting)).all()
-            names = await connection.scalars(unversioned.where(each.last_sync_at.is_not(None), ~has_version))
-            strays = await connection.scalars(stray)
-        hidden: dict[str, set[str]] = {}
-        for physical, identity in others:
-            hidden.setdefault(physical, set()).add(identity)
-        by_physical = {physical: frozenset(ids) for physical, ids in hidden.items()}
-        stamp = tuple(tuple(row) for row in rows)
-        return Served(frozenset(row[0] for row in rows), frozenset(names), by_physical, frozenset(strays), stamp)
+            return await load_attributes(connection, version_id)
 
     async def physical_collections(self) -> set[str]:
         """Every collection that a version has points in."""
@@ -215,7 +189,9 @@ class Versions:
                 "created_at": self._database.moment(),
                 **columns,
             }
-            return _record((await connection.execute(insert(VERSIONS).values(**values).returning(*VERSIONS.c))).one())
+            return _record(
+                (await connection.execute(insert(VERSIONS).values(**values).returning(*VERSION_COLUMNS))).one()
+            )
 
     async def note(self, run: Run, version_id: str, **columns: Any) -> IndexVersion:
         """Write these columns."""
@@ -266,10 +242,11 @@ class Versions:
     ) -> IndexVersion:
         """`version` holds the commit, and is what is searched from now on; the one that was live before is retired.
         `read`: the definition that the run went by. Raises DefinitionChanged where that is another one by now."""
+        attributes = await asyncio.to_thread(elsewhere, published.attributes)
         async with self._database.write() as connection:
             await lock_repository_by_id(connection, run.repository_id, run.repository)
             await hold(connection, run)
-            query = select(REPOSITORIES).where(REPOSITORIES.c.id == run.repository_id)
+            query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == run.repository_id)
             row = (await connection.execute(query)).one()
             if row.generation != read.generation or any(getattr(row, key) != getattr(read, key) for key in _DEFINED_BY):
                 raise DefinitionChanged(
@@ -286,7 +263,7 @@ class Versions:
                 "generation": row.generation,
                 "index_identity": published.index_identity,
                 "fingerprint": published.fingerprint,
-                "attributes": {path: list(entry) for path, entry in published.attributes.items()},
+                "attributes": attributes,
                 "links": published.links,
                 **(complete if published.complete else {"partial_commit": published.commit}),
             }
@@ -294,11 +271,13 @@ class Versions:
                 changes["branch_name"] = published.branch_name
             if version.state is not VersionState.LIVE:
                 changes |= {"live_at": now, "retired_at": None}
+            await write_attributes(connection, version.id, published.attributes, attributes)
             live = await self._change(connection, version.id, changes)
             repeated = _repeated(live) | {
                 "last_sync_at": when,
                 "content_fingerprint": published.fingerprint_before_02,
-                "attributes": changes["attributes"],
+                # Programs before 0.2 read `.gitattributes` again.
+                "attributes": {},
                 "updated_at": now,
             }
             if published.project_id is not None:
@@ -359,7 +338,7 @@ class Versions:
 
     async def _one(self, connection: AsyncConnection, which: Any) -> IndexVersion | None:
         latest = VERSIONS.c.retired_at.desc().nulls_first()
-        row = (await connection.execute(select(VERSIONS).where(which).order_by(latest).limit(1))).one_or_none()
+        row = (await connection.execute(select(*VERSION_COLUMNS).where(which).order_by(latest).limit(1))).one_or_none()
         return None if row is None else _record(row)
 
     async def _retire(self, connection: AsyncConnection, which: Any) -> None:
@@ -367,7 +346,7 @@ class Versions:
         await connection.execute(update(VERSIONS).where(which).values(**retired))
 
     async def _change(self, connection: AsyncConnection, version_id: str, changes: Mapping[str, Any]) -> IndexVersion:
-        query = update(VERSIONS).where(VERSIONS.c.id == version_id).values(**changes).returning(*VERSIONS.c)
+        query = update(VERSIONS).where(VERSIONS.c.id == version_id).values(**changes).returning(*VERSION_COLUMNS)
         return _record((await connection.execute(query)).one())
 
 
@@ -389,9 +368,9 @@ def _repeated(live: IndexVersion) -> dict[str, Any]:
 
 def unwritten_version(repository: Repository, state: VersionState, columns: Mapping[str, Any]) -> IndexVersion:
     """What `Versions.add` would return for the first version of a repository, without writing it."""
-    empty = dict.fromkeys(VERSIONS.c.keys())
+    empty = {column.name: None for column in VERSION_COLUMNS}
     made = {"id": repository.id, "repository_id": repository.id, "number": 1, "epoch": 0, "generation": 0}
-    now = {"settings": {}, "attributes": {}, "state": state, "created_at": repository.updated_at}
+    now = {"settings": {}, "state": state, "created_at": repository.updated_at}
     return _version({**empty, **made, **now, **columns})
 
 
@@ -401,5 +380,5 @@ def _record(row: Row[Any]) -> IndexVersion:
 
 def _version(values: dict[str, Any]) -> IndexVersion:
     values["commit"] = values.pop("commit_sha")
-    values["state"] = VersionState(values["state"])
+    values["state"] = known(VersionState, values["state"])
     return IndexVersion(**values)

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from reposync.content.attributes import Attributes
 from reposync.sources.paths import path_bytes, path_text
 from reposync.sources.port import Source, TreeEntry
+from reposync.store.version_attributes import AttributeFiles
 
 # A hostile repository may hold one in every folder; real ones hold a handful.
 MAX_FILES = 200
 MAX_BYTES = 64 * 1024
 
-Cached = Mapping[str, Sequence[str]]
-"""Path of a `.gitattributes` file -> (blob sha, its linguist lines)."""
 
-
-async def read_attributes(source: Source, tree: Sequence[TreeEntry], cached: Cached) -> dict[str, list[str]]:
+async def read_attributes(source: Source, tree: Sequence[TreeEntry], cached: AttributeFiles) -> dict[str, list[str]]:
     """The linguist lines of every `.gitattributes` of `tree`; asks the source only for blobs that `cached` lacks."""
     files = sorted(
         (entry for entry in tree if _is_attributes(entry)), key=lambda entry: (entry.path.count(b"/"), entry.path)
@@ -35,7 +33,7 @@ async def read_attributes(source: Source, tree: Sequence[TreeEntry], cached: Cac
     return current
 
 
-def parse_attributes(files: Cached) -> Attributes:
+def parse_attributes(files: AttributeFiles) -> Attributes:
     """The rules, by the folder that each file stands in."""
     return Attributes.parse({path_bytes(path).rpartition(b"/")[0]: text for path, (_, text) in files.items() if text})
 

@@ -15,7 +15,7 @@ from reposync.sync.audit_points import Difference, DifferenceKind
 from reposync.sync.pipeline import read_batches
 from reposync.sync.plan import Plan, make_plan
 from reposync.sync.progress import RunProgress
-from reposync.sync.target import SyncParts, SyncSettings, Target, path_rules, read_target
+from reposync.sync.target import SyncParts, SyncSettings, Target, read_target
 from reposync.sync.workers import ContentWorkers
 
 _BATCH_BYTES = 500_000
@@ -29,10 +29,10 @@ async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVer
     held = version.partial_commit or version.commit
     if held is None:
         return []
-    target = await read_target(
-        parts.source, settings, Commit(held, version.committed_at or datetime.now(UTC)), version.attributes
-    )
-    if version.fingerprint not in (None, path_rules(settings, target.attributes).fingerprint):
+    attributes = await parts.versions.attributes(version.id)
+    commit = Commit(held, version.committed_at or datetime.now(UTC))
+    target = await read_target(parts.source, settings, commit, attributes)
+    if version.fingerprint not in (None, target.rules.fingerprint):
         what = "the settings changed since the last sync; the next one goes by them"
         return [Difference(DifferenceKind.SETTINGS, None, what)]
     recorded = await parts.manifests.load(version.id)

@@ -11,6 +11,7 @@ from reposync.content.model import Skipped
 from reposync.errors import DeletionBlocked
 from reposync.sources.paths import path_text
 from reposync.sources.port import TreeEntry
+from reposync.store.columns import known_fields
 from reposync.store.manifest import ManifestRow
 
 # Up to this many files a deletion is never suspicious: small repositories are rearranged all the time.
@@ -90,6 +91,9 @@ def losses_of(
     return losses
 
 
+_NO_COMMIT: Mapping[str, Any] = {"commit": "", "planned": {}, "losses": {}, "indexed": 0}
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a brake stopped at, and what an approval is for. `planned`: what the listing and the rules alone take away;
@@ -102,7 +106,8 @@ class Facts:
 
     @classmethod
     def read(cls, stored: Mapping[str, Any] | None) -> Facts | None:
-        return None if stored is None else cls(**stored)
+        """Those of another kind of brake, which a newer program has, are an approval of nothing here."""
+        return None if stored is None else cls(**{**_NO_COMMIT, **known_fields(cls, stored)})
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -14,7 +14,7 @@ from reposync.sync.brake import Brake
 from reposync.sync.bring import BATCH_BYTES, plan_work
 from reposync.sync.pipeline import read_batches
 from reposync.sync.progress import RunProgress, Watch
-from reposync.sync.target import SyncParts, SyncSettings, path_rules, read_target
+from reposync.sync.target import SyncParts, SyncSettings, read_target, rules_fingerprint
 from reposync.sync.versions import ForeseenVersions, VersionChoice
 from reposync.sync.workers import ContentWorkers
 
@@ -67,11 +67,12 @@ async def preview(
         spec = situation.wanted.spec
         state = await inspect_index(index, spec, situation.working, parts.manifests, thorough=full)
     version = situation.working
-    current = path_rules(settings, version.attributes).fingerprint
+    attributes = await parts.versions.attributes(version.id)
+    current = await rules_fingerprint(settings, attributes)
     unchanged = head.sha == version.commit and version.fingerprint == current and not situation.builds
     if unchanged and state.audit.clean and not state.failed and not full:
         return Preview(repository.name, head.sha, repository.last_commit)
-    target = await read_target(parts.source, settings, head, version.attributes)
+    target = await read_target(parts.source, settings, head, attributes)
     recorded = await parts.manifests.load(version.id)
     live = situation.live
     indexed = await parts.manifests.load(live.id) if live is not None and situation.builds else {}

@@ -11,6 +11,7 @@ from reposync.sources.paths import path_bytes, path_text
 from reposync.sources.port import Commit
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
+from reposync.store.version_attributes import AttributeFiles
 from reposync.store.versions import IndexVersion, Published
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.audit_points import inspect_for_repair
@@ -18,7 +19,7 @@ from reposync.sync.bring import Bringing, Work, plan_work
 from reposync.sync.lease import Lease
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress, Watch
 from reposync.sync.retire import Retirement
-from reposync.sync.target import SyncParts, SyncSettings, Target, fingerprint_before_02, path_rules, read_target
+from reposync.sync.target import SyncParts, SyncSettings, Target, fingerprint_before_02, read_target, rules_fingerprint
 from reposync.sync.versions import Situation, VersionChoice, WrittenVersions
 from reposync.vectors.names import give_name
 
@@ -80,12 +81,13 @@ class SyncRun:
         strays = await self._remove_elsewhere(situation)
         version = situation.working
         state = await self._inspect(situation)
-        if self._is_unchanged(head, situation, state):
-            await self._publish(situation, state, None, head)
+        attributes = await self._parts.versions.attributes(version.id)
+        if await self._is_unchanged(head, situation, state, attributes):
+            await self._publish(situation, state, attributes, head)
             return Outcome()
 
         self._enter("planning")
-        target = await read_target(self._parts.source, self._settings, head, version.attributes)
+        target = await read_target(self._parts.source, self._settings, head, attributes)
         work = await self._plan(target, situation, state)
         if not work.is_empty or state.audit.orphans or situation.builds:
             embedder = self._embedder(situation)
@@ -102,7 +104,7 @@ class SyncRun:
             await self._bringing.apply(situation, target, state, work)
         if situation.builds:
             await self._pass_gate(situation)
-        await self._publish(situation, state, target, head)
+        await self._publish(situation, state, target.attributes, head)
         return self._outcome(head, version, state, work, strays)
 
     def _embedder(self, situation: Situation) -> Embedder:
@@ -161,7 +163,9 @@ class SyncRun:
                     found += number
         return found
 
-    def _is_unchanged(self, head: Commit, situation: Situation, state: IndexState) -> bool:
+    async def _is_unchanged(
+        self, head: Commit, situation: Situation, state: IndexState, attributes: AttributeFiles
+    ) -> bool:
         version = situation.working
         return (
             not situation.builds
@@ -171,7 +175,7 @@ class SyncRun:
             and version.index_identity == state.identity
             and not self._run.full
             and not self._run.repair
-            and version.fingerprint == path_rules(self._settings, version.attributes).fingerprint
+            and version.fingerprint == await rules_fingerprint(self._settings, attributes)
         )
 
     async def _pass_gate(self, situation: Situation) -> None:
@@ -186,19 +190,19 @@ class SyncRun:
                 remedy="Approve the run (`reposync runs approve`) to make it live all the same.",
             )
 
-    async def _publish(self, situation: Situation, state: IndexState, target: Target | None, head: Commit) -> None:
-        """`target`: None where nothing has changed."""
+    async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
         source, version = self._parts.source, situation.working
         totals = await self._parts.manifests.totals(version.id)
         self._failed = totals.failed
         links = source.url(_SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
             await self._relink(version, head)
-        attributes = version.attributes if target is None else target.attributes
         # What a person approved may have been another default branch, which is not the cause of the next deletion.
         branch = None if self._run.approved else version.branch_name
         if branch is None:
             branch = await source.branch(fresh=self._run.approved)
+        fingerprint = await rules_fingerprint(self._settings, attributes)
+        before_02 = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)
         self._lease.check()
         await self._parts.versions.publish(
             self._run,
@@ -209,8 +213,8 @@ class SyncRun:
                 committed_at=head.committed_at,
                 complete=totals.failed == 0,
                 index_identity=state.identity,
-                fingerprint=path_rules(self._settings, attributes).fingerprint,
-                fingerprint_before_02=fingerprint_before_02(self._settings, attributes),
+                fingerprint=fingerprint,
+                fingerprint_before_02=before_02,
                 attributes=attributes,
                 links=links,
                 branch_name=branch,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from reposync.content.rules import CONTENT_REVISION, PathRules, read_differently
@@ -12,8 +13,9 @@ from reposync.sources.port import Commit, Source, Tree, TreeEntry
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repositories import Repositories
 from reposync.store.runs import Runs
+from reposync.store.version_attributes import AttributeFiles
 from reposync.store.versions import IndexVersion, Versions
-from reposync.sync.attributes import Cached, parse_attributes, read_attributes
+from reposync.sync.attributes import parse_attributes, read_attributes
 from reposync.sync.prepare import ContentSettings
 from reposync.vectors.port import Index
 
@@ -85,21 +87,27 @@ class Target:
         return read_differently(entry.path, row.size_bytes or 0)
 
 
-async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: Cached) -> Target:
+async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: AttributeFiles) -> Target:
     """List the commit. `cached`: `.gitattributes` that were read before; those that an unproven listing lacks hold on.
     Raises what the source raises."""
     tree = await source.tree(head)
     attributes = await read_attributes(source, tree.entries, cached)
     if not tree.proven:
         attributes = {path: list(entry) for path, entry in cached.items()} | attributes
-    return Target(head, tree, attributes, path_rules(settings, attributes))
+    # Not on the event loop: 13 MB of lines take two seconds.
+    return Target(head, tree, attributes, await asyncio.to_thread(path_rules, settings, attributes))
 
 
-def path_rules(settings: SyncSettings, attributes: Cached) -> PathRules:
+def path_rules(settings: SyncSettings, attributes: AttributeFiles) -> PathRules:
     return PathRules(settings.include, settings.exclude, parse_attributes(attributes))
 
 
-def fingerprint_before_02(settings: SyncSettings, attributes: Mapping[str, Sequence[str]]) -> str:
+async def rules_fingerprint(settings: SyncSettings, attributes: AttributeFiles) -> str:
+    rules = await asyncio.to_thread(path_rules, settings, attributes)
+    return rules.fingerprint
+
+
+def fingerprint_before_02(settings: SyncSettings, attributes: AttributeFiles) -> str:
     """As programs before 0.2 write it: `<of the path rules>:<of reading and chunking>`. It tells this program whether
     an index that one of these left was made with today's settings, and them that it was."""
     kept = [(path, text) for path, (_, text) in sorted(attributes.items()) if "linguist-generated" in text]

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexHeld
+from reposync.store.columns import known_fields
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.versions import Hold, IndexVersion, Versions, VersionState, unwritten_version
@@ -43,7 +44,8 @@ class VersionSettings:
         """As they stand in `index_versions.settings`; None of an index that was made before there were versions."""
         if "source" not in stored:
             return None
-        spec, content = EmbeddingSpec(**stored["spec"]), ContentSettings(**stored["content"])
+        spec = EmbeddingSpec(**known_fields(EmbeddingSpec, stored["spec"]))
+        content = ContentSettings(**known_fields(ContentSettings, stored["content"]))
         return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"])
 
     def chunks_as(self, other: VersionSettings) -> bool:
@@ -173,7 +175,7 @@ class VersionChoice:
         stored = self._repository.index_hold
         if stored is None:
             return None
-        hold, made = Hold(**stored), VersionSettings.read(live.settings)
+        hold, made = Hold.read(stored), VersionSettings.read(live.settings)
         if not hold.covers(wanted.key):
             return None
         if made is None or (made.source, made.branch) != (wanted.source, wanted.branch):
@@ -198,7 +200,8 @@ class VersionChoice:
         physical = await self._physical(row.indexed_collection or row.collection)
         if first is not None and row.indexed_collection == first.collection:
             physical = first.physical
-        today = fingerprint_before_02(self._settings, row.attributes)
+        attributes = await self._parts.versions.attributes(row.id)
+        today = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)
         same = (
             same_content_before_02(row.content_fingerprint, today)
             and physical == wanted.physical
@@ -212,7 +215,6 @@ class VersionChoice:
             "physical": physical,
             "index_identity": row.index_identity,
             "fingerprint": None,
-            "attributes": dict(row.attributes),
             "epoch": row.epoch,
             "commit_sha": row.last_commit,
             "committed_at": row.last_committed_at,

@@ -19,13 +19,14 @@ class Figures(Collector):
         self.queue: tuple[Mapping[str, int], float | None] | None = None
         self.last_sync: Mapping[str, float | None] | None = None
         self.repositories: Mapping[str, int] | None = None
+        self.workers: int | None = None
         self.dependencies: Mapping[str, str] | None = None
         self.files_failed: Mapping[str, int] | None = None
         self.index_versions: Mapping[str, int] | None = None
         self.index_changes: Mapping[str, Mapping[str, int]] | None = None
 
     def forget_refreshed(self) -> None:
-        self.queue = self.last_sync = self.repositories = None
+        self.queue = self.last_sync = self.repositories = self.workers = None
         self.files_failed = self.index_versions = self.index_changes = None
 
     def describe(self) -> list[GaugeMetricFamily]:
@@ -43,6 +44,9 @@ class Figures(Collector):
             yield from self._freshness(last_sync)
         if (repositories := self.repositories) is not None:
             yield _gauge("repositories", "Registered repositories.", "state", repositories)
+        if (workers := self.workers) is not None:
+            text = "Daemons with workers, of all pods, that were heard of lately."
+            yield _gauge("workers", text, None, {"": workers})
         if (failed := self.files_failed) is not None:
             text = "Files of the synced commit that could not be read; repositories without any have no series."
             yield _gauge("files_failed", text, "repository", failed)

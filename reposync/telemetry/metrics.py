@@ -198,6 +198,10 @@ class Metrics:
         """How many are active, paused, inactive."""
         self._figures.repositories = dict(states)
 
+    def workers_alive(self, count: int) -> None:
+        """How many daemons, of all pods, execute runs."""
+        self._figures.workers = count
+
     def files_failed(self, counts: Mapping[str, int]) -> None:
         """How many files of the synced commit could not be read, of each repository that has such, by name."""
         self._figures.files_failed = dict(counts)

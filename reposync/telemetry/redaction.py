@@ -118,7 +118,9 @@ class Secrets:
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Secrets:
         """Those that this process was started with: the values of variables that are secrets by their names, and the
         passwords of addresses. For what is told before, or without, a registry."""
-        return cls(value for name, value in environ.items() if names_secret(name) or "://" in value)
+        paths = ("PWD", "OLDPWD")  # not passwords
+        found = (name for name in environ if name not in paths)
+        return cls(environ[name] for name in found if names_secret(name) or "://" in environ[name])
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} known)"

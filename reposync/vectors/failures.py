@@ -16,6 +16,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, sto
 
 from reposync.errors import IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.outgoing import certificate_reason
+from reposync.vectors.port import CollectionMissing
 
 T = TypeVar("T")
 
@@ -29,13 +30,6 @@ class Throttled(IndexUnavailable):
     def __init__(self, message: str, *, retry_after_seconds: float) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
-
-
-class CollectionMissing(VectorIndexError):
-    """404: the collection was never made, or somebody dropped it."""
-
-    code = "COLLECTION_MISSING"
-    status = 404
 
 
 class AlreadyExists(VectorIndexError):

@@ -17,10 +17,11 @@ from reposync.vectors import filters
 from reposync.vectors.definition import PAYLOAD_INDEXES, Behind, behind, identity_of, new_collection, recorded_spec
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.encoding import WriteRequest, write_requests
-from reposync.vectors.failures import AlreadyExists, CollectionMissing, Patience
+from reposync.vectors.failures import AlreadyExists, Patience
 from reposync.vectors.filters import Filter
 from reposync.vectors.port import (
     DENSE,
+    CollectionMissing,
     FileWrite,
     PointId,
     SearchHit,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
+from reposync.errors import VectorIndexError
 
 if TYPE_CHECKING:
     from reposync.vectors.definition import Behind
@@ -16,6 +17,13 @@ DENSE, SPARSE = "dense", "sparse"
 LATEST_EPOCH = 2**53
 """No run gets this far; numbers from here on came from somebody else, and not every reader of JSON tells them apart."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
+
+
+class CollectionMissing(VectorIndexError):
+    """404: the collection was never made, or somebody dropped it."""
+
+    code = "COLLECTION_MISSING"
+    status = 404
 
 
 def point_id(repository_id: str, path: str, blob_sha: str, chunk_index: int) -> str:

@@ -29,7 +29,7 @@ class Person:
     program: tuple[str, ...] = (sys.executable, "-m", "reposync")
 
     def variables(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "TMPDIR") if name in os.environ}
         return {
             **kept,
             "HOME": str(self.home),
@@ -67,6 +67,11 @@ class Person:
 
     def configures(self, text: str) -> None:
         (self.home / "repositories.yaml").write_text(text)
+
+    def applies(self, text: str) -> None:
+        """Writes the registry file and makes it the catalogue; a running `serve` does the latter by itself."""
+        self.configures(text)
+        self.types("apply")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ repositories:
 
 def configures(person: Person, repository: GitRepository, more: str = "") -> None:
     person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
-    person.configures(REGISTRY.format(path=repository.path, more=more))
+    person.applies(REGISTRY.format(path=repository.path, more=more))
 
 
 def test_a_file_that_cannot_be_read_fails_the_command_until_it_was_read(person: Person, repository: GitRepository):

@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import signal
+import sqlite3
 import struct
 import subprocess
 import termios
@@ -37,6 +38,7 @@ FILES = 4_000
 IN_FLIGHT = 5 * 200
 RUN_KEYS = {
     "id",
+    "asked_by",
     "repository",
     "status",
     "trigger",
@@ -73,7 +75,7 @@ def until(condition: Callable[[], bool], timeout_seconds: float = 60) -> bool:
 @pytest.fixture
 def configured(person: Person, repository: GitRepository, embeddings: EmbeddingServer) -> Person:
     repository.commit({"billing/sessions.py": BILLING, "README.md": b"# Payments\n", "link": Symlink("README.md")})
-    person.configures(CONFIGURATION.format(url=embeddings.url, path=repository.path))
+    person.applies(CONFIGURATION.format(url=embeddings.url, path=repository.path))
     return person
 
 
@@ -137,7 +139,7 @@ def test_a_terminal_shows_a_bar_and_no_plain_lines(configured: Person):
 
 def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(person: Person, tmp_path):
     # `none` keeps the embedded model out of this test; the model has its own.
-    person.configures("embedding: {provider: none}\n")
+    person.applies("embedding: {provider: none}\n")
     for place in ("one", "two"):
         folder = tmp_path / place / "app"
         (folder / "src").mkdir(parents=True)
@@ -176,20 +178,19 @@ def test_what_cannot_be_done_is_said_in_a_sentence(person: Person, words: tuple[
     assert done.stdout == ""
 
 
-def test_a_folder_that_is_no_repository_fails_and_the_history_says_why(person: Person):
+def test_a_folder_that_is_no_repository_is_refused_and_leaves_nothing_behind(person: Person):
     (person.home / "plain").mkdir()
-    done = person.types("sync", "./plain", exit_code=1)
-    assert "plain" in done.stdout + done.stderr
-    (run,) = person.asks("history")
-    assert run["status"] == "failed"
-    assert run["error_code"].startswith("SOURCE")
+    done = person.types("sync", "./plain", exit_code=2)
+    assert "plain is in no git repository" in done.stderr
+    assert (person.asks("history"), person.asks("repos", "list")) == ([], [])
 
 
 def test_a_wrong_configuration_starts_nothing(person: Person):
     person.configures("repositorys: []\n")
-    done = person.types("sync", exit_code=2)
-    assert "repositories.yaml:1:1" in done.stderr
-    assert "repositories" in done.stderr
+    for command in ("apply", "serve"):
+        done = person.types(command, exit_code=2)
+        assert "repositories.yaml:1:1" in done.stderr
+        assert "repositories" in done.stderr
     assert not list(person.home.rglob("engine.json"))
 
 
@@ -310,3 +311,25 @@ def test_version_and_help_know_themselves(person: Person):
     assert person.asks("version")["reposync"]
     assert "sync" in person.types("--help").stdout
     assert person.asks("db", "upgrade")["after"] == person.asks("db", "current")["revision"]
+
+
+def test_what_a_newer_program_wrote_is_shown_as_it_is(configured: Person):
+    (run,) = configured.asks("sync")
+    (database,) = configured.home.rglob("reposync.db")
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("UPDATE sync_runs SET status = 'superseded', trigger = 'replay'")
+        connection.execute("UPDATE run_attempts SET outcome = 'preempted'")
+        connection.execute("UPDATE index_versions SET state = 'quarantined'")
+
+    (listed,) = configured.asks("history")
+    assert (listed["status"], listed["trigger"]) == ("superseded", "replay")
+    assert "superseded" in configured.types("history").stdout
+    shown = configured.asks("runs", "show", run["id"])
+    assert (shown["status"], shown["attempts"][0]["outcome"]) == ("superseded", "preempted")
+    assert "superseded" in configured.types("runs", "show", run["id"]).stdout
+    assert "superseded" in configured.types("repos", "show", "payments").stdout
+    assert "superseded" in configured.types("runs", "watch", run["id"], exit_code=1).stdout
+    assert "quarantined" in configured.types("index", "status", "payments").stdout
+    configured.types("history", "--status", "superseded", exit_code=2)
+    (after,) = configured.asks("sync")
+    assert (after["status"], after["id"] != run["id"]) == ("completed", True)

@@ -31,7 +31,7 @@ QUESTIONS = """\
 @pytest.fixture
 def synced(person: Person, repository: GitRepository) -> Person:
     repository.commit(FILES)
-    person.configures(REGISTRY.format(path=repository.path))
+    person.applies(REGISTRY.format(path=repository.path))
     person.types("sync")
     (person.home / "questions.yaml").write_text(QUESTIONS)
     return person
@@ -68,7 +68,7 @@ def test_eval_measures_what_is_live_and_lists_what_it_missed(synced: Person):
 
 
 def test_a_mistake_in_the_questions_is_named_with_its_place_and_starts_nothing(person: Person):
-    person.configures("embedding: {provider: none}\n")
+    person.applies("embedding: {provider: none}\n")
     (person.home / "questions.yaml").write_text("- {question: a, repository: b, pat: c}\n")
 
     done = person.types("eval", "questions.yaml", exit_code=2)

@@ -36,7 +36,7 @@ def project(gitlab: GitLabServer, tmp_path: Path):
 @pytest.fixture
 def configured(person: Person, gitlab: GitLabServer) -> Person:
     person.environment |= {"GITLAB_TOKEN": SECRET, "REPOSYNC_STATE_DIR": str(person.home / "state")}
-    person.configures(
+    person.applies(
         f'gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]\n'
         "embedding: {provider: none}\n"
         "groups:\n"

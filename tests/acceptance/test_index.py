@@ -30,7 +30,7 @@ class Owner:
 
     def configures(self, *, model: str = "test/words", size: int = 400, keep: str = "24h") -> None:
         told = {"url": self.embeddings.url, "path": self.repository.path}
-        self.person.configures(CONFIGURATION.format(model=model, size=size, keep=keep, **told))
+        self.person.applies(CONFIGURATION.format(model=model, size=size, keep=keep, **told))
 
     def states(self) -> list[tuple[str, int]]:
         (found,) = self.person.asks("index", "status")["repositories"]

@@ -107,7 +107,11 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
     assert "No broken requirements found." in environment.check()
     repository.commit({"billing.py": BILLING, "README.md": b"# Payments\n\nInvoices and dunning.\n"})
     # An environment as empty as can be: not even git is in PATH, and no proxy or registry could be reached by name.
-    person.environment |= {"PATH": os.fspath(environment.folder / "bin"), "PYTHONWARNINGS": "error::ResourceWarning"}
+    person.environment |= {
+        "PYTHONPATH": "",
+        "PATH": os.fspath(environment.folder / "bin"),
+        "PYTHONWARNINGS": "error::ResourceWarning",
+    }
     person.program = (os.fspath(environment.reposync),)
 
     versions = person.asks("version")

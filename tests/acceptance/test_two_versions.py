@@ -1,7 +1,8 @@
-"""Programs of the version before and of this one sync the same repository, in turns, on one database and one index.
+"""Programs of two versions on one database and one index.
 
-The version before runs as a command of its own, this one in the test's process. After every sync the index is compared
-with a fresh one of the same commit.
+One that knows no versions of indexes and this one sync the same repository in turns. The earlier one runs as a command
+of its own, this one in the test's process; after every sync the index is compared with a fresh one of the same commit.
+Then daemons: of the release before beside this one, and this one beside a newer one.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import asyncio
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +21,16 @@ from typing import Any
 import pytest
 
 from reposync.store.addresses import sqlite_url
+from reposync.store.database import Database
+from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.versions import IndexVersion, VersionState
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import database_kind, empty_database_url, upgraded_sqlite_file  # noqa: F401
-from tests.fixtures.earlier_versions import previous_version
+from tests.fixtures.earlier_versions import BEFORE_0_2, RELEASE_BEFORE, earlier_version
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.newer_rows import STATUS, TRIGGER, newer_run
+from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.released_schemas import rows
 from tests.fixtures.repositories import GitRepository
@@ -43,7 +50,12 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return previous_version(tmp_path_factory.mktemp("previous"))
+    return earlier_version(BEFORE_0_2, tmp_path_factory.mktemp("before"))
+
+
+@pytest.fixture(scope="module")
+def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return earlier_version(RELEASE_BEFORE, tmp_path_factory.mktemp("release"))
 
 
 @pytest.fixture(scope="module")
@@ -339,3 +351,122 @@ async def test_a_removal_by_an_old_pod_is_complete(two: TwoVersions) -> None:
     (version,) = await two.versions()
     assert (version.id, version.settings_key is not None) == (identity, True)
     await two.search_answers_from(identity)
+
+
+# Daemons --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Daemons:
+    """Pods that share a database and an index; `app` is registered in the file that all of them read."""
+
+    folder: Path
+    database_url: str
+    qdrant_url: str
+    repository: GitRepository
+
+    def __post_init__(self) -> None:
+        self.repository.many(40)
+        (self.folder / "repositories.yaml").write_text(
+            "embedding: {provider: none}\ndaemon: {retry_seconds: 0.5}\n"
+            f"repositories:\n  - {{name: app, path: '{self.repository.path}', schedule: yearly}}\n"
+        )
+
+    @property
+    def shared(self) -> dict[str, str]:
+        return {
+            "DATABASE_URL": self.database_url,
+            "QDRANT_URL": self.qdrant_url,
+            "REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"),
+        }
+
+    @property
+    def log(self) -> ExecutionLog:
+        return ExecutionLog(self.database_url)
+
+    def pod(self, name: str, *options: str, package: Path | None = None) -> Pod:
+        path = {} if package is None else {"PYTHONPATH": str(package)}
+        return Pod(name, self.folder / name, {**self.shared, **path}, options)
+
+
+@pytest.fixture
+def daemons(
+    tmp_path: Path,
+    qdrant_server: QdrantServer,
+    repository: GitRepository,
+    empty_database_url: str,  # noqa: F811
+) -> Daemons:
+    return Daemons(tmp_path, empty_database_url, qdrant_server.url, repository)
+
+
+def asked(pod: Pod, path: str) -> str:
+    accepted = pod.posts(f"/api/v1{path}")
+    assert accepted.status_code == 202, accepted.text
+    return str(accepted.json()["id"])
+
+
+def test_this_program_writes_no_word_about_a_run_that_the_release_before_does_not_know(release_before: Path) -> None:
+    said = "from reposync.store.status import *; print(*sorted([*RunStatus, *RunTrigger]))"
+    command = [sys.executable, "-c", said]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(release_before)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+
+    # Its workers end where they read another one.
+    assert {*RunStatus, *RunTrigger} <= set(done.stdout.split())
+
+
+def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(
+    daemons: Daemons, release_before: Path
+) -> None:
+    log, repository = daemons.log, daemons.repository
+    with daemons.pod("old", "--no-scheduler", package=release_before) as old:
+        until(lambda: old.events("serving"), told=old.said)
+        asked_old = until(lambda: old.posts("/api/v1/repositories/app/sync").json().get("id"), told=old.said)
+        until(lambda: old.gets(f"/api/v1/runs/{asked_old}").json()["status"] == "completed", told=old.said)
+        with daemons.pod("new", "--no-workers", "--no-scheduler") as new:
+            until(lambda: new.events("serving"), told=new.said)
+            ended = asked(new, "/repositories/app/sync")
+            until(lambda: ended in [run.id for run in log.ended("app")], told=old.said)
+
+            repository.commit(gone(repository))
+            stopped = asked(new, "/repositories/app/sync")
+            until(lambda: stopped in [run.id for run in log.ended("app", "blocked")], told=old.said)
+            asked(new, f"/runs/{stopped}/approve")
+            until(lambda: stopped in [run.id for run in log.ended("app")], told=old.said)
+
+            runs = log.runs("app")
+            assert {run.worker.partition(":")[0] for run in runs if run.worker} == {"old"}
+            shown = new.gets(f"/api/v1/runs/{asked_old}").json()
+            assert (shown["status"], shown["trigger"]) == ("completed", "http")
+            assert new.metric("reposync_workers") == 0, "the old one does not say that it is one"
+            assert {new.gets(path).status_code for path in ("/runs", f"/runs/{stopped}")} == {200}
+            assert {old.gets(path).status_code for path in ("/runs", f"/runs/{stopped}")} == {200}
+        assert not [line for line in old.lines if line.get("level") == "error"], old.said()
+        assert old.terminate() == 0
+
+
+def gone(repository: GitRepository) -> dict[str, None]:
+    """Most of its files."""
+    return {row.path.decode(): None for row in repository.ls_tree()[:30]}
+
+
+def test_this_program_executes_what_a_newer_one_asks_for_in_words_that_it_does_not_know(daemons: Daemons) -> None:
+    async def newer(run_id: str, **columns: str) -> None:
+        async with await Database.open(daemons.database_url) as database:
+            await newer_run(database, run_id, **columns)
+
+    log = daemons.log
+    with daemons.pod("door", "--no-workers", "--no-scheduler") as door:
+        until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, told=door.said)
+        odd = asked(door, "/repositories/app/sync")
+        asyncio.run(newer(odd, status=STATUS))
+        wanted = asked(door, "/repositories/app/sync")
+        asyncio.run(newer(wanted, trigger=TRIGGER))
+        with daemons.pod("worker", "--no-scheduler") as worker:
+            (ended,) = until(lambda: log.ended("app"), told=worker.said)
+            assert (ended.id, ended.trigger) == (wanted, TRIGGER)
+            assert [run.status for run in log.runs("app")] == [STATUS, "completed"]
+            until(lambda: worker.metric("reposync_runs_total", status="completed", trigger=TRIGGER) == 1)
+            assert {worker.gets(path).status_code for path in ("/", "/runs", f"/runs/{odd}")} == {200}
+            assert not [line for line in worker.lines if line.get("level") == "error"], worker.said()
+            assert worker.terminate() == 0

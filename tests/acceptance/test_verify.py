@@ -31,7 +31,7 @@ repositories:
 def configured(person: Person, repository: GitRepository) -> Person:
     repository.commit({"a.py": b"a = 1\n", "b.py": b"b = 1\n", HOSTILE: b"c = 1\n"})
     person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
-    person.configures(REGISTRY.format(path=repository.path, more=""))
+    person.applies(REGISTRY.format(path=repository.path, more=""))
     return person
 
 
@@ -87,7 +87,8 @@ def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, rep
     assert found["repair"]["found"]["counts"] == {"missing": 2}
     assert {each["path"] for each in found["repair"]["found"]["differences"]} == {"b.py", HOSTILE}
     (run, _) = configured.asks("history")
-    assert run == found["repair"]["run"]
+    assert {key: value for key, value in run.items() if key != "asked_by"} == found["repair"]["run"]
+    assert "@" in run["asked_by"][0], "the person who typed it"
     assert (run["status"], run["trigger"], run["files_processed"]) == ("completed", "command", 2)
     assert run["error_message"] == "Mended on request: 2 missing."
     assert points(configured) == before
@@ -122,16 +123,16 @@ def test_what_a_removed_repository_left_is_told_and_removed(
     # Of an installation that is no more, in the same collection: nobody here ever knew the one, and knows the other.
     for name, keep in (("theirs", False), ("old", True)):
         configured.environment["DATABASE_URL"] = "" if keep else sqlite_url(tmp_path / "theirs.db")
-        configured.configures(REGISTRY.format(path=repository.path, more=more.replace("old", name)))
+        configured.applies(REGISTRY.format(path=repository.path, more=more.replace("old", name)))
         configured.types("sync", name)
     configured.environment["DATABASE_URL"] = ""
-    configured.configures(REGISTRY.format(path=repository.path, more=""))
+    configured.applies(REGISTRY.format(path=repository.path, more=""))
     with sqlite3.connect(database) as connection:  # as after a back-up from before it was registered
         connection.execute("PRAGMA foreign_keys=ON")
         connection.execute("DELETE FROM repositories WHERE name = 'old'")
 
     done = configured.types("verify", exit_code=1).stdout
-    assert "payments: It was never synced." in done
+    assert "payments: No sync of it was completed yet." in done
     assert ": 3 points of 'old', which is not registered" in done and "--repair removes them" in done
     assert "3 points of 'theirs'" in done and "Another installation" in done
 

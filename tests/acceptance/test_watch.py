@@ -124,8 +124,10 @@ def test_watching_ends_with_ctrl_c_and_the_run_goes_on(
 
 def test_a_run_that_does_not_end_well_is_exit_code_1(person: Person, repository: GitRepository):
     person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
-    # It has no commit yet.
-    (run,) = person.asks("sync", str(repository.path), exit_code=1)
+    repository.commit({"a.py": b"def first(): pass\n"})
+    person.types("sync", str(repository.path))
+    repository.delete_branch("main")
+    (run,) = person.asks("sync", "payments", exit_code=1)
 
     watched = person.types("runs", "watch", run["id"], exit_code=1)
     assert watched.stdout.startswith("payments: failed: ")

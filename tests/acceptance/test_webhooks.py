@@ -93,7 +93,7 @@ def test_hooks_are_installed_listed_and_removed(
     gitlab.add_project("platform/two", repository.path, id=43)
     gitlab.add_project("platform/forbidden", repository.path, id=44)
     gitlab.tokens[ADMIN].projects = frozenset({42, 43})
-    person.configures(
+    person.applies(
         registry(
             gitlab,
             f"{APP}, branch: main",
@@ -132,7 +132,7 @@ def test_hooks_are_installed_listed_and_removed(
 
 
 def test_a_group_gets_one_hook_for_all_of_its_projects(person: Person, gitlab: GitLabServer, project: Project) -> None:
-    person.configures(registry(gitlab, APP))
+    person.applies(registry(gitlab, APP))
     install = ("webhooks", "install", "--group", "platform", "--url", PUBLIC, "--token-variable", "HOOK_ADMIN")
     assert [person.asks(*install)[0]["done"] for _ in range(2)] == ["created", "unchanged"]
     assert [hook.url for hook in gitlab.group_hooks["platform"].values()] == [ADDRESS]
@@ -145,7 +145,7 @@ def test_a_group_gets_one_hook_for_all_of_its_projects(person: Person, gitlab: G
 def test_what_cannot_work_is_told_before_anything_is_made(
     person: Person, gitlab: GitLabServer, project: Project
 ) -> None:
-    person.configures(registry(gitlab, APP, "name: here, path: ."))
+    person.applies(registry(gitlab, APP, "name: here, path: ."))
 
     def refused(*words: str) -> str:
         return person.types("webhooks", "install", *words, exit_code=2).stderr

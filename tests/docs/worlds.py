@@ -121,8 +121,13 @@ def _registered(world: World, newcomer: Newcomer) -> None:
     newcomer.registers(SERVER + "repositories:\n" + _entry("payments-api"))
 
 
-def _synced(world: World, newcomer: Newcomer) -> None:
+def _applied(world: World, newcomer: Newcomer) -> None:
     _registered(world, newcomer)
+    _does(newcomer, "reposync apply")
+
+
+def _synced(world: World, newcomer: Newcomer) -> None:
+    _applied(world, newcomer)
     _does(newcomer, "reposync sync")
 
 
@@ -144,7 +149,7 @@ def _stuck(world: World, newcomer: Newcomer) -> None:
         + _entry("web", "platform/web", branch="gone")
         + _entry("handbook", "docs/handbook")
     )
-    _does(newcomer, "reposync sync payments-api")
+    _does(newcomer, "reposync apply && reposync sync payments-api")
     world.repository.commit({"README.md": b"# Payments\n", "a.py": b"pass\n", "b.py": b"1\n"}, replace=True)
     for name in ("payments-api", "web"):
         assert newcomer.run(f"reposync sync {name}")[0] == 1
@@ -167,5 +172,5 @@ BEFORE: Mapping[str, Callable[[World, Newcomer], None]] = {
     "docs/read-the-history.md": _synced,
     "docs/run-the-daemon.md": _registered,
     "docs/scale-out.md": _registered,
-    "docs/webhooks.md": _registered,
+    "docs/webhooks.md": _applied,
 }

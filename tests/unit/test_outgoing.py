@@ -8,6 +8,8 @@ import pytest
 
 from reposync import outgoing
 from reposync.config.configuration import Configuration
+from reposync.config.loading import load_registry
+from reposync.config.registry import Registry
 from reposync.config.settings import Settings
 from reposync.errors import ConfigError
 from reposync.outgoing import Pace, TooLarge, TooSlow, authorities, check_unfolded, proxy_for
@@ -126,7 +128,7 @@ def test_ca_files_of_all_services_are_read_from_the_registry(tmp_path: Path) -> 
         "embedding: {provider: tei, url: https://tei.test, ca_file: own/tei.pem}\n"
         "qdrant: {url: https://qdrant.test, ca_file: own/qdrant.pem}\n"
     )
-    told = Configuration.load(Settings.from_environment({"REPOSYNC_CONFIG": str(file), "HOME": str(tmp_path)}))
+    told = Configuration(Settings.from_environment({"HOME": str(tmp_path)}), load_registry(file).registry)
 
     assert embedder_config(told.registry).ca_file == tmp_path / "own/tei.pem"
     assert index_settings(told, "code").ca_file == tmp_path / "own/qdrant.pem"
@@ -137,4 +139,4 @@ def test_the_password_of_a_proxy_is_a_secret(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("ALL_PROXY", "http://[bad:secret-too@")
     settings = Settings.from_environment({"HOME": str(tmp_path), "REPOSYNC_STATE_DIR": str(tmp_path)})
 
-    assert "pass@word" in set(Configuration.load(settings).secrets())
+    assert "pass@word" in set(Configuration(settings, Registry()).secrets())

@@ -134,7 +134,7 @@ def index_routes(parts: ApiParts) -> APIRouter:
         app = parts.application()
         fitting = [
             name
-            for name in sorted(await state_words(app.catalog, app.repositories))
+            for name in sorted(await state_words(app.repositories))
             if (after is None or name > after) and (filters.name is None or filters.name.casefold() in name.casefold())
         ]
         names = fitting[: filters.limit]

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from reposync.api.access import Role
@@ -99,6 +99,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         responses=errors(LockNotFound, LockHeld, RedisUnavailable, *CHANGING),
     )
     async def delete_lock(
+        request: Request,
         repository: Annotated[
             str, Path(min_length=1, max_length=MAX_NAME_CHARS, description="Its name, or its id where it has no name.")
         ],
@@ -106,7 +107,8 @@ def lock_routes(parts: ApiParts) -> APIRouter:
     ) -> Release:
         app = parts.application()
         async with _bounded():
-            done = await release_lock(repository, app.locks, app.repositories, app.runs, force=asked.force)
+            by = parts.access.name_of(request)
+            done = await release_lock(repository, app.locks, app.repositories, app.runs, force=asked.force, by=by)
         return Release.model_validate(done.as_json())
 
     return routes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -56,12 +56,12 @@ from reposync.scheduling.registering import (
     resume_repository,
     syncable,
 )
+from reposync.store.asking import IdempotencyKeyReused
 from reposync.store.following import runs_by_id
-from reposync.store.idempotency import IdempotencyKeyReused, IdempotentRuns
-from reposync.store.joining import waiting_run
 from reposync.store.repositories import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
+from reposync.store.ticks import Ticks
 
 HTTP = "http"
 """The origin of what is registered here."""
@@ -104,7 +104,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         return await runs_by_id(parts.application().database, ids)
 
     following = Following(fetch)
-    together: Coalesced[Run] = Coalesced(AT_A_TIME)
+    together: Coalesced[RunShown] = Coalesced(AT_A_TIME)
 
     async def asked(request: Request, response: Response, run: RunShown, wait_seconds: float) -> RunShown:
         """The answer to whoever asked for that run."""
@@ -115,7 +115,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         if ended is None:
             return run
         response.status_code = 200
-        return RunShown.of(ended)
+        return await _shown(parts.application(), ended)
 
     @routes.get(
         "/repositories",
@@ -129,13 +129,13 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         app = parts.application()
         fitting = [
             name
-            for name, state in sorted((await state_words(app.catalog, app.repositories)).items())
+            for name, state in sorted((await state_words(app.repositories)).items())
             if (after is None or name > after)
             and (filters.state is None or state == filters.state)
             and (filters.name is None or filters.name.casefold() in name.casefold())
         ]
         names = fitting[: filters.limit]
-        items = await overviews(app.catalog, app.repositories, app.manifests, app.runs, names) if names else []
+        items = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
         next_cursor = cursor_after(names[-1]) if len(fitting) > len(names) else None
         return conditional(request, RepositoryPage(items=items, next_cursor=next_cursor))
 
@@ -207,28 +207,31 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     ) -> RunShown:
         app = parts.application()
         wanted = wanted or SyncRequest()
+        asked_by = parts.access.name_of(request)
         how: dict[str, Any] = {
+            "asked_by": asked_by,
             "full": wanted.full,
             "approved": wanted.allow_mass_delete,
             "max_attempts": app.configuration.registry.daemon.max_attempts,
         }
         if key is None:
 
-            async def enqueue() -> Run:
-                how_joined = {"full": wanted.full, "approved": wanted.allow_mass_delete}
-                if waiting_already := await waiting_run(app.database, name, RunTrigger.HTTP, **how_joined):
-                    return waiting_already
+            async def enqueue() -> RunShown:
+                if not wanted.allow_mass_delete:
+                    covering = await app.runs.waiting_run(name, RunTrigger.HTTP, asked_by=asked_by, full=wanted.full)
+                    if covering is not None:
+                        return await _shown(app, covering)
                 row = await syncable(app, name)
-                return (await app.runs.enqueue(row.name, RunTrigger.HTTP, **how))[0]
+                return await _shown(app, (await app.runs.enqueue(row.name, RunTrigger.HTTP, **how))[0])
 
-            run = await together.ask((name, wanted), enqueue)
-            return await asked(request, response, RunShown.of(run), waiting.wait)
+            shown = await together.ask((name, wanted, asked_by), enqueue)
+            return await asked(request, response, shown, waiting.wait)
         fingerprint = _fingerprint("sync", name, wanted.full, wanted.allow_mass_delete)
-        kept = IdempotentRuns(app.database)
-        answered = await kept.answered(key, fingerprint)
+        answered = await app.runs.answered(key, fingerprint, asked_by=asked_by)
         if answered is None:
             row = await syncable(app, name)
-            answered = await kept.enqueue(key, fingerprint, row.name, RunTrigger.HTTP, answer=_told, **how)
+            how["answer"] = _told(asked_by)
+            answered = await app.runs.enqueue_once(key, fingerprint, row.name, RunTrigger.HTTP, **how)
         if answered.is_repeat:
             response.headers["Idempotency-Replayed"] = "true"
         return await asked(request, response, RunShown(**answered.answer), waiting.wait)
@@ -268,6 +271,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         openapi_extra=change_body(),
     )
     async def patch_repository(
+        request: Request,
         response: Response,
         name: RepositoryName,
         changes: Annotated[dict[str, Any], Body()],
@@ -286,7 +290,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             # What left the registry must not come back to life under a name that nothing describes any more.
             await syncable(app, name)
         if pause.is_active is False:
-            await pause_repository(app, name, pause.paused_reason or "Paused over HTTP.", expected=expected)
+            reason = pause.paused_reason or "Paused over HTTP."
+            await pause_repository(app, name, reason, expected=expected, by=parts.access.name_of(request))
         elif pause.is_active:
             await resume_repository(app, name, expected=expected)
         shown, row = await _detail(app, name)
@@ -308,8 +313,9 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     async def remove_repository(
         request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]
     ) -> RunShown:
-        run = await request_removal(parts.application(), name, RunTrigger.HTTP)
-        return await asked(request, response, RunShown.of(run), waiting.wait)
+        app = parts.application()
+        run = await request_removal(app, name, RunTrigger.HTTP, asked_by=parts.access.name_of(request))
+        return await asked(request, response, await _shown(app, run), waiting.wait)
 
     return routes
 
@@ -331,12 +337,13 @@ def _changeable(row: Repository | None) -> object:
 
 async def _detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository | None]:
     """And the row, if there is one yet. Raises RepositoryNotFound, naming the nearest."""
-    found = await overviews(app.catalog, app.repositories, app.manifests, app.runs, [name])
+    found = await overviews(app.repositories, app.manifests, app.runs, [name])
     if not found:
-        raise no_such_repository(name, await state_words(app.catalog, app.repositories))
+        raise no_such_repository(name, await state_words(app.repositories))
     rows = await app.repositories.list([name])
     row = rows[0] if rows else None
-    return RepositoryDetail(**asdict(found[0]), definition=row.definition if row else None), row
+    missed = await Ticks(app.database).missed(row.id) if row else []
+    return RepositoryDetail(**asdict(found[0]), definition=row.definition if row else None, missed_ticks=missed), row
 
 
 def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
@@ -357,8 +364,12 @@ def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
     return pause, {key: value for key, value in changes.items() if key in CHANGEABLE}
 
 
-def _told(run: Run) -> dict[str, Any]:
-    return RunShown.of(run).model_dump(mode="json")
+def _told(asked_by: str) -> Callable[[Run], dict[str, Any]]:
+    return lambda run: RunShown.of(run, [asked_by]).model_dump(mode="json")
+
+
+async def _shown(app: Application, run: Run) -> RunShown:
+    return RunShown.of(run, (await app.runs.askers([run.id])).get(run.id, []))
 
 
 def _fingerprint(*parts: object) -> str:

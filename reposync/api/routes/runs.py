@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -21,9 +21,11 @@ from reposync.api.models import (
 )
 from reposync.api.parts import ApiParts
 from reposync.errors import RepositoryNotFound, RunNotFound, RunStateConflict, UsageError
+from reposync.scheduling.application import Application
 from reposync.store.history import no_such_run
 from reposync.store.run import Run
 from reposync.store.runs import Runs
+from reposync.store.status import RunTrigger
 
 PREFIX = "/api/v1"
 FIRST_PROBLEMS = 100
@@ -58,7 +60,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
         responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(UsageError)},
     )
     async def list_runs(request: Request, filters: Annotated[RunFilters, Query()]) -> Response:
-        found = await parts.application().runs.history(
+        runs = parts.application().runs
+        found = await runs.history(
             filters.repository,
             filters.status or None,
             # One more than is shown tells whether there is another page.
@@ -70,7 +73,9 @@ def run_routes(parts: ApiParts) -> APIRouter:
         )
         shown = found[: filters.limit]
         next_cursor = shown[-1].cursor if len(found) > len(shown) else None
-        return conditional(request, RunPage(items=[RunShown.of(run) for run in shown], next_cursor=next_cursor))
+        askers = await runs.askers([run.id for run in shown])
+        items = [RunShown.of(run, askers.get(run.id, [])) for run in shown]
+        return conditional(request, RunPage(items=items, next_cursor=next_cursor))
 
     @routes.get(
         "/runs/{run_id}",
@@ -109,9 +114,11 @@ def run_routes(parts: ApiParts) -> APIRouter:
             **errors(RunNotFound, *CHANGING),
         },
     )
-    async def cancel_run(response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]) -> RunDetail:
+    async def cancel_run(
+        request: Request, response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]
+    ) -> RunDetail:
         runs = parts.application().runs
-        run = await runs.request_cancel(whole_id(run_id))
+        run = await runs.request_cancel(whole_id(run_id), by=parts.access.name_of(request))
         response.status_code = 200 if run.is_final else 202
         return await _detail(runs, run)
 
@@ -126,7 +133,7 @@ def run_routes(parts: ApiParts) -> APIRouter:
         request: Request, response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]
     ) -> RunDetail:
         app = parts.application()
-        run = await app.runs.approve(whole_id(run_id), max_attempts=app.configuration.registry.daemon.max_attempts)
+        run = await app.runs.approve(whole_id(run_id), **_again(app, request))
         response.headers["Location"] = run_path(request, run.id)
         return await _detail(app.runs, run)
 
@@ -141,9 +148,13 @@ def run_routes(parts: ApiParts) -> APIRouter:
         request: Request, response: Response, run_id: RunId, _: Annotated[NoFilters, Query()]
     ) -> RunDetail:
         app = parts.application()
-        run = await app.runs.retry(whole_id(run_id), max_attempts=app.configuration.registry.daemon.max_attempts)
+        run = await app.runs.retry(whole_id(run_id), **_again(app, request))
         response.headers["Location"] = run_path(request, run.id)
         return await _detail(app.runs, run)
+
+    def _again(app: Application, request: Request) -> dict[str, Any]:
+        attempts = app.configuration.registry.daemon.max_attempts
+        return {"by": parts.access.name_of(request), "trigger": RunTrigger.HTTP, "max_attempts": attempts}
 
     return routes
 
@@ -151,7 +162,8 @@ def run_routes(parts: ApiParts) -> APIRouter:
 async def _detail(runs: Runs, run: Run) -> RunDetail:
     problems = await _problems(runs, run, FIRST_PROBLEMS, None)
     attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
-    return RunDetail.made(run, attempts, problems.items, counts, problems.next_cursor)
+    requests = (await runs.requests([run.id])).get(run.id, [])
+    return RunDetail.made(run, requests, attempts, problems.items, counts, problems.next_cursor)
 
 
 async def _problems(runs: Runs, run: Run, limit: int, after: str | None, reason: str | None = None) -> ProblemPage:

@@ -36,6 +36,7 @@ from reposync.scheduling.webhooks import (
     Reason,
     WebhookInvalid,
     WebhookRefused,
+    WebhookSecretMissing,
     WebhooksOff,
     listening,
     needs_body,
@@ -134,6 +135,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         BodyUnreadable,
         WebhookRefused,
         WebhooksOff,
+        WebhookSecretMissing,
         CrossSiteRefused,
         BodyTooSlow,
         BodyTooLarge,
@@ -179,10 +181,12 @@ def webhook_routes(parts: ApiParts) -> APIRouter:
         webhook_id: Annotated[str, Header()] = "",
         webhook_timestamp: Annotated[str, Header()] = "",
         webhook_signature: Annotated[str, Header()] = "",
+        x_gitlab_event_uuid: Annotated[str, Header()] = "",
     ) -> DeliveryAnswer:
         response.headers["Cache-Control"] = "no-store"
         given = Credentials(x_gitlab_token, webhook_id, webhook_timestamp, webhook_signature)
-        outcomes = await desk.receive(request, given, x_gitlab_event)
+        delivery = webhook_id or x_gitlab_event_uuid
+        outcomes = await desk.receive(request, given, x_gitlab_event, delivery)
         answer = _answer(outcomes)
         response.status_code = 202 if answer.runs else 200
         return answer
@@ -200,7 +204,7 @@ class _Desk:
         self._hinted_at = float("-inf")
         self._late: set[asyncio.Task[list[Outcome]]] = set()
 
-    async def receive(self, request: Request, given: Credentials, kind: str) -> list[Outcome]:
+    async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
         app = self._parts.application()
         with self._bodies.reading() as reading:
             try:
@@ -211,7 +215,7 @@ class _Desk:
         # The body is let go here: what was asked of it is in the event.
         if isinstance(event, Reason):
             return [passed(event)]
-        return await self._queued(receive_push(app, event, senders))
+        return await self._queued(receive_push(app, event, senders, delivery))
 
     async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
         """What `work` returns, if it does in time. What takes longer goes on: the run may as well be queued a little

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.access import Role
+from reposync.api.access import ANONYMOUS, Role
 from reposync.api.parts import ApiParts
 from reposync.api.routes.runs import whole_id
 from reposync.api.routes.session import local_address
@@ -22,57 +23,60 @@ from reposync.store.status import RunTrigger
 Form = dict[str, str]
 
 
-async def _sync(app: Application, form: Form) -> str:
+async def _sync(app: Application, form: Form, by: str) -> str:
     row = await syncable(app, form.get("name", ""))
-    run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, max_attempts=_attempts(app))
+    run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=_attempts(app))
     return f"/runs/{run.id}"
 
 
-async def _pause(app: Application, form: Form) -> str:
-    await pause_repository(app, form.get("name", ""), "Paused on the page.")
+async def _pause(app: Application, form: Form, by: str) -> str:
+    await pause_repository(app, form.get("name", ""), "Paused on the page.", by=by)
     return "/"
 
 
-async def _resume(app: Application, form: Form) -> str:
+async def _resume(app: Application, form: Form, by: str) -> str:
     await resume_repository(app, form.get("name", ""))
     return "/"
 
 
-async def _cancel(app: Application, form: Form) -> str:
-    return f"/runs/{(await app.runs.request_cancel(whole_id(form.get('run', '')))).id}"
-
-
-async def _retry(app: Application, form: Form) -> str:
-    run = await app.runs.retry(whole_id(form.get("run", "")), max_attempts=_attempts(app))
+async def _cancel(app: Application, form: Form, by: str) -> str:
+    run = await app.runs.request_cancel(whole_id(form.get("run", "")), by=by)
     return f"/runs/{run.id}"
 
 
-async def _approve(app: Application, form: Form) -> str:
-    run = await app.runs.approve(whole_id(form.get("run", "")), max_attempts=_attempts(app))
+async def _retry(app: Application, form: Form, by: str) -> str:
+    how: dict[str, Any] = {"by": by, "trigger": RunTrigger.HTTP, "max_attempts": _attempts(app)}
+    run = await app.runs.retry(whole_id(form.get("run", "")), **how)
     return f"/runs/{run.id}"
 
 
-async def _release(app: Application, form: Form) -> str:
-    await release_lock(form.get("name", ""), app.locks, app.repositories, app.runs)
+async def _approve(app: Application, form: Form, by: str) -> str:
+    how: dict[str, Any] = {"by": by, "trigger": RunTrigger.HTTP, "max_attempts": _attempts(app)}
+    run = await app.runs.approve(whole_id(form.get("run", "")), **how)
+    return f"/runs/{run.id}"
+
+
+async def _release(app: Application, form: Form, by: str) -> str:
+    await release_lock(form.get("name", ""), app.locks, app.repositories, app.runs, by=by)
     return "/locks"
 
 
-async def _index_rollback(app: Application, form: Form) -> str:
+async def _index_rollback(app: Application, form: Form, by: str) -> str:
     await roll_back(app, form.get("name", ""))
     return "/"
 
 
-async def _index_pause(app: Application, form: Form) -> str:
+async def _index_pause(app: Application, form: Form, by: str) -> str:
     await hold(app, [form.get("name", "")])
     return "/"
 
 
-async def _index_resume(app: Application, form: Form) -> str:
+async def _index_resume(app: Application, form: Form, by: str) -> str:
     await release(app, [form.get("name", "")])
     return "/"
 
 
-ACTIONS: dict[str, Callable[[Application, Form], Awaitable[str]]] = {
+ACTIONS: dict[str, Callable[[Application, Form, str], Awaitable[str]]] = {
     "sync": _sync,
     "pause": _pause,
     "resume": _resume,
@@ -96,7 +100,8 @@ def action_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
         form = {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
         if what not in ACTIONS:
             raise UsageError(f"There is no action {what[:50]!r}.")
-        onward = renderer.root + await ACTIONS[what](parts.application(), form)
+        by = parts.access.name_of(request)
+        onward = renderer.root + await ACTIONS[what](parts.application(), form, "page" if by == ANONYMOUS else by)
         if form.get("back"):
             onward = local_address(form["back"], renderer.root)
         return Response(status_code=303, headers={"Location": _telling(onward, what)})

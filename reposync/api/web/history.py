@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from reposync.api.access import Role, Visitor
 from reposync.api.parts import ApiParts
+from reposync.api.web.askers import askers_of, request_lines
 from reposync.api.web.charts import run_chart
 from reposync.api.web.renderer import IDLE_REFRESH_SECONDS, Renderer
 from reposync.config.schedule import ScheduleError, zone
@@ -22,12 +23,16 @@ from reposync.scheduling.blocked import Brake, brake_of
 from reposync.scheduling.index_overview import index_overview
 from reposync.scheduling.progress import shown_progress
 from reposync.store.repository import MAX_NAME_CHARS
+from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.ticks import MissedTick, Ticks
 
 PAGE_RUNS = 50
 CHART_RUNS = 60
 PAGE_PROBLEMS = 200
+PAGE_REQUESTS = 50
+MISSED_TICKS = 5
 _LONGEST_ZONE_CHARS = 64
 LIVE_REFRESH_SECONDS = 1
 """How often a page asks that cannot have the events of its run."""
@@ -46,9 +51,12 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
         chart = None
         index = None
+        missed: list[MissedTick] = []
         if filters["repository"]:
             with contextlib.suppress(RepositoryNotFound):  # it was removed, and its history is still here
                 index = await index_overview(app, filters["repository"])
+                row = await app.repositories.get(filters["repository"])
+                missed = await Ticks(app.database).missed(row.id, MISSED_TICKS + 1)
             chart = run_chart(await app.runs.history(repository=filters["repository"], limit=CHART_RUNS))
         kept = {key: value for key, value in filters.items() if value}
         older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
@@ -57,8 +65,11 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             "runs.html",
             visitor,
             runs=shown,
+            askers=await app.runs.askers([run.id for run in shown]),
             chart=chart,
             index=index,
+            missed=missed[:MISSED_TICKS],
+            more_missed=len(missed) > MISSED_TICKS,
             filters=filters,
             filtered=bool(kept),
             statuses=[each.value for each in RunStatus],
@@ -78,11 +89,16 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         counts = await app.runs.count_problems(found.id)
         problems = await _problems(app, found, counts) if counts else []
         brake = brake_of(found)
+        requests = (await app.runs.requests([found.id])).get(found.id, [])
         return renderer.page(
             request,
             "run.html",
             visitor,
             run=found,
+            askers=askers_of(requests),
+            requests=request_lines(requests[:PAGE_REQUESTS]),
+            more_requests=len(requests) - PAGE_REQUESTS,
+            cancel_label=_cancel_label(requests),
             attempts=await app.runs.attempts(found.id),
             progress=_progress(found),
             counts=counts,
@@ -108,6 +124,12 @@ def _approve_label(run: Run, brake: Brake | None) -> str:
     if brake is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
     return "Make it live all the same" if run.error_code == GateClosed.code else "Approve the deletion"
+
+
+def _cancel_label(requests: Sequence[RunRequest]) -> str:
+    """A run ends when nobody asks for it any more: who cancels it takes back what others asked, too."""
+    live = len(askers_of([each for each in requests if each.is_live]))
+    return f"Cancel for all {live:,} who asked" if live > 1 else "Cancel"
 
 
 def _filters(request: Request) -> dict[str, str | None]:

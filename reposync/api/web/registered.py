@@ -33,12 +33,15 @@ _CHOICES = {
     "attention": "need a look",
 }
 
+_UNWELL = frozenset({RunStatus.FAILED, RunStatus.BLOCKED})
+_TOLD_APART = _UNWELL | {RunStatus.RUNNING}
+
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     name: str
     state: str
-    latest: RunStatus | None
+    latest: RunStatus | str | None
     lacks_files: bool
 
     def is_in(self, choice: str | None) -> bool:
@@ -48,7 +51,7 @@ class _Known:
             case "running":
                 return self.latest is RunStatus.RUNNING
             case "attention":
-                return self.lacks_files or self.latest in (RunStatus.FAILED, RunStatus.BLOCKED)
+                return self.lacks_files or self.latest in _UNWELL
             case _:
                 return self.state == choice
 
@@ -69,7 +72,7 @@ def registered_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         chosen = [each.name for each in fitting if each.is_in(choice)]
         left = [each for each in chosen if after is None or each > after]
         names = left[:PAGE_REPOSITORIES]
-        found = await overviews(app.catalog, app.repositories, app.manifests, app.runs, names) if names else []
+        found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
         now = datetime.now(UTC)
         kept = {key: value for key, value in (("name", name), ("show", choice)) if value}
         return renderer.page(
@@ -98,7 +101,7 @@ def registered_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
 
 def freshness(each: Overview, now: datetime) -> Freshness:
     """`late`: two ticks of its schedule have passed since it was synced last. Empty where nothing is to be expected."""
-    if not each.is_active or each.cron_expression is None:
+    if each.next_due_at is None or each.cron_expression is None:
         return ""
     if each.last_sync_at is None:
         return "never"
@@ -108,8 +111,8 @@ def freshness(each: Overview, now: datetime) -> Freshness:
 
 async def _known(app: Application) -> list[_Known]:
     """By name."""
-    states = await state_words(app.catalog, app.repositories)
-    latest = await app.runs.latest_statuses()
+    states = await state_words(app.repositories)
+    latest = await app.runs.latest_statuses(_TOLD_APART)
     incomplete = await incomplete_versions(app.database)
     return [_Known(name, state, latest.get(name), name in incomplete) for name, state in sorted(states.items())]
 

@@ -14,15 +14,15 @@ import pytest
 from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
 from reposync.api.server import serve_http
-from reposync.config.configuration import Configuration
 from reposync.config.settings import Settings
-from reposync.scheduling.application import Application, open_application
+from reposync.scheduling.application import Application
 from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.fixtures.applied import open_applied
 from tests.integration.api.documented import is_documented
 
 API = "/api/v1"
@@ -88,14 +88,9 @@ class Rest:
 
     async def run(self, name: str, trigger: RunTrigger = RunTrigger.COMMAND, status: RunStatus | None = None) -> Run:
         """One of the history."""
-        await self.register(name)
+
         run, _ = await self.app.runs.enqueue(name, trigger)
         return run if status is None else await self.ended(run.id, status)
-
-    async def register(self, name: str) -> None:
-        """As the daemon does with what stands in the registry file."""
-        target = next(each for each in self.app.catalog.configured() if each.name == name)
-        await self.app.repositories.register(target.registration())
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +100,7 @@ async def opened(folder: Path, database_url: str, registry: str = REGISTRY) -> A
     settings = Settings.from_environment(
         {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(path), "DATABASE_URL": database_url}
     )
-    async with open_application(Configuration.load(settings)) as app:
+    async with open_applied(settings) as app:
         yield app
 
 

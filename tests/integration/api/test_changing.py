@@ -6,11 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from sqlalchemy import update
 
-from reposync.config.configuration import Configuration
-from reposync.scheduling.reload import reconcile
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
+from reposync.store.tables import REPOSITORIES
+from tests.fixtures.applied import apply_again
 from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.versions import publish_commit
 from tests.integration.api.rest import API, Rest, rest  # noqa: F401
@@ -48,6 +49,41 @@ async def test_of_two_who_change_different_keys_at_once_none_undoes_the_others(h
     wanted = {key: value for change in changes[:-1] for key, value in change.items()}
     assert shown["definition"] == {"name": "handbook", "git": PUBLIC, **wanted}
     assert shown["paused_reason"] == "why"
+
+
+async def test_a_schedule_becomes_never_by_its_word_and_the_default_again_by_null(handbook: Rest) -> None:
+    never = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"schedule": "never"})
+    moved = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"branch": "main"})
+    again = await handbook.answers("PATCH", "/repositories/handbook", 200, json={"schedule": None})
+
+    for shown in (never, moved):
+        assert (shown["schedule"], shown["cron_expression"], shown["next_due_at"]) == ("on request only", None, None)
+        assert (shown["state"], shown["definition"]["schedule"]) == ("active", "never")
+    assert (again["schedule"], "schedule" in again["definition"]) == ("every 6 hours", False)
+    assert again["next_due_at"] is not None
+
+
+async def test_a_repository_may_be_registered_without_a_schedule_and_once_only(rest: Rest) -> None:  # noqa: F811
+    said = {"name": "handbook", "git": PUBLIC, "schedule": "never"}
+
+    added = await rest.answers("POST", "/repositories", 201, json=said)
+    default = await rest.answers("POST", "/repositories", 201, json={**said, "name": "other", "schedule": None})
+
+    assert (added["schedule"], default["schedule"]) == ("on request only", "every 6 hours")
+    assert await rest.refusal("POST", "/repositories", 409, json=said) == "REPOSITORY_EXISTS"
+
+
+async def test_a_schedule_that_a_later_version_wrote_is_shown_as_it_is(handbook: Rest) -> None:
+    row = await handbook.app.repositories.get("handbook")
+    async with handbook.app.database.write() as connection:
+        later = update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(cron_expression="@full-moon")
+        await connection.execute(later)
+
+    shown = await handbook.get("/repositories/handbook")
+    page = await handbook.client.get("/")
+
+    assert (shown["schedule"], shown["next_due_at"]) == ("@full-moon", None)
+    assert (page.status_code, "@full-moon" in page.text) == (200, True)
 
 
 async def test_a_change_of_what_somebody_else_changed_is_refused_with_if_match(handbook: Rest) -> None:
@@ -132,7 +168,6 @@ async def test_a_branch_that_left_the_registry_file_is_the_default_one_again(res
     text = "repositories: [{name: payments, git: 'https://git.example.com/payments.git'BRANCH}]\n"
     for branch in (", branch: next", ""):
         path.write_text(text.replace("BRANCH", branch))
-        rest.app.adopt(Configuration.load(rest.app.configuration.settings))
-        await reconcile(rest.app)
+        await apply_again(rest.app)
         shown = await rest.get("/repositories/payments")
         assert shown["branch"] == ("next" if branch else None)

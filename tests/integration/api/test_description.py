@@ -55,8 +55,6 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
 
     async def serve() -> None:
         async with opened(folder, sqlite_url(folder / "reposync.db"), REGISTRY) as app:
-            for target in app.catalog.configured():
-                await app.repositories.register(target.registration())
             ids = []
             for status in RunStatus:
                 run, _ = await app.runs.enqueue("payments", RunTrigger.HTTP)

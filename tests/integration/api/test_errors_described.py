@@ -42,12 +42,10 @@ def _owners() -> dict[str, type]:
     """What routes call their helpers, and what these are."""
     from reposync.scheduling.application import Application
     from reposync.scheduling.searchable import SearchableCommits
-    from reposync.store.idempotency import IdempotentRuns
     from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
-    kept, commits = IdempotentRuns, SearchableCommits
-    return {"app": Application, "runs": Runs, "repositories": Repositories, "kept": kept, "commits": commits}
+    return {"app": Application, "runs": Runs, "repositories": Repositories, "commits": SearchableCommits}
 
 
 def _called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:

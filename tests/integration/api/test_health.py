@@ -13,13 +13,13 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.config.configuration import Configuration
 from reposync.config.settings import Settings
-from reposync.scheduling.application import Application, open_application
+from reposync.scheduling.application import Application
 from reposync.scheduling.checks import HealthChecks, Pace
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.engine.files import RECORD
+from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
@@ -65,17 +65,17 @@ class Watched:
                 await asyncio.sleep(0.01)
 
 
-def configuration(folder: Path, registry: str, **variables: str) -> Configuration:
+def configuration(folder: Path, registry: str, **variables: str) -> Settings:
     (folder / "repositories.yaml").write_text(registry)
     places = {"REPOSYNC_STATE_DIR": str(folder / "state"), "REPOSYNC_CONFIG": str(folder / "repositories.yaml")}
-    return Configuration.load(Settings.from_environment(places | variables))
+    return Settings.from_environment(places | variables)
 
 
 @contextlib.asynccontextmanager
-async def watching(told: Configuration, *, own: Pace = QUICK, others: Pace = QUICK) -> AsyncIterator[Watched]:
+async def watching(told: Settings, *, own: Pace = QUICK, others: Pace = QUICK) -> AsyncIterator[Watched]:
     daemon = Daemon()
-    async with daemon.client() as client, open_application(told) as app:
-        checks = HealthChecks(app, daemon.health, Secrets(told.secrets()), own=own, others=others)
+    async with daemon.client() as client, open_applied(told) as app:
+        checks = HealthChecks(app, daemon.health, Secrets(app.configuration.secrets()), own=own, others=others)
         running = asyncio.create_task(checks.run())
         try:
             yield Watched(app, client)
@@ -203,10 +203,12 @@ async def test_what_is_no_gitlab_is_told_and_a_server_that_left_the_registry_is_
             said = await watched.is_("gitlab:kept", "degraded")
             assert "answered 404" in said["reason"]
 
-            watched.app.adopt(configuration(folder, f"gitlab: [{kept}]{rest}"))
+            configuration(folder, f"gitlab: [{kept}]{rest}")
+            await apply_again(watched.app)
             await watched.gone("gitlab:leaving")
             # Under the same name at another address: what is said is of that one.
-            watched.app.adopt(configuration(folder, f'gitlab: [{{name: kept, url: "{first.url}"}}]{rest}'))
+            configuration(folder, f'gitlab: [{{name: kept, url: "{first.url}"}}]{rest}')
+            await apply_again(watched.app)
             await watched.is_("gitlab:kept", "ok")
             await watched.is_("database", "ok")
             assert await watched.overall() == (200, "ok")

@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.scheduling.index_overview import collection_changes, failed_files, version_states
+from reposync.scheduling.index_overview import collection_changes, failed_files
+from reposync.store.index_changes import version_states
 from tests.fixtures.unreadable import lose
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving
@@ -189,7 +190,7 @@ async def test_what_a_run_was_blocked_for_is_told_with_its_counts(world: World):
 async def test_figures_of_metrics_follow_the_versions_and_the_failed_files(damaged: World):
     await damaged.completed()
     assert await failed_files(damaged.app) == {"project": 2}
-    assert await version_states(damaged.app) == {"building": 0, "live": 1, "retired": 0}
+    assert await version_states(damaged.app.database) == {"building": 0, "live": 1, "retired": 0}
     (change,) = await collection_changes(damaged.app)
     found: dict[str, Any] = change.repositories
     assert found == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}

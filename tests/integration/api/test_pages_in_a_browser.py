@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import Any
 
@@ -325,6 +326,47 @@ def test_a_blocked_run_is_approved_or_left_by_a_click(page: Page, showcase: Show
         page.goto(f"{url}/runs/{run.id}")
         page.get_by_role("button", name=button).click()
         expect(status(page)).to_have_text(word)
+        if word == "queued":
+            expect(page.get_by_role("table", name="Requests")).to_contain_text("sync, approved")
+        else:
+            expect(page.get_by_role("table", name="Requests")).to_contain_text("by page")
+
+
+def test_who_asked_for_a_run_stands_in_the_history_and_with_what_was_taken_back_on_its_page(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    run = showcase.run_of(LIVE, RunStatus.RUNNING)
+    page.goto(f"{url}/runs?repository={LIVE}&status=running")
+    asked = page.locator("#runs td.asked")
+    expect(asked).to_contain_text("http")
+    expect(asked.locator("small")).to_have_text(["schedule", re.compile(f"push to {LIVE}"), "and others"])
+
+    page.goto(f"{url}/runs/{run.id}")
+    requests = page.get_by_role("table", name="Requests").locator("tbody").get_by_role("row")
+    expect(requests).to_have_count(4)
+    expect(requests.nth(0)).to_contain_text("tick of")
+    expect(requests.nth(1)).to_contain_text("webhook")
+    expect(requests.nth(2)).to_contain_text("ann@laptop")
+    expect(requests.nth(2)).to_contain_text("full sync")
+    expect(requests.nth(2)).to_contain_text("by ann@laptop")
+    expect(requests.nth(3)).to_contain_text("token 2, in a browser")
+    expect(page.get_by_role("button", name="Cancel for all 3 who asked")).to_be_visible()
+
+
+def test_ticks_that_nothing_ran_for_stand_on_the_page_of_their_repository(
+    page: Page,  # noqa: F811
+    showcase: Showcase,
+    url: str,
+) -> None:
+    missed = page.get_by_role("region", name="Missed ticks")
+    page.goto(f"{url}/runs?repository={LIVE}")
+    expect(missed.get_by_role("listitem")).to_have_text([re.compile("noticed 24 h 0 min late"), re.compile("72 h")])
+    for path in ("/runs", f"/runs?repository={BLOCKED}"):
+        page.goto(url + path)
+        expect(page.locator("#runs")).to_be_visible()
+        expect(missed).to_have_count(0)
 
 
 def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(

@@ -14,11 +14,12 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
+from reposync.api.web.history import PAGE_REQUESTS
 from reposync.config.http import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.scheduling.application import Application
-from reposync.store.status import RunStatus
-from tests.fixtures.showcase import LIVE, MAX_ATTEMPTS, PAUSED, Showcase
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, Showcase
 
 OPERATOR, READER = "operate-4f9a0c6b2d8e", "readonly-7b1c5e9d3a20"
 BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
@@ -278,6 +279,65 @@ def test_a_button_asks_for_what_the_registry_says(showcase: Showcase, open_url: 
     # One that waits is not doubled.
     again = ask("POST", f"{open_url}/actions/sync", data={"name": "pressed/service"}, headers=BROWSER)
     assert again.headers["location"] == answer.headers["location"]
+
+
+def requests_on(answer: httpx.Response) -> list[str]:
+    """The rows of the table of requests, as text."""
+    table = answer.text.partition("<h2>Requests</h2>")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table.partition("<tbody>")[2], re.DOTALL)
+    return [" ".join(html.unescape(re.sub("<[^>]+>", " ", row)).split()) for row in rows]
+
+
+def test_who_cancels_a_run_by_a_button_stands_beside_those_who_asked_for_it(
+    showcase: Showcase, guarded_url: str
+) -> None:
+    showcase.register("cancelled/service")
+    run = showcase.queue("cancelled/service", RunTrigger.COMMAND, asked_by="ann@laptop", full=True)
+    showcase.queue("cancelled/service", asked_by="token 2")
+    with logged_in(guarded_url, OPERATOR) as client:
+        before = client.get(f"/runs/{run.id}")
+        client.post("/actions/cancel", data={"run": run.id, "csrf": csrf_of(before)})
+        after = client.get(f"/runs/{run.id}")
+
+    assert "Cancel for all 2 who asked" in before.text
+    assert ["withdrawn" in each or " by " in each for each in requests_on(before)] == [False, False]
+    command, http = requests_on(after)
+    assert command.startswith("ann@laptop command ") and " full sync " in command
+    assert all(each.endswith(" by token 1, in a browser") for each in (command, http))
+
+
+def test_a_run_whose_stop_another_one_waits_for_leads_to_it(showcase: Showcase, open_url: str) -> None:
+    showcase.register("stopped/service")
+    first = showcase.end(showcase.begin(showcase.queue("stopped/service")), RunStatus.BLOCKED)
+    second = showcase.end(
+        showcase.begin(showcase.queue("stopped/service", RunTrigger.COMMAND, asked_by="ann@laptop")), RunStatus.BLOCKED
+    )
+
+    (left,) = requests_on(ask("GET", f"{open_url}/runs/{second.id}", headers=BROWSER))
+    taken = requests_on(ask("GET", f"{open_url}/runs/{first.id}", headers=BROWSER))
+
+    assert left.endswith(f"taken over by run {first.id[:8]}")
+    assert [each.split()[0] for each in taken] == ["http", "ann@laptop"]
+
+
+def test_of_very_many_requests_the_page_shows_the_first(showcase: Showcase, open_url: str) -> None:
+    showcase.register("popular/service")
+    for number in range(PAGE_REQUESTS + 3):
+        run = showcase.queue("popular/service", asked_by=f"token {number}")
+
+    answer = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER)
+
+    assert len(requests_on(answer)) == PAGE_REQUESTS
+    assert "and 3 more" in answer.text
+
+
+def test_what_somebody_calls_themselves_is_text_on_the_pages(showcase: Showcase, open_url: str) -> None:
+    showcase.register("hostile/service")
+    run = showcase.queue("hostile/service", RunTrigger.COMMAND, asked_by=f"{HOSTILE}@\x1b[2Jhost")
+    for path in (f"/runs/{run.id}", "/runs?repository=hostile/service"):
+        text = ask("GET", open_url + path, headers=BROWSER).text
+        assert "\x1b" not in text and HOSTILE not in text
+        assert html.escape(HOSTILE) in text
 
 
 def test_a_button_leads_back_to_a_page_of_ours_only(open_url: str) -> None:

@@ -9,7 +9,9 @@ import pytest
 from reposync.config.loading import checked_repository
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
+from tests.fixtures.applied import apply_again
 from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.repositories import GitRepository
 from tests.integration.api.rest import API, Rest, rest  # noqa: F401
 
 PUBLIC = "https://93.184.215.14/team/handbook.git"
@@ -50,7 +52,7 @@ async def test_the_list_is_narrowed_by_name_and_state(rest: Rest) -> None:  # no
 async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:  # noqa: F811
     first = await rest.client.get(f"{API}/repositories")
     again = await rest.client.get(f"{API}/repositories", headers={"If-None-Match": f'"x", W/{first.headers["etag"]}'})
-    await rest.register("payments")
+    await rest.answers("PATCH", "/repositories/payments", 200, json={"is_active": False})
     changed = await rest.client.get(f"{API}/repositories", headers={"If-None-Match": first.headers["etag"]})
 
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", first.headers["etag"])
@@ -160,9 +162,10 @@ async def test_a_project_of_a_server_that_the_operator_configured_is_taken(rest:
 async def test_the_operator_can_allow_local_sources(rest: Rest) -> None:  # noqa: F811
     path = rest.folder / "repositories.yaml"
     path.write_text(path.read_text() + "http: {allow_local_sources: true}\n")
-    rest.app.adopt(type(rest.app.configuration).load(rest.app.configuration.settings))
+    await apply_again(rest.app)
+    repository = GitRepository.create(rest.folder / "x.git")
 
-    await rest.answers("POST", "/repositories", 201, json={"name": "x", "path": str(rest.folder)})
+    await rest.answers("POST", "/repositories", 201, json={"name": "x", "path": str(repository.path)})
     await rest.answers("POST", "/repositories", 201, json={"name": "y", "git": "http://127.0.0.1:1/y.git"})
 
 
@@ -225,10 +228,8 @@ async def test_what_stands_in_the_registry_file_is_changed_there(rest: Rest) -> 
 
 
 async def test_what_left_the_registry_file_is_neither_synced_nor_resumed(rest: Rest) -> None:  # noqa: F811
-    await rest.register("payments")
     (rest.folder / "repositories.yaml").write_text("")
-    rest.app.adopt(type(rest.app.configuration).load(rest.app.configuration.settings))
-    await rest.app.repositories.deactivate("payments")
+    await apply_again(rest.app)
 
     assert (await rest.get("/repositories/payments"))["state"] == "inactive"
     assert await rest.refusal("POST", "/repositories/payments/sync", 409) == "REPOSITORY_INACTIVE"

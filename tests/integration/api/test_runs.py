@@ -30,7 +30,7 @@ async def test_a_run_is_shown_as_commands_show_it(rest: Rest) -> None:  # noqa: 
 
     (shown,) = (await rest.get("/runs"))["items"]
 
-    assert tuple(shown) == RUN_KEYS == tuple(RunShown.model_fields)
+    assert tuple(shown) == (*RUN_KEYS, "asked_by") == tuple(RunShown.model_fields)
     assert shown["id"] == run.id and shown["queued_at"].endswith("Z")
     assert (shown["error_code"], shown["error_message"]) == ("SOURCE_ERROR", "It did not answer.")
     (overview,) = (await rest.get("/repositories", name="payments"))["items"]
@@ -176,16 +176,39 @@ async def test_a_run_goes_back_into_the_queue_from_where_that_makes_sense(
     action: str,
     fitting: RunStatus,
 ) -> None:
-    run = await rest.run("payments", status=fitting)
     done = await rest.run("payments", status=RunStatus.COMPLETED)
+    run = await rest.run("payments", status=fitting)
 
     answer = await rest.client.post(f"{API}/runs/{run.id}/{action}")
 
     assert answer.status_code == 202
     assert answer.headers["location"] == f"{API}/runs/{run.id}"
-    assert (answer.json()["status"], answer.json()["error_code"]) == (
-        "queued",
-        None if action == "retry" else "SOURCE_ERROR",
-    )
+    assert (answer.json()["status"], answer.json()["error_code"]) == ("queued", None)
+    assert answer.json()["requests"][-1]["asked_by"] == "anonymous"
     assert await rest.refusal("POST", f"/runs/{done.id}/{action}", 409) == "RUN_STATE_CONFLICT"
     assert await rest.refusal("POST", f"/runs/{run.id}/{action}", 409) == "RUN_STATE_CONFLICT"
+
+
+async def test_a_run_says_who_asked_for_it_and_who_took_that_back(rest: Rest) -> None:  # noqa: F811
+    mine = "11111111-1111-4111-8111-111111111111"
+    await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7")
+    await rest.other.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", request_id=mine, full=True)
+    await rest.other.withdraw(mine, by="an interrupt")
+
+    (listed,) = (await rest.get("/runs"))["items"]
+    shown = await rest.get(f"/runs/{listed['id']}")
+
+    assert listed["asked_by"] == shown["asked_by"] == ["push to group/payments, delivery 7", "zoe@laptop"]
+    assert [(each["asked_by"], each["full"], each["withdrawn_by"]) for each in shown["requests"]] == [
+        ("push to group/payments, delivery 7", False, None),
+        ("zoe@laptop", True, "an interrupt"),
+    ]
+
+
+async def test_a_crowd_that_asked_for_a_run_is_counted_in_lists(rest: Rest) -> None:  # noqa: F811
+    for number in range(8):
+        await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by=f"delivery {number}")
+
+    (listed,) = (await rest.get("/runs"))["items"]
+
+    assert listed["asked_by"] == [*(f"delivery {number}" for number in range(5)), "3 more"]

@@ -7,13 +7,13 @@ import contextlib
 from datetime import UTC, datetime, timedelta
 
 import httpx
-from sqlalchemy import select, update
+from sqlalchemy import insert, select, update
 
 from reposync.api.app import create_app
 from reposync.api.server import serve_http
 from reposync.store.database import Database
 from reposync.store.status import RunStatus
-from reposync.store.tables import IDEMPOTENCY_KEYS
+from reposync.store.tables import IDEMPOTENCY_KEYS, REQUESTS
 from tests.fixtures.databases import (  # noqa: F401
     database_kind,
     database_url,
@@ -100,9 +100,8 @@ async def test_a_request_that_failed_uses_up_no_key(rest: Rest) -> None:  # noqa
 
 async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_url: str) -> None:  # noqa: F811
     """Every run that is queued is begun at once by somebody: without the key each request would be another run."""
-    (rest.folder / "second").mkdir()
     async with (
-        opened(rest.folder / "second", database_url) as app,
+        opened(rest.folder, database_url) as app,
         serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
         httpx.AsyncClient(base_url=address.url, timeout=30) as second,
     ):
@@ -132,19 +131,36 @@ async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_
 
 async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> None:  # noqa: F811
     first = (await asks(rest, headers={"Idempotency-Key": "k"})).json()
-    await asks(rest, headers={"Idempotency-Key": "unused"})
     await rest.ended(first["id"])
     async with await Database.open(database_url) as database:
         async with database.write() as connection:
             old = datetime.now(UTC) - timedelta(hours=24, seconds=5)
-            await connection.execute(update(IDEMPOTENCY_KEYS).values(created_at=old))
+            await connection.execute(update(REQUESTS).values(asked_at=old))
 
         second = (await asks(rest, headers={"Idempotency-Key": "k"}, json={"full": True})).json()
 
         async with database.read() as connection:
-            kept = (await connection.scalars(select(IDEMPOTENCY_KEYS.c.key))).all()
+            kept = dict((await connection.execute(select(REQUESTS.c.run_id, REQUESTS.c.idempotency_key))).all())
     assert second["id"] != first["id"]
-    assert kept == ["k"]
+    assert kept == {first["id"]: None, second["id"]: "k"}
+
+
+async def test_a_key_that_a_pod_of_an_earlier_version_answered_gets_the_same_answer(
+    rest: Rest,  # noqa: F811
+    database_url: str,  # noqa: F811
+) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = await asks(rest, headers=key)
+    await rest.ended(first.json()["id"])
+    async with await Database.open(database_url) as database, database.write() as connection:
+        request = (await connection.execute(select(REQUESTS))).one()
+        await connection.execute(update(REQUESTS).values(idempotency_key=None))
+        old = {"key": "k", "fingerprint": request.fingerprint, "run_id": request.run_id, "answer": request.answer}
+        await connection.execute(insert(IDEMPOTENCY_KEYS).values(**old, created_at=datetime.now(UTC)))
+
+    again = await asks(rest, headers=key)
+
+    assert (again.json(), again.headers["idempotency-replayed"]) == (first.json(), "true")
 
 
 # Waiting -------------------------------------------------------------------------------------------------------------
@@ -163,15 +179,15 @@ async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -
 
 
 async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None:  # noqa: F811
-    run = (await asks(rest)).json()
-    await rest.ended(run["id"], RunStatus.BLOCKED)
+    for ends in ("blocked", "cancelled"):
+        asked = asyncio.create_task(asks(rest, params={"wait": 30}))
+        while not (waiting := await rest.other.history(status=RunStatus.QUEUED)):
+            await asyncio.sleep(0.01)
+        await rest.ended(waiting[0].id, RunStatus.BLOCKED)
+        assert (await asked).json()["status"] == ends
 
-    assert (await rest.client.get(f"{API}/runs/{run['id']}")).json()["status"] == "blocked"
-    again = asyncio.create_task(asks(rest, params={"wait": 30}))
-    while not (waiting := await rest.other.history(status=RunStatus.QUEUED)):
-        await asyncio.sleep(0.01)
-    await rest.ended(waiting[0].id, RunStatus.BLOCKED)
-    assert (await again).json()["status"] == "blocked"
+    (blocked,) = await rest.other.history(status=RunStatus.BLOCKED)
+    assert blocked.id in (await asked).json()["error_message"], "the first one waits for a person for both"
 
 
 async def test_a_wait_that_is_too_short_says_what_is_queued(rest: Rest) -> None:  # noqa: F811

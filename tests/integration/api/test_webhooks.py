@@ -25,14 +25,15 @@ from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
 from reposync.api.routes import webhooks
 from reposync.api.server import HttpAddress, serve_http
-from reposync.config.configuration import Configuration
+from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
-from reposync.scheduling.application import Application, open_application
+from reposync.scheduling.application import Application
 from reposync.scheduling.webhooks import read_event
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
@@ -88,11 +89,8 @@ class Site:
             "REPOSYNC_STATE_DIR": str(self.folder / "state"),
             "REPOSYNC_CONFIG": str(self.folder / "repositories.yaml"),
         }
-        configuration = Configuration.load(Settings.from_environment(settings))
-        async with open_application(configuration) as app:
+        async with open_applied(Settings.from_environment(settings)) as app:
             self._app = app
-            for target in app.catalog.configured():
-                await app.repositories.register(target.registration())
             parts = ApiParts(Health(), Metrics(version="1"), _nothing, "1", lambda: app, Access(["read:" + "x" * 40]))
             async with (
                 httpx.AsyncClient(timeout=20, verify=False, event_hooks={"response": [is_documented]}) as self.client,
@@ -213,6 +211,16 @@ async def test_the_answer_names_the_run(site: Site) -> None:
 
     assert first == [{"repository": "app", "run_id": run.id, "status": "queued", "is_new": True}]
     assert second == [{"repository": "app", "run_id": run.id, "status": "queued", "is_new": False}]
+
+
+async def test_the_history_says_which_delivery_asked(site: Site) -> None:
+    async with site.open(APP):
+        await site.posts(X_Gitlab_Event_UUID="8f1a3c52-8a55-4c47-9d12-0f6a1f6f2a11")
+        (run,) = await site.runs()
+
+        askers = await site.app.runs.askers([run.id])
+
+    assert askers[run.id] == ["push to platform/app, delivery 8f1a3c52-8a55-4c47-9d12-0f6a1f6f2a11"]
 
 
 async def test_a_delivery_that_is_repeated_adds_nothing(site: Site) -> None:
@@ -377,6 +385,12 @@ async def test_a_paused_repository_and_one_that_left_the_registry_are_not_starte
         assert await site.runs() == []
 
 
+async def test_a_push_starts_a_repository_whose_schedule_is_never(site: Site) -> None:
+    async with site.open(f"{APP}, schedule: never"):
+        site.hook()
+        assert await site.push(after=site.repository.head()) == (202, [("app", "queued")], [])
+
+
 async def test_what_was_only_synced_by_hand_is_not_registered(site: Site) -> None:
     async with site.open():
         target = await site.app.catalog.find(f"{site.gitlab.url}/platform/app.git")
@@ -463,11 +477,22 @@ async def test_a_signature_must_hold_where_the_server_signs_whatever_token_comes
         assert (await site.push(after=site.repository.head()))[0] == 202
 
 
+async def test_a_pod_without_the_variable_of_the_secret_lets_gitlab_try_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOK_SECRET", SECRET)
+    async with site.open(APP, secrets="webhook_secret: '${HOOK_SECRET}'"):
+        assert (await site.posts()).status_code == 202
+        monkeypatch.delenv("HOOK_SECRET")
+        site.app.adopt(await registry_in_force(site.app.database, {}), {})
+        assert code(await site.posts()) == (503, "WEBHOOK_SECRET_MISSING")
+
+
 async def test_a_secret_that_changed_in_the_registry_counts_at_once(site: Site) -> None:
     async with site.open(APP):
         text = (site.folder / "repositories.yaml").read_text().replace(SECRET, OTHER_SECRET)
         (site.folder / "repositories.yaml").write_text(text)
-        site.app.adopt(Configuration.load(site.app.configuration.settings))
+        await apply_again(site.app)
         assert code(await site.posts()) == (401, "WEBHOOK_REFUSED")
         assert (await site.posts(X_Gitlab_Token=OTHER_SECRET)).status_code == 202
 

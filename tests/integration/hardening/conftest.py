@@ -16,7 +16,7 @@ from reposync.sources.gitlab import GitLabSource
 from reposync.sources.spec import Patience, Timeouts
 from reposync.store.database import Database
 from reposync.vectors.factory import open_index
-from reposync.vectors.failures import CollectionMissing
+from reposync.vectors.port import CollectionMissing
 from reposync.vectors.settings import IndexSettings
 from tests.acceptance.conftest import person, repository  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
-from reposync.errors import LeaseLost
-from reposync.scheduling.execution import Execution, Terms
+from reposync.errors import LeaseLost, SecretMissing
+from reposync.scheduling.execution import NOBODY_CAN_SECONDS, Execution, Terms
 from reposync.scheduling.locks import NoLocks
 from reposync.store.database import Database
 from reposync.store.repositories import Registration, Repositories
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import ATTEMPTS, RUNS
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
 
@@ -95,3 +98,77 @@ async def test_a_process_that_was_frozen_goes_on_with_a_run_that_nobody_took_ove
 
     assert ended.status is RunStatus.COMPLETED
     assert (work.written, ended.attempt) == (1, 1)
+
+
+class Unable(Writes):
+    async def execute(self) -> Outcome:
+        raise SecretMissing("The variable GITLAB_TOKEN is not set here.")
+
+
+async def claimed_again(runs: Runs, database: Database, run: Run) -> Run:
+    """At once, whatever it is to wait."""
+    async with database.write() as connection:
+        mine = update(RUNS).where(RUNS.c.id == run.id)
+        await connection.execute(mine.values(not_before=database.moment()))
+    claimed = await runs.claim("pod-2:2:bbbbbb", LEASE_SECONDS, run_id=run.id)
+    assert claimed is not None
+    return claimed
+
+
+async def tried_before(database: Database, run: Run, seconds: float) -> None:
+    """The first attempt began so much earlier."""
+    async with database.write() as connection:
+        mine = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == 1)
+        assert run.started_at is not None
+        await connection.execute(mine.values(started_at=run.started_at - timedelta(seconds=seconds)))
+
+
+async def test_what_one_process_cannot_execute_is_left_to_others(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SecretMissing.code, 0)
+    assert handed.error_message == "The variable GITLAB_TOKEN is not set here."
+    again = await claimed_again(runs, database, handed)
+    ended = await execution(runs, again, claimed_since=time.monotonic()).perform(Writes().make)
+    assert (ended.status, ended.error_code) == (RunStatus.COMPLETED, None)
+
+
+async def test_what_nobody_can_execute_for_a_quarter_of_an_hour_fails_and_says_why(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+
+    again = await claimed_again(runs, database, handed)
+    ended = await execution(runs, again, claimed_since=time.monotonic()).perform(Unable().make)
+
+    assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
+    assert ended.error_message == "The variable GITLAB_TOKEN is not set here."
+
+
+async def test_the_quarter_of_an_hour_begins_anew_after_an_attempt_that_could(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    able = await runs.release(await claimed_again(runs, database, handed))
+
+    again = await claimed_again(runs, database, able)
+    handed = await execution(runs, again, claimed_since=time.monotonic()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+async def test_a_command_without_workers_says_at_once_that_it_cannot(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    (request,) = (await runs.requests([run.id]))[run.id]
+    terms = Terms(LEASE_SECONDS, request_id=request.id, elsewhere=False)
+    alone = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms)
+
+    ended = await alone.perform(Unable().make)
+
+    assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)

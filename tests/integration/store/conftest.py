@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -80,7 +81,7 @@ class Store:
         """Repositories, many at a time."""
         row = await self.repository(names[0])
         same = {key: value for key, value in asdict(row).items() if key not in ("id", "name")}
-        rows = [{"id": repository_id(name), "name": name, **same} for name in names[1:]]
+        rows = [{"id": repository_id(name), "name": name, "attributes": {}, **same} for name in names[1:]]
         async with self.database.write() as connection:
             await connection.execute(REPOSITORIES.insert(), rows)
 
@@ -88,6 +89,11 @@ class Store:
         await self.repository(name)
         run, created = await self.runs.enqueue(name, trigger)
         assert created
+        return run
+
+    async def queued_again(self, name: str = "payments", trigger: RunTrigger = RunTrigger.HTTP) -> Run:
+        """Somebody asks for a sync of a repository that is registered."""
+        run, _ = await self.runs.enqueue(name, trigger)
         return run
 
     async def running(self, name: str = "payments", *, worker: str = "worker-1", lease_seconds: float = 60.0) -> Run:
@@ -130,6 +136,19 @@ class Store:
         }
         read = read or await self.repositories.by_id(run.repository_id)
         return await self.versions.publish(run, version, read, Published(**what), when=when)
+
+    async def replaced(self, run: Run, **columns: str) -> tuple[IndexVersion, IndexVersion]:
+        """A version that was live, and the one that is now."""
+        first = await self.publishes(run)
+        second = await self.building(run, settings_key="settings-2", **columns)
+        return first, await self.publishes(run, second, commit="d" * 40)
+
+    async def synced_by_an_old_pod(self, name: str) -> None:
+        """By a program before 0.2."""
+        row = await self.repository(name)
+        written = {"epoch": REPOSITORIES.c.epoch + 1, "last_sync_at": WHEN, "indexed_collection": "code"}
+        async with self.database.write() as connection:
+            await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**written))
 
     async def taken_over(self, run: Run, *, worker: str = "worker-2") -> Run:
         """The run as another worker has it after the lease of the first ran out."""

@@ -9,8 +9,8 @@ import pytest
 
 from reposync.errors import LeaseLost, LockHeld
 from reposync.store.attempts import LOST, RELEASED, YIELDED
+from reposync.store.requests import MAX_ATTEMPTS
 from reposync.store.run import Run, RunFigures
-from reposync.store.runs import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 

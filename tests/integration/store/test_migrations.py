@@ -18,6 +18,9 @@ from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 from reposync.store.migrations.runner import alembic_config
 from reposync.store.tables import metadata
 
+# Of SQLite: SQLAlchemy does not compare them, `definitions` does.
+pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index")
+
 POSTGRESQL_DEFINITIONS = """
     SELECT indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename <> 'alembic_version'
     UNION ALL

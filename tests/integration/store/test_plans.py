@@ -16,7 +16,10 @@ from sqlalchemy import event
 from reposync.errors import RunNotFound
 from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.pushed import repositories_of_project
 from reposync.store.repositories import repository_id
+from reposync.store.run import RunFigures
+from reposync.store.served import findable, searched_repository, served
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -37,6 +40,18 @@ async def looked_up(store: Store, run_id: str) -> None:
         await store.runs.get(run_id)
 
 
+async def finished(store: Store) -> None:
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+
+
+async def withdrawn(store: Store) -> None:
+    mine = "11111111-1111-4111-8111-111111111111"
+    await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=mine)
+    await store.runs.withdraw(mine, by="somebody")
+
+
 CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "claim": (lambda store: store.runs.claim("worker-1", 60.0), {RUNNING, WAITING_IN_ORDER, ACTIVE, BY_ID}),
     "queue": (lambda store: store.runs.queue(), {ACTIVE, OVER}),
@@ -45,6 +60,9 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
     "tick": (lambda store: store.tick(NOW), {BY_REPOSITORY, BY_TICK, BY_ID}),
     "latest ticks": (lambda store: store.ticks.latest([PAYMENTS]), {BY_TICK}),
     "first runs": (lambda store: store.ticks.first_runs([PAYMENTS]), {BY_TICK}),
+    "remove": (lambda store: store.repositories.remove("payments"), {BY_REPOSITORY, OVER, BY_ID}),
+    "finish": (finished, {BY_REPOSITORY, OVER, BY_ID, RUNNING, WAITING_IN_ORDER, ACTIVE}),
+    "withdraw": (withdrawn, {BY_REPOSITORY, BY_ID}),
     "latest runs": (lambda store: store.runs.latest(), {OF_ONE, BY_ID}),
     "purge": (lambda store: store.runs.purge(NOW + timedelta(days=999)), {NEWEST, BY_TICK, BY_ID}),
     "get": (lambda store: looked_up(store, "0"), {BY_ID}),
@@ -78,8 +96,10 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
         yield Store(database)
 
 
-async def plan(store: Store, operation: Callable[[Store], Awaitable[object]]) -> list[str]:
-    """Every step over `sync_runs` of what the operation asks the database."""
+async def plan(
+    store: Store, operation: Callable[[Store], Awaitable[object]], over: re.Pattern[str] = OVER_RUNS
+) -> list[str]:
+    """Every step over `sync_runs` (or what else matches) of what the operation asks the database."""
     asked: list[tuple[str, Any]] = []
 
     def note(_: Any, __: Any, statement: str, parameters: Any, ___: Any, is_many: bool) -> None:
@@ -96,9 +116,9 @@ async def plan(store: Store, operation: Callable[[Store], Awaitable[object]]) ->
     steps = []
     async with store.database.read() as connection:
         for statement, parameters in asked:
-            if statement.startswith(("SELECT", "UPDATE", "DELETE")):
+            if statement.startswith(("SELECT", "UPDATE", "DELETE", "WITH")):
                 rows = await connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)
-                steps += [row.detail for row in rows if OVER_RUNS.match(row.detail)]
+                steps += [row.detail for row in rows if over.match(row.detail)]
     return steps
 
 
@@ -116,3 +136,36 @@ async def test_what_is_asked_all_day_long_reads_only_what_it_must(store: Store, 
         assert any(f"INDEX {index} " in f"{step} " for index in indexes), step
         if step.startswith("SCAN"):
             assert any(index in step for index in (RUNNING, WAITING_IN_ORDER, ACTIVE, NEWEST)), step
+
+
+OVER_CATALOGUE = re.compile(r"(SEARCH|SCAN) (repositories|index_versions)\b")
+HIDDEN, UNVERSIONED = "ix_index_versions_not_live", "ix_repositories_unversioned"
+PLACE = "https://gitlab.example.com/platform/payments"
+
+
+@pytest.mark.parametrize(
+    ("operation", "indexes"),
+    [
+        (lambda store: served(store.database), {"ix_index_versions_physical", "ix_index_versions_live_at"}),
+        (lambda store: findable(store.database, ["1", "2"]), set()),
+        (lambda store: searched_repository(store.database, "payments"), set()),
+        (
+            lambda store: repositories_of_project(store.database, 1, [PLACE, f"{PLACE}.git"]),
+            {"ix_repositories_project_id", "ix_repositories_location"},
+        ),
+        (lambda store: store.tick(NOW), set()),
+    ],
+)
+async def test_searches_pushes_and_ticks_read_no_row_of_a_repository_that_they_are_not_about(
+    store: Store, operation: Callable[[Store], Awaitable[object]], indexes: set[str]
+) -> None:
+    await store.queued()
+
+    steps = await plan(store, operation, OVER_CATALOGUE)
+
+    assert steps != []
+    for step in steps:
+        # The two that are read whole hold what is few: versions that are not live, repositories that have none yet.
+        assert step.startswith("SEARCH") or HIDDEN in step or UNVERSIONED in step, step
+        assert "INDEX" in step
+    assert {index for index in indexes if any(index in step for step in steps)} == indexes

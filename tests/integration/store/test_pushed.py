@@ -33,11 +33,21 @@ async def test_a_project_is_found_by_its_number_and_by_its_place_as_long_as_it_h
     await registered(database, "unnumbered", "https://gitlab.example.com/A/B")
     await registered(database, "another", project_id=8)
     await registered(database, "cloned", f"{HERE}.git", source="git")
-    await registered(database, "by-hand", HERE, cron_expression=None)
+    await registered(database, "by-hand", HERE, cron_expression=None, origin="command", definition={"name": "by-hand"})
 
     assert await found(database, 7, HERE, f"{HERE}.git") == ["cloned", "numbered", "unnumbered"]
     assert await found(database, 8, HERE) == ["another", "unnumbered"]
     assert await found(database, 9) == []
+
+
+async def test_a_push_concerns_repositories_whose_schedule_is_never(database: Database) -> None:
+    said = {"name": "x", "schedule": "never"}
+    await registered(database, "file", cron_expression=None)
+    await registered(database, "group", cron_expression=None, origin="group", definition=said)
+    await registered(database, "added", cron_expression=None, origin="command", definition=said, resolved=said)
+    await registered(database, "scheduled", origin="command", definition={"name": "scheduled"})
+
+    assert await found(database, 7, HERE) == ["added", "file", "group", "scheduled"]
 
 
 async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(database: Database) -> None:

@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
+from reposync.store.requests import MAX_ATTEMPTS
 from reposync.store.run import QueueFigures
-from reposync.store.runs import MAX_ATTEMPTS, RunFigures, Runs
+from reposync.store.runs import RunFigures, Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -40,7 +41,7 @@ async def test_what_a_second_click_asks_for_besides_is_added_to_the_run_that_wai
 
     assert (run.full, run.approved, run.priority) == (True, True, 0)
     assert (again.full, again.approved, again.priority) == (True, True, 0)
-    assert again.trigger is RunTrigger.SCHEDULE
+    assert again.trigger is RunTrigger.COMMAND, "that of the most urgent request"
     assert again.scheduled_for == TICK
 
 

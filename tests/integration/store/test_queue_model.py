@@ -209,8 +209,9 @@ class Queue(RuleBasedStateMachine):
             assert run.attempt == self.attempts.get(run.id, 0)
         ticked = [(run.repository, run.scheduled_for) for run in runs if run.scheduled_for is not None]
         assert len(set(ticked)) == len(ticked)
-        latest = {name: max(tick for other, tick in ticked if other == name) for name, _ in ticked}
-        assert latest == self.ticks
+        ids = {self.do(self.store.repositories.get(name)).id: name for name in NAMES}
+        latest = self.do(self.store.ticks.latest(ids))
+        assert {ids[identity]: tick for identity, tick in latest.items()} == self.ticks
 
     def _waiting(self, name: str) -> list[Run]:
         return [run for run in self.runs if run.repository == name and run.status in WAITING]

@@ -115,6 +115,16 @@ async def indexed_before_versions(store: Store, row: Repository) -> None:
         await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**synced))
 
 
+async def test_a_row_of_before_that_gets_its_whole_definition_is_the_same_generation(store: Store) -> None:
+    """A run of a pod of the version before is under way."""
+    resolved = DEFINITION | {"include": []}
+    generations = [
+        (await store.repository(**said)).generation  # type: ignore[arg-type]
+        for said in ({}, {"resolved": resolved}, {"resolved": resolved | {"include": ["*.py"]}})
+    ]
+    assert generations == [0, 0, 1]
+
+
 async def test_another_schedule_is_the_same_generation(store: Store) -> None:
     await store.repository()
 
@@ -396,16 +406,8 @@ async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -
     assert (shown.last_committed_at, shown.project_id) == (WHEN - timedelta(hours=1), 4711)
     # For pods of the version before: the name of the collection, and the fingerprint as they make it.
     assert (shown.index_identity, shown.content_fingerprint) == ("index-1", "settings-1")
-    assert (shown.indexed_collection, shown.attributes) == ("code", attributes)
-
-
-async def test_attributes_come_back_exactly_whatever_bytes_they_were(store: Store) -> None:
-    run = await store.running()
-    attributes = {"nul\0/.gitattributes": ["d" * 40, "\udce9\0\u2028 ☃"]}
-
-    live = await store.publishes(run, attributes=attributes)
-
-    assert live.attributes == (await store.repositories.get("payments")).attributes == attributes
+    assert shown.indexed_collection == "code"
+    assert await store.versions.attributes(live.id) == attributes
 
 
 async def test_times_are_utc_whatever_zone_they_were_said_in(store: Store) -> None:

@@ -14,7 +14,7 @@ import pytest
 from reposync.store.repositories import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.ticks import TICK_MISSED, ScheduledRepository, TickOutcome, Ticks
+from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
 
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -191,16 +191,15 @@ async def test_no_tick_is_no_work(store: Store) -> None:
 # Too late -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_tick_that_comes_too_late_is_not_run_and_the_history_says_so(store: Store) -> None:
-    await store.repository()
+async def test_a_tick_that_comes_too_late_is_not_run_and_is_recorded_as_missed(store: Store) -> None:
+    repository = await store.repository()
 
     assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(missed=1)
 
-    (missed,) = await store.runs.history()
-    assert (missed.status, missed.error_code, missed.scheduled_for) == (RunStatus.CANCELLED, TICK_MISSED, TICK)
-    assert "2026-03-01 12:00:00 UTC" in missed.error_message
-    assert "the grace of 300 s" in missed.error_message
-    assert missed.completed_at is not None and missed.started_at is None
+    (missed,) = await store.ticks.missed(repository.id)
+    assert missed.scheduled_for == TICK
+    assert missed.late_seconds == (missed.noticed_at - TICK).total_seconds()
+    assert await store.runs.history() == [], "it is no run"
     assert await store.runs.claim("worker-1", 60.0) is None
     assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1), "said once, by whichever pod"
 
@@ -222,15 +221,14 @@ async def test_a_late_tick_is_not_missed_where_a_run_waits_anyway(store: Store) 
     assert [run.status for run in await store.runs.history()] == [RunStatus.QUEUED]
 
 
-async def test_a_person_may_run_a_missed_tick_after_all(store: Store) -> None:
-    await store.repository()
+async def test_missed_ticks_are_forgotten_with_the_history_and_are_not_handled_again(store: Store) -> None:
+    repository = await store.repository()
     await store.tick(TICK, grace_seconds=300.0)
-    (missed,) = await store.runs.history()
 
-    again = await store.runs.retry(missed.id)
+    await store.runs.purge(datetime.now(UTC) + timedelta(days=1))
 
-    assert (again.status, again.error_code, again.completed_at) == (RunStatus.QUEUED, None, None)
-    assert (await store.runs.claim("worker-1", 60.0)).id == missed.id
+    assert await store.ticks.missed(repository.id) == []
+    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1)
 
 
 # Whose ticks --------------------------------------------------------------------------------------------------------

@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from reposync.config.configuration import Configuration
 from reposync.config.settings import Settings
-from reposync.scheduling.application import open_application
 from reposync.store.migrations import HEAD, REVISIONS
-from reposync.sync.progress import RunProgress
+from tests.fixtures.applied import open_applied
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.pods import stored_points
 from tests.fixtures.qdrant_server import QdrantServer
@@ -60,9 +58,9 @@ async def test_a_sync_ends_exact_on_what_another_version_recorded(
         "DATABASE_URL": empty_database_url,
     }
 
-    async with open_application(Configuration.load(Settings.from_environment(variables))) as app:
+    async with open_applied(Settings.from_environment(variables)) as app:
         target = await app.catalog.find("ledger")
-        run = await app.sync(target, full=False, approved=False, progress=RunProgress(), watch=lambda _: None)
+        run = await app.sync(target, full=False, approved=False, watch=lambda _: None)
         history = await app.runs.history("ledger")
         row = await app.repositories.get("ledger")
         manifest = await app.manifests.load(row.live_version or "")

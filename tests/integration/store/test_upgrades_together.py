@@ -16,10 +16,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from reposync.config.configuration import Configuration
 from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
-from reposync.scheduling.application import open_application
 from reposync.scheduling.daemon import Telling
 from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
@@ -27,6 +25,7 @@ from reposync.store.migrations import HEAD
 from reposync.store.schema import MIGRATION_LOCK
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.fixtures.applied import open_applied
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.released_schemas import execute, make, rows
 from tests.integration.store.test_processes import Start, go, rest, start  # noqa: F401
@@ -179,7 +178,7 @@ async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgr
     variables = {"DATABASE_URL": empty_postgresql, "REPOSYNC_STATE_DIR": str(tmp_path), "HOME": str(tmp_path)}
     health = Health()
     telling = Telling(Metrics(version="1", run_statuses=[], run_triggers=[]), health)
-    opening = open_application(Configuration.load(Settings.from_environment(variables)), telling)
+    opening = open_applied(Settings.from_environment(variables), telling)
 
     async def is_told() -> bool:
         found = health.snapshot()

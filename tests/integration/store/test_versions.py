@@ -11,10 +11,10 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, LeaseLost, RepositoryNotFound, StoreUnavailable, UsageError
 from reposync.store.manifest import ManifestRow
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.tables import REPOSITORIES, VERSIONS
-from reposync.store.versions import Hold, IndexVersion, VersionState
+from reposync.store.versions import Hold, VersionState
 from tests.integration.store.conftest import COMMIT, WHEN, Store
 
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
@@ -23,13 +23,6 @@ LIVE, BUILDING, RETIRED = VersionState.LIVE, VersionState.BUILDING, VersionState
 
 async def states(store: Store, repository_id: str) -> list[tuple[int, VersionState]]:
     return [(each.number, each.state) for each in await store.versions.of(repository_id)]
-
-
-async def replaced(store: Store, run: Run, **columns: str) -> tuple[IndexVersion, IndexVersion]:
-    """A version that was live, and the one that is now."""
-    first = await store.publishes(run)
-    second = await store.building(run, settings_key="settings-2", **columns)
-    return first, await store.publishes(run, second, commit="d" * 40)
 
 
 async def test_the_first_version_has_the_id_of_the_repository_and_later_ones_have_their_own(store: Store) -> None:
@@ -128,7 +121,7 @@ async def test_a_full_run_remembers_the_epoch_that_it_began_after(store: Store) 
 async def test_the_version_that_becomes_live_retires_the_one_before(store: Store) -> None:
     run = await store.running()
 
-    first, second = await replaced(store, run)
+    first, second = await store.replaced(run)
 
     before, live = await store.versions.of(run.repository_id)
     assert (before.id, before.state, before.commit) == (first.id, RETIRED, COMMIT)
@@ -196,7 +189,7 @@ async def test_a_run_that_read_another_definition_publishes_nothing(
 
 async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_being_built(store: Store) -> None:
     run = await store.running()
-    first, _ = await replaced(store, run)
+    first, _ = await store.replaced(run)
     await store.manifests.record(run, first.id, [FILE])
     await store.building(run, settings_key="settings-3")
 
@@ -211,7 +204,7 @@ async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_bei
 
 async def test_a_removed_version_takes_its_files_along_and_no_others(store: Store) -> None:
     run = await store.running()
-    first, second = await replaced(store, run)
+    first, second = await store.replaced(run)
     for version in (first, second):
         await store.manifests.record(run, version.id, [FILE])
 
@@ -223,7 +216,7 @@ async def test_a_removed_version_takes_its_files_along_and_no_others(store: Stor
 
 async def test_an_attempt_that_lost_the_run_changes_no_version(store: Store) -> None:
     stale = await store.running()
-    first, second = await replaced(store, stale)
+    first, second = await store.replaced(stale)
     await store.manifests.record(stale, first.id, [FILE])
     await store.taken_over(stale)
     versions, row = await store.versions.of(stale.repository_id), await store.repositories.get("payments")
@@ -252,7 +245,7 @@ async def test_a_rollback_makes_the_version_before_live_and_keeps_its_settings_f
     store: Store,
 ) -> None:
     run = await store.running()
-    first, second = await replaced(store, run)
+    first, second = await store.replaced(run)
 
     now_live, retired = await store.versions.roll_back("payments")
 
@@ -298,85 +291,10 @@ async def test_a_hold_is_set_and_lifted_for_those_that_are_named(store: Store) -
     assert Hold(**held["a"]).covers("whatever")
 
 
-# What a search needs to know -----------------------------------------------------------------------------------------
-
-
-async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(store: Store) -> None:
-    run = await store.running()
-    seen = [await store.versions.served()]
-
-    async def has_changed() -> None:
-        seen.append(await store.versions.served())
-        assert seen[-1] != seen[-2] and seen[-1].stamp not in [each.stamp for each in seen[:-1]]
-
-    await store.publishes(run)
-    await has_changed()
-    second = await store.building(run, settings_key="settings-2")
-    before = await store.versions.served()
-    assert before.stamp == seen[-1].stamp, "nothing became live"
-    await store.publishes(run, second)
-    await has_changed()
-    await store.versions.roll_back("payments")
-    await has_changed()
-    await store.versions.roll_back("payments")
-    await has_changed()
-    assert await store.versions.served() == seen[-1], "and of nothing else"
-
-
-async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection_that_has_them(store: Store) -> None:
-    run, other = await store.running(), await store.running("other")
-    first, _ = await replaced(store, run, physical="code--2")
-    building = await store.building(run, settings_key="settings-3", physical="code--3")
-    await store.publishes(other)
-
-    served = await store.versions.served()
-
-    assert served.collections == {"code", "code--2"}
-    assert {name: served.hidden_in(name) for name in ("code", "code--2", "code--3")} == {
-        "code": {first.id},
-        "code--2": set(),
-        "code--3": {building.id},
-    }
-    assert (served.names, served.strays) == (set(), set())
-
-
-async def test_a_repository_that_older_programs_alone_have_synced_is_searched_by_the_name_of_its_collection(
-    store: Store,
-) -> None:
-    await store.repository("never synced", collection="empty")
-    await synced_by_an_old_pod(store, "payments")
-
-    served = await store.versions.served()
-
-    assert (served.names, served.collections, served.strays) == ({"code"}, set(), set())
-
-
-async def test_what_an_old_pod_writes_is_hidden_everywhere_if_no_version_has_that_id_any_more(store: Store) -> None:
-    run = await store.running()
-    first, second = await replaced(store, run, physical="code--2")
-    await store.versions.remove(run, first.id)
-    await store.versions.begin_epoch(run, second, identity="index-2")
-    assert (await store.versions.served()).strays == set()
-
-    await synced_by_an_old_pod(store, "payments")
-
-    served = await store.versions.served()
-    assert run.repository_id in served.hidden_in("code") & served.hidden_in("code--2")
-    await store.versions.begin_epoch(run, second, identity="index-2")
-    assert (await store.versions.served()).strays == set(), "they were removed before"
-
-
-async def synced_by_an_old_pod(store: Store, name: str) -> None:
-    row = await store.repository(name)
-    written = {"epoch": REPOSITORIES.c.epoch + 1, "last_sync_at": WHEN, "indexed_collection": "code"}
-    async with store.database.write() as connection:
-        await connection.execute(update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(**written))
-
-
 async def test_a_name_may_move_when_every_active_repository_of_the_collection_is_live_there(store: Store) -> None:
     runs = {name: await store.running(name) for name in ("a", "b", "c")}
     await store.repository("never synced")
-    await synced_by_an_old_pod(store, "old")
+    await store.synced_by_an_old_pod("old")
     for run in runs.values():
         await store.publishes(run)
     assert await store.versions.not_on("code", "code--2") == 4
@@ -396,7 +314,7 @@ async def test_a_name_may_move_when_every_active_repository_of_the_collection_is
 async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there(store: Store) -> None:
     run = await store.running()
     assert not await store.versions.uses("code--2")
-    first, _ = await replaced(store, run, physical="code--2")
+    first, _ = await store.replaced(run, physical="code--2")
     await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
     assert await store.versions.physical_collections() == {"code", "code--2"}
     assert await store.versions.uses("code") and await store.versions.uses("code--2")
@@ -405,5 +323,5 @@ async def test_a_collection_is_used_as_long_as_any_version_may_have_points_there
     await store.versions.remove(again, first.id)
 
     assert not await store.versions.uses("code")
-    await synced_by_an_old_pod(store, "old")
+    await store.synced_by_an_old_pod("old")
     assert await store.versions.uses("code")

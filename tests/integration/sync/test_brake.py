@@ -223,4 +223,10 @@ async def test_an_ordinary_sync_after_a_blocked_one_asks_again(quick_world: Worl
         await world.completed()
         world.repository.commit(dict.fromkeys(sources(29)))
         first = await blocked(world, {"vanished": 29})
-        assert (await blocked(world, {"vanished": 29})).id != first.id
+        before = await world.indexed()
+
+        again = await world.sync()
+
+        assert (again.status, again.error_code) == ("cancelled", "DELETION_BLOCKED")
+        assert f"Run {first.id} waits for a person" in message(again)
+        await has_stopped(world, await world.app.runs.get(first.id), {"vanished": 29}, before)

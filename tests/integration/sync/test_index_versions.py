@@ -112,7 +112,7 @@ async def test_what_was_added_by_command_follows_another_default_collection(clos
     added.commit(FILES)
     async with world.opened():
         await world.completed(str(added.path))
-        (row,) = await world.app.repositories.list()
+        row = await world.app.repositories.get("added")
     another_collection(world)
     async with world.opened():
         run, _ = await world.app.runs.enqueue(row.name, RunTrigger.SCHEDULE)
@@ -246,7 +246,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
             if progress.phase == "indexing" and not registering:
                 registering.append(asyncio.ensure_future(world.app.repositories.register(moved)))
 
-        run = await world.app.sync(corrected, full=False, approved=False, progress=RunProgress(), watch=correct_once)
+        run = await world.app.sync(corrected, full=False, approved=False, watch=correct_once)
         assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
         row = await world.app.repositories.get("project")
         assert (row.location, row.last_commit) == (str(other.path), None)
@@ -303,7 +303,7 @@ async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world
                 person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
                 asked.append(asyncio.ensure_future(person))
 
-        run = await world.app.sync(target, full=False, approved=False, progress=RunProgress(), watch=overtake)
+        run = await world.app.sync(target, full=False, approved=False, watch=overtake)
         await asyncio.gather(*asked)
         assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
         now = await live(world)

@@ -23,6 +23,7 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
 from reposync.vectors.factory import open_index
 from reposync.vectors.port import point_id
+from tests.fixtures.applied import apply_again
 from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
@@ -308,7 +309,7 @@ async def test_an_index_between_two_commits_is_not_exact(world: World):
         if progress.files_done:
             cut_off[0].cancel()
 
-    sync = world.app.sync(target, full=False, approved=False, progress=RunProgress(), watch=cut)
+    sync = world.app.sync(target, full=False, approved=False, watch=cut)
     cut_off.append(asyncio.create_task(sync))
     with pytest.raises(asyncio.CancelledError):
         await cut_off[0]
@@ -401,8 +402,7 @@ async def test_points_that_a_removal_left_do_not_hinder_whoever_registers_that_n
         await world.completed()
     await world.app.repositories.remove("project")
     world.repository.commit({b"b.py": None, b"a.py": CODE, b"caf\xe9\n.py": None})
-    target = await world.app.catalog.find("project")
-    await world.app.repositories.register(target.registration())
+    await apply_again(world.app)
 
     await world.completed()
 

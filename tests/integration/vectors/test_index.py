@@ -11,9 +11,8 @@ from qdrant_client import AsyncQdrantClient, models
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError, VectorIndexError
 from reposync.vectors.client import open_client
-from reposync.vectors.failures import CollectionMissing
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import FileWrite, SearchQuery, point_id
+from reposync.vectors.port import CollectionMissing, FileWrite, SearchQuery, point_id
 from reposync.vectors.settings import IndexSettings
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
 from tests.integration.vectors.conftest import OpenIndex

@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from reposync.vectors.failures import CollectionMissing
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import FileWrite, SearchHit, SearchQuery
+from reposync.vectors.port import CollectionMissing, FileWrite, SearchHit, SearchQuery
 from tests.fixtures.points import SPEC, dense, file, scope, sparse
 
 OLD = "https://gitlab.example.com/platform/payments"

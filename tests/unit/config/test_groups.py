@@ -40,7 +40,7 @@ def test_its_projects_get_what_the_group_says_and_the_rest_from_the_defaults(loa
     assert definition["chunk"] == {"size": 900}
     assert (project.name, project.project, project.collection) == ("platform/a", "platform/a", "ours")
     assert (project.schedule.cron, project.schedule.timezone) == ("0 */2 * * *", "Europe/Berlin")
-    assert (project.chunk_size, project.chunk_overlap, project.max_file_bytes) == (900, 100, 5000)
+    assert (project.chunk_size, project.chunk_overlap, project.max_file_bytes) == (900, 180, 5000)
     assert (project.include, project.exclude) == ((), ("*.snap",))
 
 
@@ -62,7 +62,7 @@ def test_what_is_in_effect_for_a_group_has_its_defaults_filled_in(load: Load, tm
         "schedule": "every 2 hours (Europe/Berlin)",
         "collection": "ours",
         "chunk_size": 900,
-        "chunk_overlap": 100,
+        "chunk_overlap": 180,
         "max_file_bytes": 5000,
     }
 
@@ -85,7 +85,9 @@ def test_values_may_come_from_variables(load: Load) -> None:
         (", colection: x", "unknown key `colection` in groups[0]; did you mean `collection`?"),
         (", collection: a/b", "groups[0].collection must be 1 to 255 letters"),
         (", branch: main", "unknown key `branch` in groups[0]"),
-        (", chunk: {size: 1000}", "groups[0].chunk.size: overlap must be below size: 1500 is not below 1000"),
+        (", chunk: {overlap: 7000}", "groups[0].chunk.overlap: overlap must be below size: 7000 is not below 7000"),
+        (", archived: yes", "groups[0].archived must be true or false: write true"),
+        (", cron: '@daily'", "unknown key `cron` in groups[0]; write `schedule`"),
         (", chunk: {sise: 1000}", "unknown key `sise` in groups[0].chunk; did you mean `size`?"),
         (", max_file_bytes: 0", "groups[0].max_file_bytes must be at least 1"),
         (", include: [/]", "groups[0].include[0] matches nothing"),

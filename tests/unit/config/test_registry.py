@@ -63,7 +63,7 @@ def test_what_a_repository_says_wins_over_the_defaults_key_by_key(load: Load) ->
 
     handbook, here = found["handbook"], found["here"]
     assert (handbook.schedule.cron, handbook.schedule.timezone) == ("0 */2 * * *", "UTC")
-    assert (handbook.chunk_size, handbook.chunk_overlap) == (900, 500)
+    assert (handbook.chunk_size, handbook.chunk_overlap) == (900, 180)
     assert (here.chunk_size, here.chunk_overlap, here.max_file_bytes) == (5000, 0, 5)
     assert (here.include, here.exclude, here.collection) == ((), ("*.md",), "own")
 
@@ -229,6 +229,23 @@ WARNINGS = {
         "repositories:\n  - {name: a, path: gone}\n",
         "2:21: there is no such folder on this machine",
     ),
+    "a step that pauses at midnight": (
+        "defaults: {schedule: '0 */5 * * *'}\n",
+        "1:22: `*/5` starts again at hour 0: after hour 20 the next tick comes 4 hours later, not 5; steps "
+        "that come out even: 2, 3, 4, 6, 8, 12",
+    ),
+    "a step that pauses at the hour": (
+        "repositories:\n  - {name: a, path: ., schedule: '5-15,*/7 * * * *'}\n",
+        "2:34: `*/7` starts again at minute 0: after minute 56 the next tick comes 4 minutes later, not 7",
+    ),
+    "a step of days, months being of different lengths": (
+        "defaults: {schedule: '0 0 */2 * *'}\n",
+        "1:22: `*/2` starts again at day 1: after day 31 the next tick comes 1 day later, not 2",
+    ),
+    "a step in when to look for projects": (
+        "gitlab: [{name: m, url: 'https://x'}]\ngroups: [{gitlab: m, group: g, discover: '*/45 * * * *'}]\n",
+        "2:42: `*/45` starts again at minute 0",
+    ),
     "one source under two names": (
         "repositories:\n  - {name: a, path: .}\n  - {name: b, path: ./}\n",
         "3:5: the same source as 'a', in the same collection: it is indexed twice",
@@ -273,7 +290,7 @@ def test_a_repository_from_a_request_is_checked_like_one_in_the_file() -> None:
     ):
         checked_repository(registry, {"name": "a", "gitlab": "mian", "project": "g/p"})
     with pytest.raises(ConfigError, match="overlap must be below size"):
-        checked_repository(registry, {"name": "a", "path": ".", "chunk": {"size": 200}})
+        checked_repository(registry, {"name": "a", "path": ".", "chunk": {"overlap": 7000}})
     with pytest.raises(ConfigError) as secret:
         checked_repository(registry, {"name": "a", "git": "https://user:hush@x:y/z", "password": "hush"})
     assert "hush" not in str(secret.value)

@@ -48,7 +48,42 @@ MISTAKES = {
     "an unknown key": (ONE % "shedule: '@daily'", "2:26: unknown key `shedule` in repositories[0]; did you mean `sch"),
     "an unknown key deep inside": (ONE % "chunk: {siez: 3}", "2:34: unknown key `siez` in repositories[0].chunk; did"),
     "an unknown key near to none": ("qdrant: {zzz: 1}\n", "1:10: unknown key `zzz` in qdrant; known here: api_key, "),
-    "a merge key": (ONE % "<<: {}", "2:26: unknown key `<<` in repositories[0]: YAML 1.2 has no merge key"),
+    "a merge key of a text": (ONE % "<<: x", "2:26: `<<` takes an alias of another mapping (`<<: *name`), or a list"),
+    "a merge key of itself": (
+        "repositories:\n  - &a {name: a, path: ., <<: *a}\n",
+        "2:27: `<<` takes an alias of another",
+    ),
+    "a merge key in quotes": (ONE % "'<<': {}", "2:26: unknown key `<<…` in repositories[0]; in quotes it is no merge"),
+    "an extension that is not at the top": (
+        ONE % "x-a: 1",
+        "unknown key `x-a` in repositories[0]; a key that starts wi",
+    ),
+    # Keys and words of other programs
+    "cron of the defaults": (
+        "defaults: {cron: x}\n",
+        "1:12: unknown key `cron` in defaults; write `schedule`, which tak",
+    ),
+    "cron of a repository": (ONE % "cron: '@daily'", "2:26: unknown key `cron` in repositories[0]; write `schedule`"),
+    "an interval": (ONE % "interval: 10m", "2:26: unknown key `interval` in repositories[0]; write `schedule`"),
+    "repos": ("repos: []\n", "1:1: unknown key `repos`; write `repositories`: a list of entries"),
+    "projects": ("projects: [a/b]\n", "1:1: unknown key `projects`; write `repositories`: a list of entries"),
+    "the url of a repository": (
+        "repositories:\n  - {name: a, url: https://x/y}\n",
+        "2:15: unknown key `url` in repositories[0]; write `git` for the https:// address of a repository, or",
+    ),
+    "the url of a project on a server that is listed": (
+        "gitlab: [{name: main, url: https://x/}]\nrepositories:\n  - {name: a, url: https://x/g/sub/p.git}\n",
+        "3:15: unknown key `url` in repositories[0]; write `gitlab: main` and `project: g/sub/p`",
+    ),
+    "yes where true is asked for": (
+        "qdrant: {on_disk_payload: yes}\n",
+        "1:27: qdrant.on_disk_payload must be true or false: write true (yes, no, on and off are text in YAML 1.2)",
+    ),
+    "off where false is asked for": ("qdrant: {on_disk_payload: Off}\n", "must be true or false: write false (yes, no"),
+    "false for a schedule": (
+        ONE % "schedule: false",
+        "2:36: repositories[0].schedule must be a schedule; write `never`",
+    ),
     "a missing key": ("gitlab:\n  - {name: a}\n", "2:5: gitlab[0]: `url` is missing"),
     # Kinds of values
     "a list where a mapping is asked for": ("[]\n", "1:1: the file must be a mapping of keys to values"),
@@ -77,11 +112,7 @@ MISTAKES = {
     ),
     "an overlap above the defaults' size": (
         ONE % "chunk: {overlap: 7001}",
-        "2:43: repositories[0].chunk.overlap: overlap must be below size: 7001 is not below 7000 (the other comes",
-    ),
-    "a chunk below the defaults' overlap": (
-        ONE % "chunk: {size: 1000}",
-        "2:40: repositories[0].chunk.size: overlap must be below size: 1500 is not below 1000 (the other comes",
+        "2:43: repositories[0].chunk.overlap: overlap must be below size: 7001 is not below 7000 (which comes f",
     ),
     "a time-out of 0": ("qdrant: {timeout_seconds: 0}\n", "1:27: qdrant.timeout_seconds must be more than 0"),
     "more confirmations than replicas": (

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -220,6 +221,20 @@ def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
         ("0 0 1,15 * ?", "0 0 1,15 * *", "at 00:00 on days 1 and 15 of the month"),
         ("0  0 29\t2 *", "0 0 29 2 *", "at 00:00 on day 29 in February"),
         ("0 12 * jan,JUL *", "0 12 * 1,7 *", "at 12:00 in January and July"),
+        ("0 */5 * * *", "0 */5 * * *", "at 00:00, 05:00, 10:00, 15:00 and 20:00 every day"),
+        ("30 */7 * * 1-5", "30 */7 * * 1-5", "at 00:30, 07:30, 14:30 and 21:30 on weekdays"),
+        ("*/25 * * * *", "0,25,50 * * * *", "every hour at minute 0, 25 and 50"),
+        ("*/25 8 * * *", "0,25,50 8 * * *", "at 08:00, 08:25 and 08:50 every day"),
+        ("*/30 */5 * * *", "*/30 */5 * * *", "every 30 minutes in the hours 0, 5, 10, 15 and 20"),
+        ("@every 10m", "*/10 * * * *", "every 10 minutes"),
+        ("@every 60m", "0 * * * *", "every hour"),
+        ("@every 24h", "0 0 * * *", "at 00:00 every day"),
+        ("@every 2h0m0s", "0 */2 * * *", "every 2 hours"),
+        ("every 1h 30m", "@every 1h30m", "every 90 minutes"),
+        ("10m", "*/10 * * * *", "every 10 minutes"),
+        ("every 10 min", "*/10 * * * *", "every 10 minutes"),
+        ("every 60 seconds", "* * * * *", "every minute"),
+        ("1d", "0 0 * * *", "at 00:00 every day"),
     ],
 )
 def test_a_schedule_is_read_and_told_in_words(text: str, cron: str | None, words: str | None) -> None:
@@ -265,11 +280,27 @@ def test_the_time_zone_is_told_where_it_is_not_utc() -> None:
         ("0 3 1-31 * mon", "day of the month and day of the week are both restricted"),
         ("0 0 30 2 *", "it never fires: there is no day 30 in February"),
         ("0 0 31 4,6,9,11 *", "it never fires: there is no day 31 in April or June or September or November"),
-        ("every 7 minutes", "7 minutes do not divide 60 evenly; take one of 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30"),
-        ("every 0 hours", "0 hours do not divide 24 evenly"),
-        ("every 5 hours", "5 hours do not divide 24 evenly"),
-        ("every 7 seconds", "7 seconds do not divide 60 evenly; take one of 1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30"),
-        ("every 60 seconds", "60 seconds are a minute; write `every minute`"),
+        (
+            "every 7 minutes",
+            "7 minutes do not divide a day evenly; the nearest crontabs are `*/6 * * * *` (every 6 minutes) and "
+            "`*/10 * * * *` (every 10 minutes)",
+        ),
+        (
+            "every 5 hours",
+            "5 hours do not divide a day evenly; the nearest crontabs are `0 */4 * * *` (every 4 hours) and "
+            "`0 */6 * * *` (every 6 hours)",
+        ),
+        ("@every 5h", "5h do not divide a day evenly; the nearest crontabs are `0 */4 * * *` (every 4 hours)"),
+        ("every 13 hours", "are `0 */12 * * *` (every 12 hours) and `0 0 * * *` (at 00:00 every day)"),
+        ("every 7 seconds", "7 seconds do not divide a minute evenly; the nearest are `@every 6s` and `@every 10s`"),
+        ("every 25 hours", "the nearest crontab is `0 0 * * *` (at 00:00 every day)"),
+        ("every 2 days", "2 days cannot be counted across months; the nearest crontab is `0 0 */2 * *`"),
+        ("every 7 days", "the nearest crontab is `0 0 * * 0` (at 00:00 on Sunday)"),
+        ("every week", "the nearest crontab is `0 0 * * 0` (at 00:00 on Sunday)"),
+        ("every 4 weeks", "the nearest crontab is `0 0 1 * *` (at 00:00 on day 1 of the month)"),
+        ("every 0 hours", "0 is no interval; write `never`"),
+        ("@every 1.5h", "write `@every` with whole numbers of h, m and s"),
+        ("@every", "write `@every` with whole numbers of h, m and s"),
         ("every mondy at 3:00", "'mondy' is no day; did you mean `monday`?"),
         ("daily at 25:00", "25:00 is no time of the day"),
         ("daily at 3:60", "3:60 is no time of the day"),
@@ -320,9 +351,12 @@ def test_the_29th_of_february_is_waited_for() -> None:
         ("every 5 seconds", "@every 5s", "every 5 seconds"),
         ("every second", "@every 1s", "every second"),
         ("@every 30s", "@every 30s", "every 30 seconds"),
+        ("@every 1h30m", "@every 1h30m", "every 90 minutes"),
+        ("every 45 minutes", "@every 45m", "every 45 minutes"),
+        ("every 90 seconds", "@every 1m30s", "every 90 seconds"),
     ],
 )
-def test_seconds_which_no_crontab_can_say_are_read_and_told(text: str, cron: str, words: str) -> None:
+def test_an_interval_which_no_crontab_can_say_is_read_and_told(text: str, cron: str, words: str) -> None:
     schedule = Schedule.parse(text, "Europe/Berlin")
 
     assert (schedule.cron, schedule.words()) == (cron, f"{words} (Europe/Berlin)")
@@ -337,6 +371,32 @@ def test_ticks_of_seconds_are_the_same_on_every_machine() -> None:
 
     assert [f"{tick:%H:%M:%S}" for tick in ticks] == ["23:59:45", "00:00:00", "00:00:15"]
     assert schedule.trigger().get_next_fire_time(None, start) == ticks[0]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.one_of(st.integers(1, 90_000), st.sampled_from([each for each in range(1, 86_401) if 86_400 % each == 0])),
+    st.sampled_from(["UTC", "Asia/Kolkata"]),
+    MOMENTS,
+)
+def test_an_interval_comes_evenly_or_is_refused_with_schedules_that_do(
+    seconds: int, zone: str, moment: datetime
+) -> None:
+    try:
+        schedule = Schedule.parse(f"@every {seconds}s", zone)
+    except ScheduleError as refused:
+        assert 86_400 % seconds
+        suggested = re.findall("`(.+?)`", str(refused))
+        assert suggested
+        assert all(Schedule.parse(each).cron for each in suggested)
+        return
+
+    ticks = list(itertools.islice(_ticks(schedule, moment.replace(tzinfo=UTC)), 5))
+
+    assert {b - a for a, b in itertools.pairwise(ticks)} == {timedelta(seconds=seconds)}
+    assert Schedule.parse(schedule.cron, zone) == schedule
+    words = schedule.words().removesuffix(f" ({zone})")
+    assert seconds == 86_400 or Schedule.parse(words, zone) == schedule
 
 
 def _ticks(schedule: Schedule, start: datetime):

@@ -61,6 +61,8 @@ def test_the_example_is_a_registry_without_problems_and_warnings(refusals: Refus
         "embedding: {provider: '${PROVIDER}'}\ndefaults: {collection: '${C}'}",
         "embedding: {provider: openai, model: m, url: 'http://x'}",
         "embedding: {provider: tei, url: 'http://x', window: 500, batch: 8, concurrency: 2, dimensions: 384}",
+        "x-docs: &docs {schedule: null}\nrepositories: [{<<: *docs, name: a, path: .}]",
+        "defaults: {schedule: null}\nrepositories: [{name: a, path: ., schedule: never, chunk: {size: 2000}}]",
         "index: {keep_retired: 24h, gate: null, must_not_fall: 0}",
         "index: {keep_retired: '${S}', gate: repositories.yaml, must_not_fall: '${F}'}",
         "index: {keep_retired: 1.5d}",

@@ -176,3 +176,10 @@ def test_what_stands_in_the_history_is_read_again():
     noted = facts({"vanished": 60}, {"vanished": 60, "minified": 30})
     assert Facts.read(noted.as_json()) == noted
     assert Facts.read(None) is None
+
+
+def test_what_a_newer_program_stopped_at_is_an_approval_of_nothing_here() -> None:
+    approval = Facts.read({"kind": "quota", "limit": 3})
+
+    with pytest.raises(DeletionBlocked, match="What was approved is not what is there now"):
+        brake(approved=True, approval=approval).check_plan(losing(100, vanished=60))

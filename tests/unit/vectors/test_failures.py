@@ -10,9 +10,9 @@ import pytest
 from reposync.errors import ConfigError, IndexUnavailable, IndexUnsupported, LeaseLost, VectorIndexError
 from reposync.vectors.client import open_client
 from reposync.vectors.factory import open_index
-from reposync.vectors.failures import CollectionMissing, Patience
+from reposync.vectors.failures import Patience
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import FileWrite, WriteScope
+from reposync.vectors.port import CollectionMissing, FileWrite, WriteScope
 from reposync.vectors.settings import IndexSettings
 
 KEY = "a-secret-key"

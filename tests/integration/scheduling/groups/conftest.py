@@ -19,6 +19,7 @@ from reposync.sources.spec import Patience
 from reposync.store.addresses import sqlite_url
 from reposync.store.groups import Groups, GroupState
 from reposync.store.repositories import Repository
+from tests.fixtures.applied import apply_again
 from tests.fixtures.databases import (  # noqa: F401
     database_kind,
     database_url,
@@ -56,8 +57,8 @@ class GroupWorld(World):
             f"groups: [{', '.join(groups)}]\n"
         )
 
-    def reload(self) -> None:
-        self.app.adopt(type(self.app.configuration).load(self.settings()))
+    async def reload(self) -> None:
+        await apply_again(self.app)
 
     def project(self, path: str, files: Mapping[str, bytes] | None = None, **more: Any) -> Project:
         """A project of the server; with files it gets a git repository of its own."""

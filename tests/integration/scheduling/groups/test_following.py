@@ -221,7 +221,7 @@ async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(cl
         project.move("infra/a")
         world.server.groups.clear()
         world.register("{gitlab: main, group: infra}")
-        world.reload()
+        await world.reload()
         await world.declare()
         assert not (await world.row_of(project)).is_active
 
@@ -241,7 +241,7 @@ async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_
         await world.discover()
         await world.completed("platform/core/a")
         world.register(PLATFORM)
-        world.reload()
+        await world.reload()
         await world.declare()
         old.deleted = True
         new = world.project("platform/core/a", {"new.py": b"y = 1\n"})

@@ -134,7 +134,7 @@ async def test_a_project_that_is_excluded_from_now_on_is_paused(world: GroupWorl
     world.project("platform/a")
     await world.discover()
     world.register("{gitlab: main, group: platform, exclude: [a]}")
-    world.reload()
+    await world.reload()
 
     await world.discover()
 

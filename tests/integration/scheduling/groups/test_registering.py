@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.store.repositories import Registration
+from reposync.store.repository import is_registered
 from tests.integration.scheduling.groups.conftest import PLATFORM, GroupWorld
 
 
@@ -154,12 +155,28 @@ async def test_a_change_of_the_groups_schedule_reaches_its_repositories(world: G
     world.project("platform/a")
     await world.discover()
     world.register("{gitlab: main, group: platform, schedule: every 2 hours}")
-    world.reload()
+    await world.reload()
 
     report = await world.discover()
 
     assert (await world.rows())["platform/a"].cron_expression == "0 */2 * * *"
     assert (report.added, report.renamed, report.unchanged) == ((), (), 0)
+
+
+async def test_projects_of_a_group_whose_schedule_is_never_are_registered_and_have_none(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: platform, schedule: never}")
+    world.project("platform/a")
+
+    async with world.opened():
+        await world.discover()
+        again = await world.discover()
+
+        row = (await world.rows())["platform/a"]
+        assert (row.cron_expression, row.is_active, is_registered(row)) == (None, True, True)
+        assert again.unchanged == 1
 
 
 # Whose project it is -----------------------------------------------------------------------------------------------
@@ -223,7 +240,7 @@ async def test_a_repository_that_is_listed_by_name_from_now_on_is_paused_in_the_
     project = world.project("platform/payments")
     await world.discover()
     world.register(PLATFORM, more="repositories: [{name: payments, gitlab: main, project: platform/payments}]")
-    world.reload()
+    await world.reload()
 
     report = await world.discover()
 
@@ -241,7 +258,7 @@ async def test_a_repository_that_is_no_longer_listed_by_name_goes_on_in_the_grou
         await world.completed("payments")
         before = await world.row_of(project)
         world.register(PLATFORM)
-        world.reload()
+        await world.reload()
         await world.app.repositories.deactivate("payments")
 
         report = await world.discover()
@@ -278,7 +295,7 @@ async def test_a_group_that_is_listed_later_takes_its_projects_over_from_the_one
     await world.discover()
     before = await world.row_of(project)
     world.register(PLATFORM, "{gitlab: main, group: platform/core}")
-    world.reload()
+    await world.reload()
 
     await world.discover(0)
     assert (await world.row_of(project)).is_active
@@ -310,7 +327,7 @@ async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repos
     await world.discover()
     await world.app.repositories.pause("platform/b", "Not now.")
     world.register()
-    world.reload()
+    await world.reload()
     await world.declare()
 
     row = await world.row_of(project)
@@ -318,7 +335,7 @@ async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repos
     assert await world.discovery.run_due(world.app.configuration.registry) == 0
 
     world.register(PLATFORM)
-    world.reload()
+    await world.reload()
     await world.declare()
     assert await world.run_due() == 1
     back = await world.row_of(project)

@@ -1,0 +1,326 @@
+"""A registry file becomes the catalogue: what it adds, changes and takes out, and what belongs to somebody else.
+
+The rule (decision 0011): a file is known by its path, its content by a digest. A content that was superseded is applied
+again only if a person asks for it, or if the file was seen to change to it from the content in force. So a pod that
+still has the older file sets nothing back, and a rollback of the file works.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from reposync.catalog.targets import CONFIG, Catalog, Target
+from reposync.config.loading import LoadedRegistry
+from reposync.config.registry import Registry
+from reposync.config.registry_document import LISTS, SETTINGS, Clear, clear_secrets, entry_key, registry_of
+from reposync.errors import ConfigError, RegistryConflict
+from reposync.store.database import Database
+from reposync.store.registry_files import RegistryFile, RegistryFiles, Standing
+from reposync.store.repositories import Registration, Repositories, Repository, belongs_to_another
+
+Keys = Mapping[str, tuple[Any, Any]]
+Kind = Literal["added", "changed", "gone"]
+
+_KINDS = {"gitlab": "GitLab server", "groups": "group"}
+# Two files may differ in these: defaults are for the file's own repositories, `http` for the pod that reads the file.
+_OF_EACH_FILE = frozenset({"defaults", "http"})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """`what`: "repository payments-api", "section embedding". `keys`: (before, after) by key."""
+
+    kind: Kind
+    what: str
+    keys: Keys = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """Something that the file claims and that belongs to somebody else."""
+
+    what: str
+    theirs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What applying a file changes. `before`: the row of its former content."""
+
+    path: str
+    digest: str
+    standing: Standing
+    before: RegistryFile | None
+    changes: tuple[Change, ...]
+    conflicts: tuple[Conflict, ...]
+    unchanged: int
+    document: Mapping[str, Any]
+    registrations: Sequence[Registration]
+    gone: Sequence[str]
+    takes: tuple[str, ...] | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "file": self.path,
+            "digest": self.digest,
+            "standing": self.standing,
+            "changes": [asdict(each) for each in self.changes],
+            "conflicts": [asdict(each) for each in self.conflicts],
+            "unchanged": self.unchanged,
+        }
+
+    def refuse_conflicts(self) -> None:
+        """Raises RegistryConflict that names them."""
+        if self.conflicts:
+            named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in self.conflicts)
+            raise RegistryConflict(
+                f"{self.path} claims what it does not have: {named}. Nothing was written.",
+                remedy="Take it out of one of the two, or settle it with `reposync apply --take-over`.",
+            )
+
+
+class Applying:
+    """Applies one registry file as it was read. Every method raises StoreUnavailable."""
+
+    def __init__(self, database: Database, loaded: LoadedRegistry, *, by: str) -> None:
+        if loaded.path is None:
+            raise ConfigError("There is no registry file to apply.", remedy="Name one: `reposync apply FILE`.")
+        self._database = database
+        self._files = RegistryFiles(database)
+        self._repositories = Repositories(database)
+        self._loaded = loaded
+        self._path = str(loaded.path.absolute())
+        self._digest = loaded.digest
+        self._by = by
+        self._host = socket.gethostname()
+
+    async def plan(self, *, take_over: bool = False) -> Plan:
+        """Writes nothing."""
+        files, rows = await self._files.all(), {row.name: row for row in await self._repositories.list()}
+        standing = await self._files.standing(self._path, self._digest)
+        # Thousands of entries take a second.
+        return await asyncio.to_thread(self._planned, files, rows, standing, take_over=take_over)
+
+    def _planned(
+        self, files: Sequence[RegistryFile], rows: Mapping[str, Repository], standing: Standing, *, take_over: bool
+    ) -> Plan:
+        before = next((each for each in files if each.path == self._path), None)
+        others = [each for each in files if each.path != self._path]
+        # A folder that was moved or removed on this machine has no claims any more.
+        lost = [each for each in others if each.host == self._host and not Path(each.path).exists()]
+        takes = None if take_over else tuple(each.path for each in lost)
+        rivals = [] if take_over else [each for each in others if each not in lost]
+        document, conflicts = _without_conflicts(self._loaded.document, {each.path: each.document for each in rivals})
+        registrations = []
+        servers = {each.what for each in conflicts}
+        for each in self._loaded.registry.resolved():
+            if each.gitlab is not None and f"GitLab server {each.gitlab.name}" in servers:
+                continue
+            target = Target(each, CONFIG, origin_file=self._path, password=self._loaded.passwords.get(each.name))
+            registration = target.registration()
+            row = rows.get(each.name)
+            if row is not None and belongs_to_another(row, registration, takes):
+                conflicts.append(Conflict(f"repository {each.name}", row.origin_words))
+            else:
+                registrations.append(registration)
+        claimed = {each.name for each in self._loaded.registry.repositories}
+        mine = {None, self._path, *(each.path for each in lost)}
+        gone = [
+            row.name
+            for row in rows.values()
+            if row.origin == CONFIG and row.name not in claimed and row.origin_file in mine and not row.has_left
+        ]
+        changes = [change for each in registrations if (change := _change(each, rows.get(each.name))) is not None]
+        # In the order in which they were first applied, which decides whose defaults count.
+        documents = [document if each is before else each.document for each in files if each not in lost]
+        followers = self._followers(rows, claimed, documents if before is not None else [*documents, document])
+        return Plan(
+            self._path,
+            self._digest,
+            standing,
+            before,
+            (
+                *_sections(before.document if before else {}, document),
+                *changes,
+                *(Change("gone", f"repository {name}") for name in gone),
+            ),
+            tuple(conflicts),
+            len(registrations) - len(changes),
+            document,
+            [*(each for each in registrations if _differs(each, rows.get(each.name))), *followers],
+            gone,
+            takes,
+        )
+
+    async def write(self, plan: Plan, *, instead_of: str | None = None, on_request: bool = False) -> bool:
+        """Whether the content is in force now; False if a later one superseded it. Safe to repeat and to abandon at any
+        await: whoever applies the same content next does the rest. Raises RegistrySuperseded."""
+        standing = await self._files.put(
+            self._path,
+            self._digest,
+            plan.document,
+            host=self._host,
+            by=self._by,
+            instead_of=instead_of,
+            on_request=on_request,
+        )
+        if standing == "superseded":
+            return False
+        await self._take_over(plan)
+        guard = partial(self._files.hold, self._path, self._digest)
+        await self._repositories.register_all(plan.registrations, takes=plan.takes, guard=guard)
+        for name in plan.gone:
+            await self._repositories.deactivate(name, guard=guard)
+        return True
+
+    async def _take_over(self, plan: Plan) -> None:
+        """What the other files claim as well is this one's alone from now on."""
+        for other in await self._files.all():
+            if other.path == self._path:
+                continue
+            if plan.takes is not None and other.path in plan.takes:
+                await self._files.forget(other.path)
+            elif plan.takes is None:
+                left, taken = _without_conflicts(other.document, {plan.path: plan.document})
+                if taken:
+                    await self._files.rewrite(other.path, left)
+
+    def _followers(
+        self,
+        rows: Mapping[str, Repository],
+        claimed: set[str],
+        documents: Sequence[Mapping[str, Any]],
+    ) -> list[Registration]:
+        """What was registered by command or over HTTP goes by the defaults of the files."""
+        try:
+            registry = _usable(documents, clear_secrets(self._loaded.registry))
+        except ConfigError:  # of another file; who works with the registry says so
+            return []
+        catalog = Catalog(registry, self._repositories)
+        found = []
+        for row in rows.values():
+            if row.definition is None or row.group_key is not None or row.name in claimed or row.has_left:
+                continue
+            try:
+                target = catalog.of_definition(row)
+            except ConfigError:  # its server left the files; its next run says so
+                continue
+            registration = target.registration()
+            if _differs(registration, row):
+                found.append(registration)
+        return found
+
+
+async def registry_in_force(database: Database, clear: Clear) -> Registry:
+    """The sections of all applied files, secrets taken from this process's environment. Raises ConfigError if a newer
+    version of the program wrote what this one cannot read."""
+    return _usable([each.document for each in await RegistryFiles(database).all()], clear)
+
+
+def _usable(documents: Sequence[Mapping[str, Any]], clear: Clear) -> Registry:
+    try:
+        return registry_of(documents, os.environ, clear)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise ConfigError(f"The applied registry cannot be used here: {wrong}.") from None
+
+
+def _without_conflicts(
+    document: Mapping[str, Any], rivals: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, Any], list[Conflict]]:
+    """The document without what another file says differently, and what that is. `rivals`: documents by path."""
+    left: dict[str, Any] = {}
+    conflicts: list[Conflict] = []
+    for section, value in document.items():
+        theirs = [(path, other[section]) for path, other in rivals.items() if section in other]
+        if section in LISTS:
+            kept = []
+            for entry in value:
+                key = entry_key(section, entry)
+                rival = next(
+                    (
+                        path
+                        for path, list_ in theirs
+                        for one in list_
+                        if entry_key(section, one) == key and one != entry
+                    ),
+                    None,
+                )
+                if rival is None:
+                    kept.append(entry)
+                else:
+                    conflicts.append(Conflict(f"{_KINDS[section]} {key}", f"the registry file {rival}"))
+            left[section] = kept
+            continue
+        rival = next((path for path, said in theirs if said != value), None)
+        if rival is None or section in _OF_EACH_FILE:
+            left[section] = value
+        else:
+            conflicts.append(Conflict(f"section {section}", f"the registry file {rival}"))
+    lost = {each.what.removeprefix("GitLab server ") for each in conflicts if each.what.startswith("GitLab server ")}
+    left_groups = [each for each in left.get("groups", []) if each["gitlab"] not in lost]
+    if "groups" in left:
+        left["groups"] = left_groups
+    return left, conflicts
+
+
+def _sections(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    changes = []
+    for section in SETTINGS:
+        one, other = before.get(section, {}), after.get(section, {})
+        if keys := _keys(one, other):
+            changes.append(
+                Change("changed" if one and other else "added" if other else "gone", f"section {section}", keys)
+            )
+    for section in LISTS:
+        former = {entry_key(section, each): each for each in before.get(section, ())}
+        now = {entry_key(section, each): each for each in after.get(section, ())}
+        for key in sorted(former.keys() | now.keys()):
+            what = f"{_KINDS[section]} {key}"
+            if key not in now:
+                changes.append(Change("gone", what))
+            elif key not in former:
+                changes.append(Change("added", what, _keys({}, now[key])))
+            elif keys := _keys(former[key], now[key]):
+                changes.append(Change("changed", what, keys))
+    return changes
+
+
+def _keys(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    names = sorted(before.keys() | after.keys())
+    return {key: (before.get(key), after.get(key)) for key in names if before.get(key) != after.get(key)}
+
+
+def _change(registration: Registration, row: Repository | None) -> Change | None:
+    what = f"repository {registration.name}"
+    after = dict(registration.resolved or {})
+    if row is None or row.has_left:
+        return Change("added", what, _keys({}, after))
+    before = dict(row.resolved or {})
+    if row.resolved is None:  # registered by an earlier version: these are known
+        before = {key: getattr(row, column) for key, column in _KNOWN_BEFORE.items()}
+        after = {key: after.get(key) for key in before}
+    if row.origin_file not in (None, registration.origin_file) or row.origin != registration.origin:
+        before["origin"], after["origin"] = row.origin_words, f"the registry file {registration.origin_file}"
+    keys = _keys(before, after)
+    return Change("changed", what, keys) if keys else None
+
+
+_KNOWN_BEFORE = {"branch": "branch", "schedule": "cron_expression", "timezone": "timezone", "collection": "collection"}
+
+
+def _differs(registration: Registration, row: Repository | None) -> bool:
+    if row is None or row.has_left:
+        return True
+    said = {key: value for key, value in asdict(registration).items() if key not in ("project_id", "origin_host")}
+    said["resolved_from"] = registration.resolved_from
+    return any(getattr(row, key) != value for key, value in said.items())

@@ -1,0 +1,208 @@
+"""One catalogue: what a repository is does not depend on the folder, or on the pod, that looks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from reposync.store.addresses import sqlite_url
+from reposync.store.database import Database
+from reposync.store.registry_files import RegistryFiles
+from tests.acceptance.conftest import Person
+from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.repositories import GitRepository
+
+REGISTRY = "embedding: {{provider: none}}\nrepositories:\n{entries}"
+
+
+def registry(*entries: str) -> str:
+    return REGISTRY.format(entries="".join(f"  - {{{entry}}}\n" for entry in entries))
+
+
+@dataclass
+class Folders:
+    """Two folders with a registry file each, and the state that both work on."""
+
+    person: Person
+    other: Person
+    state: Path
+    alpha: GitRepository
+    beta: GitRepository
+
+    def pod(self, person: Person, name: str) -> Pod:
+        return Pod(name, person.home, {"REPOSYNC_STATE_DIR": str(self.state), "HOME": str(person.home)})
+
+
+@pytest.fixture
+def folders(person: Person, tmp_path: Path) -> Folders:
+    state = person.home / "state"
+    other = Person(tmp_path / "other", {"REPOSYNC_STATE_DIR": str(state)})
+    other.home.mkdir()
+    person.environment["REPOSYNC_STATE_DIR"] = str(state)
+    repositories = []
+    for name in ("alpha", "beta"):
+        repositories.append(GitRepository.create(tmp_path / f"{name}.git"))
+        repositories[-1].commit({f"{name}.py": f"def {name}(): pass\n".encode()})
+    alpha, beta = repositories
+    person.configures(registry(f"name: alpha, path: '{alpha.path}', schedule: every second"))
+    other.configures(registry(f"name: alpha, path: '{beta.path}'"))
+    return Folders(person, other, state, alpha, beta)
+
+
+def test_a_command_of_another_folder_syncs_what_the_daemon_serves_and_changes_nothing_of_it(folders: Folders) -> None:
+    person, other = folders.person, folders.other
+    log = ExecutionLog(sqlite_url(folders.state / "reposync.db"))
+    with folders.pod(person, "daemon") as pod:
+        until(lambda: log.ended("alpha"), told=pod.said)
+        for _ in range(3):
+            (run,) = other.asks("sync", "alpha")
+            assert (run["status"], run["commit_after"]) == ("completed", folders.alpha.head())
+            refused = other.types("apply", exit_code=2)
+            assert str(person.home / "repositories.yaml") in refused.stderr
+            assert str(other.home / "repositories.yaml") in refused.stderr
+        before = len(log.ended("alpha"))
+        until(lambda: len(log.ended("alpha")) > before, told=pod.said)
+        shown = other.asks("repos", "show", "alpha")
+        served = httpx.get(f"{pod.url}/api/v1/repositories/alpha").json()
+        assert pod.terminate() == 0
+
+    assert (shown["schedule"], shown["location"]) == ("every second", str(folders.alpha.path))
+    assert (served["cron_expression"], served["location"]) == (shown["cron_expression"], shown["location"])
+    assert {run.commit_after for run in log.ended("alpha")} == {folders.alpha.head()}
+    assert [hit["path"] for hit in other.asks("search", "alpha")] == ["alpha.py"]
+    assert other.asks("search", "beta") == []
+
+
+def test_a_command_works_from_a_folder_without_a_file(folders: Folders, tmp_path: Path) -> None:
+    folders.person.types("apply")
+    nowhere = Person(tmp_path / "nowhere", {"REPOSYNC_STATE_DIR": str(folders.state)})
+    nowhere.home.mkdir()
+
+    (run,) = nowhere.asks("sync", "alpha")
+
+    assert (run["status"], run["files_processed"]) == ("completed", 1)
+    assert nowhere.asks("search", "alpha")[0]["path"] == "alpha.py"
+    assert nowhere.asks("verify", "alpha")["exact"] is True
+
+
+def test_a_file_that_nobody_applied_is_named_to_whoever_looks_for_its_repositories(folders: Folders) -> None:
+    for words in (("sync", "alpha"), ("sync",)):
+        told = folders.person.types(*words, exit_code=2)
+        assert f"{folders.person.home / 'repositories.yaml'} was not applied yet" in told.stderr
+
+
+def test_daemons_with_different_files_serve_both_whoever_starts_when(folders: Folders) -> None:
+    person, other = folders.person, folders.other
+    every_second = [f"path: '{each.path}', schedule: every second" for each in (folders.alpha, folders.beta)]
+    person.configures(registry(f"name: alpha, {every_second[0]}"))
+    other.configures(registry(f"name: alpha, {every_second[1]}", f"name: beta, {every_second[1]}"))
+    person.types("apply")
+    log = ExecutionLog(sqlite_url(folders.state / "reposync.db"))
+
+    for order in ((person, other), (other, person), (person, other)):
+        pods = {each.home: folders.pod(each, f"pod-{number}") for number, each in enumerate(order)}
+        before = {name: len(log.ended(name)) for name in ("alpha", "beta")}
+        with pods[order[0].home], pods[order[1].home]:
+            _both_go_on(log, before, pods[other.home])
+            reason = _conflict(pods[other.home])
+            assert "repository alpha belongs to the registry file" in reason
+            assert all(pod.terminate() == 0 for pod in pods.values())
+
+    assert {run.commit_after for run in log.ended("alpha")} == {folders.alpha.head()}
+    assert {run.commit_after for run in log.ended("beta")} == {folders.beta.head()}
+
+
+def _both_go_on(log: ExecutionLog, before: dict[str, int], pod: Pod) -> None:
+    until(lambda: all(len(log.ended(name)) > number + 1 for name, number in before.items()), told=pod.said)
+
+
+def _conflict(pod: Pod) -> str:
+    """What the pod says of its registry file on /readyz."""
+
+    def reason() -> str | None:
+        found = pod.health()["components"].get("registry", {})
+        return str(found["reason"]) if found.get("status") == "degraded" else None
+
+    said: str = until(reason, told=pod.said)
+    return said
+
+
+def test_a_daemon_goes_on_beside_a_registry_that_it_cannot_use(folders: Folders) -> None:
+    """A newer program wrote it, or a variable of this pod is wrong."""
+    person = folders.person
+    log = ExecutionLog(sqlite_url(folders.state / "reposync.db"))
+
+    async def rewrite(document: dict[str, object]) -> None:
+        async with await Database.open(sqlite_url(folders.state / "reposync.db")) as database:
+            await RegistryFiles(database).rewrite(str(person.home / "repositories.yaml"), document)
+
+    with folders.pod(person, "daemon") as pod:
+        until(lambda: log.ended("alpha"), told=pod.said)
+        asyncio.run(rewrite({"embedding": {"provider": "none"}, "daemon": {"concurrency": "plenty"}}))
+        assert "daemon.concurrency" in _conflict(pod)
+        before = len(log.ended("alpha"))
+        until(lambda: len(log.ended("alpha")) > before, told=pod.said)
+        asyncio.run(rewrite({"embedding": {"provider": "none"}}))
+        until(lambda: pod.health()["components"]["registry"]["status"] == "ok", told=pod.said)
+        assert pod.terminate() == 0
+
+
+def test_a_plan_shows_what_an_apply_would_change_and_as_json(folders: Folders) -> None:
+    person = folders.person
+    person.types("apply")
+    person.configures(registry(f"name: alpha, path: '{folders.alpha.path}', schedule: '@daily', exclude: ['*.lock']"))
+
+    shown = person.types("apply", "--dry-run").stdout
+    plan = person.asks("apply", "--dry-run")
+
+    assert "~ repository alpha" in shown
+    assert "schedule: @every 1s -> 0 0 * * *" in shown
+    assert "exclude: (none) -> *.lock" in shown
+    assert plan["applied"] is False
+    assert plan["changes"] == [
+        {
+            "kind": "changed",
+            "what": "repository alpha",
+            "keys": {"exclude": [[], ["*.lock"]], "schedule": ["@every 1s", "0 0 * * *"]},
+        }
+    ]
+    assert person.asks("repos", "show", "alpha")["schedule"] == "every second"
+    assert person.asks("apply")["applied"] is True
+    assert person.asks("repos", "show", "alpha")["schedule"] == "at 00:00 every day"
+
+
+def test_what_is_no_repository_is_never_registered(person: Person, tmp_path: Path) -> None:
+    person.configures("embedding: {provider: none}\n")
+    person.types("apply")
+    (person.home / "plain").mkdir()
+
+    told = person.types("sync", "plain", exit_code=2)
+    assert "is in no git repository" in told.stderr
+    person.types("sync", "http://127.0.0.1:1/mistyped.git", exit_code=1)
+    told = person.types("repos", "add", "nothing", "--path", str(tmp_path / "nothing"), exit_code=2)
+    assert "no git repository" in told.stderr
+
+    assert person.asks("repos", "list") == []
+
+
+def test_no_secret_of_the_file_is_in_the_state(person: Person, tmp_path: Path) -> None:
+    person.environment |= {"REPOSYNC_STATE_DIR": str(person.home / "state"), "TOKEN": "glpat-0123456789abcdef"}
+    person.configures(
+        "embedding: {provider: none}\n"
+        "gitlab:\n"
+        "  - {name: main, url: 'https://gitlab.example.com', token: '${TOKEN}', webhook_secret: written-0123456789}\n"
+        "repositories: [{name: project, gitlab: main, project: a/b}]\n"
+    )
+    shown = person.types("apply").stdout
+    state = b"".join(each.read_bytes() for each in (person.home / "state").rglob("*") if each.is_file())
+
+    for secret in ("glpat-0123456789abcdef", "written-0123456789"):
+        assert secret not in shown
+        assert secret.encode() not in state
+    assert "token: ${TOKEN}" in shown
+    assert json.loads(person.types("repos", "list", "--json").stdout)[0]["name"] == "project"

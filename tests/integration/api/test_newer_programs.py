@@ -1,0 +1,107 @@
+"""A newer program shares the database: HTTP and pages show its words as they are."""
+
+from __future__ import annotations
+
+from reposync.config.loading import load_registry
+from reposync.scheduling.daemon import Daemon, Duties
+from reposync.store.index_changes import version_states
+from reposync.store.run import RunProblem
+from reposync.store.status import RunTrigger
+from reposync.store.versions import VersionState
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from reposync.telemetry.redaction import Secrets
+from tests.fixtures.databases import (  # noqa: F401
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
+from tests.fixtures.newer_rows import (
+    OUTCOME,
+    REASON,
+    STATE,
+    STATUS,
+    TRIGGER,
+    newer_attempts,
+    newer_hold,
+    newer_run,
+    newer_versions,
+)
+from tests.integration.api.rest import Rest, rest  # noqa: F401
+
+
+async def page(rest: Rest, path: str) -> str:  # noqa: F811
+    answer = await rest.client.get(path, headers={"Accept": "text/html"})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) -> None:  # noqa: F811
+    run = await rest.run("payments")
+    await rest.ended(run.id, problems=[RunProblem("secret.bin", "binary", "It is not text.")])
+    await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER, brake={"kind": "quota", "limit": 3})
+    await newer_attempts(rest.app.database, run.id)
+
+    (listed,) = (await rest.get("/runs"))["items"]
+    assert (listed["status"], listed["trigger"]) == (STATUS, TRIGGER)
+    detail = await rest.get(f"/runs/{run.id}")
+    assert (detail["status"], detail["trigger"], detail["attempts"][0]["outcome"]) == (STATUS, TRIGGER, OUTCOME)
+    assert detail["problem_counts"] == {REASON: 1}
+    assert detail["brake"] is None, "a brake of a kind that nobody here knows"
+    assert (await rest.get("/repositories/payments"))["last_status"] == STATUS
+    for path in ("/runs", "/runs?repository=payments", f"/runs/{run.id}", "/"):
+        assert STATUS in await page(rest, path), path
+    assert OUTCOME in await page(rest, f"/runs/{run.id}")
+    assert REASON in await page(rest, f"/runs/{run.id}")
+    assert TRIGGER in await page(rest, "/runs")
+    assert (await rest.answers("POST", f"/runs/{run.id}/cancel", 200))["status"] == STATUS
+    assert await rest.refusal("POST", f"/runs/{run.id}/retry", 409) == "RUN_STATE_CONFLICT"
+    async with rest.client.stream("GET", f"/api/v1/runs/{run.id}/events") as events:
+        assert STATUS in (await events.aread()).decode(), "it is over, so the stream ends"
+
+
+async def test_what_a_person_asks_for_has_to_be_a_word_that_is_known(rest: Rest) -> None:  # noqa: F811
+    assert await rest.refusal("GET", "/runs", 422, params={"status": STATUS}) == "REQUEST_INVALID"
+    assert await rest.refusal("GET", "/runs", 422, params={"trigger": TRIGGER}) == "REQUEST_INVALID"
+
+
+async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> None:  # noqa: F811
+    run = await rest.run("payments", RunTrigger.COMMAND)
+    claimed = await rest.claimed(run.id)
+    settings = {
+        "source": "s",
+        "branch": None,
+        "physical": "code",
+        "schema": 1,
+        "spec": {"provider": "none", "model": "m", "dimension": 0, "window_chars": None, "pooling": "mean"},
+        "content": {"chunk_size": 7000, "chunk_overlap": 1400, "max_file_bytes": 1000000, "strategy": "syntax"},
+    }
+    places = {"collection": "code", "physical": "code", "settings_key": "k", "settings": settings}
+    await rest.app.versions.add(claimed, VersionState.BUILDING, **places)
+    await newer_versions(rest.app.database, claimed.repository_id, state=STATE)
+    await newer_hold(rest.app.database, claimed.repository_id)
+
+    shown = await rest.get("/repositories/payments/index")
+
+    assert [each["state"] for each in shown["retired"]] == [STATE]
+    assert shown["retired"][0]["chunk_size"] == 7000
+    assert shown["hold"]["reason"] == "held by a newer program"
+    assert STATE in await page(rest, "/runs?repository=payments")
+    assert await version_states(rest.app.database) == {"building": 0, "live": 0, "retired": 0, STATE: 1}
+
+
+async def test_the_metrics_of_a_daemon_name_what_they_do_not_know(rest: Rest) -> None:  # noqa: F811
+    run = await rest.run("payments")
+    await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER)
+    metrics = Metrics(version="1")
+    settings = rest.app.configuration.settings
+    daemon = Daemon(settings, load_registry(settings.config_path), Duties(), metrics, Health(), Secrets())
+    daemon.app = rest.app
+
+    await daemon.refresh_metrics()
+    metrics.run_ended(OUTCOME, TRIGGER, 1.0)
+
+    said, _ = metrics.render()
+    assert b'reposync_queue_runs{status="queued"} 0' in said
+    assert f'reposync_runs_total{{status="{OUTCOME}",trigger="{TRIGGER}"}} 1'.encode() in said

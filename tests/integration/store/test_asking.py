@@ -1,0 +1,312 @@
+"""Who asks for a run, and what becomes of the run when they take that back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import REQUESTS, RUNS
+from tests.integration.store.conftest import Store
+
+TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+MINE = "11111111-1111-4111-8111-111111111111"
+
+
+async def joined(store: Store, **asked: Any) -> str | None:
+    """The run that a client gets without a write."""
+    run = await store.runs.waiting_run("payments", RunTrigger.HTTP, **asked)
+    return None if run is None else run.id
+
+
+async def clicked(store: Store, asked_by: str = "token 1", **asked: Any) -> Run:
+    run, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by=asked_by, **asked)
+    return run
+
+
+# Without a write ----------------------------------------------------------------------------------------------------
+
+
+async def test_who_asks_again_for_the_same_gets_the_run_that_waits_as_it_is(store: Store) -> None:
+    run = await store.queued(trigger=RunTrigger.HTTP)
+
+    assert await joined(store) == run.id
+    assert await store.runs.get(run.id) == run, "as it was"
+
+
+async def test_somebody_else_asks_for_themselves(store: Store) -> None:
+    await store.repository()
+    run = await clicked(store, "token 1")
+
+    assert await joined(store, asked_by="token 2") is None
+    await clicked(store, "token 2")
+
+    assert await joined(store, asked_by="token 2") == run.id
+    assert (await store.runs.askers([run.id]))[run.id] == ["token 1", "token 2"]
+
+
+async def test_a_run_that_has_begun_or_ended_is_not_joined(store: Store) -> None:
+    await store.queued(trigger=RunTrigger.HTTP)
+    run = await store.runs.claim("worker-1", 60.0)
+    assert await joined(store) is None
+
+    await store.runs.release(run)
+    assert await joined(store) == run.id
+    await store.runs.request_cancel(run.id)
+    assert await joined(store) is None
+
+
+async def test_nobody_joins_the_run_of_another_repository_or_of_none(store: Store) -> None:
+    await store.queued("other", RunTrigger.HTTP)
+    assert await joined(store) is None
+    await store.repository()
+    assert await joined(store) is None
+
+
+async def test_nobody_joins_a_run_of_what_left_the_registry_but_a_paused_repository_can_be_synced(store: Store) -> None:
+    run = await store.queued(trigger=RunTrigger.HTTP)
+    await store.repositories.pause("payments", "being moved")
+    assert await joined(store) == run.id
+
+    await store.repositories.deactivate("payments")
+    assert await joined(store) is None
+
+
+async def test_a_run_that_waits_for_its_next_attempt_is_not_joined(store: Store) -> None:
+    await store.queued(trigger=RunTrigger.HTTP)
+    run = await store.runs.claim("worker-1", 60.0)
+    await store.runs.retry_later(run, 3_600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+
+    assert await joined(store) is None
+
+
+async def test_who_asked_for_a_full_sync_is_not_sent_to_one_that_is_none(store: Store) -> None:
+    await store.queued(trigger=RunTrigger.HTTP)
+    assert await joined(store, full=True) is None
+
+    more = await clicked(store, "http", full=True)
+
+    assert await joined(store, full=True) == more.id
+    assert await joined(store) == more.id, "who asks for less is"
+
+
+async def test_who_took_their_request_back_is_not_sent_to_the_run_of_others(store: Store) -> None:
+    await store.repository()
+    await clicked(store, "token 1")
+    await clicked(store, "token 2", request_id=MINE)
+
+    await store.runs.withdraw(MINE, by="token 2")
+
+    assert await joined(store, asked_by="token 1") is not None
+    assert await joined(store, asked_by="token 2") is None
+
+
+# Taking it back -----------------------------------------------------------------------------------------------------
+
+
+async def test_ctrl_c_of_a_command_leaves_the_run_that_a_push_asked_for(store: Store) -> None:
+    pushed = await store.queued(trigger=RunTrigger.WEBHOOK)
+    same, is_new = await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE, full=True)
+    assert (same.id, is_new, same.full, same.priority) == (pushed.id, False, True, 0)
+
+    left = await store.runs.withdraw(MINE, by="an interrupt")
+
+    assert left is not None
+    assert (left.id, left.status, left.full, left.priority) == (pushed.id, RunStatus.QUEUED, False, 10)
+    assert left.trigger is RunTrigger.WEBHOOK
+
+
+async def test_the_run_that_a_command_executes_for_a_push_goes_on_elsewhere_after_ctrl_c(store: Store) -> None:
+    await store.queued(trigger=RunTrigger.WEBHOOK)
+    await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE, full=True)
+    run = await store.runs.claim("laptop", 60.0)
+
+    await store.runs.withdraw(MINE, by="an interrupt")
+
+    assert not (await store.runs.heartbeat(run, 60.0)).cancel_requested
+    back = await store.runs.release(run)
+    assert (back.status, back.full, back.trigger) == (RunStatus.QUEUED, False, RunTrigger.WEBHOOK)
+    again = await store.runs.claim("daemon", 60.0)
+    assert (again.id, again.full) == (run.id, False)
+
+
+@pytest.mark.parametrize("state", ["queued", "retrying", "blocked"])
+async def test_a_run_that_nobody_asks_for_any_more_ends(store: Store, state: str) -> None:
+    await store.repository()
+    run = await clicked(store, request_id=MINE)
+    if state != "queued":
+        run = await store.runs.claim("worker-1", 60.0)
+        if state == "blocked":
+            await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812")
+        else:
+            await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
+
+    ended = await store.runs.withdraw(MINE, by="token 1")
+
+    assert ended is not None and ended == await store.runs.get(run.id)
+    assert ended.status is RunStatus.CANCELLED and ended.completed_at is not None
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+
+async def test_a_running_run_that_nobody_asks_for_any_more_is_told_to_end(store: Store) -> None:
+    await store.repository()
+    await clicked(store, request_id=MINE)
+    run = await store.runs.claim("worker-1", 60.0)
+
+    await store.runs.withdraw(MINE, by="token 1")
+
+    assert (await store.runs.heartbeat(run, 60.0)).cancel_requested
+    assert (await store.runs.release(run)).status is RunStatus.CANCELLED
+
+
+async def test_what_was_taken_back_or_never_asked_for_changes_nothing(store: Store) -> None:
+    await store.repository()
+    await clicked(store, "token 1")
+    await clicked(store, "token 2", request_id=MINE)
+    assert await store.runs.withdraw("no such request", by="anybody") is None
+    before = await store.runs.withdraw(MINE, by="token 2")
+
+    assert await store.runs.withdraw(MINE, by="token 2") is None
+    assert before is not None and await store.runs.get(before.id) == before
+
+
+async def test_a_cancel_takes_everything_back_and_says_whose_it_was(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK)
+    run = await clicked(store, "token 1")
+
+    assert (await store.runs.request_cancel(run.id, by="zoe@laptop")).status is RunStatus.CANCELLED
+
+    requests = (await store.runs.requests([run.id]))[run.id]
+    assert [(each.trigger, each.asked_by, each.withdrawn_by) for each in requests] == [
+        ("schedule", "schedule", "zoe@laptop"),
+        ("http", "token 1", "zoe@laptop"),
+    ]
+
+
+async def test_a_pause_leaves_what_a_person_asked_for_beside_a_tick(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK)
+    run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
+    await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
+
+    await store.repositories.pause("payments", "being moved", by="token 1")
+
+    left = await store.runs.get(run.id)
+    assert (left.status, left.trigger, left.full, left.approved) == (RunStatus.QUEUED, RunTrigger.COMMAND, True, True)
+    withdrawn = {each.trigger: each.withdrawn_by for each in (await store.runs.requests([run.id]))[run.id]}
+    assert withdrawn == {"schedule": "token 1", "command": None, "webhook": "token 1"}
+
+
+async def test_a_removal_takes_everything_else_back(store: Store) -> None:
+    running = await store.running()
+    await store.tick(TICK)
+    waiting = await clicked(store, full=True, repair=True)
+
+    removal, is_new = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 2", removal=True)
+
+    assert (removal.id, is_new) == (waiting.id, False)
+    assert (removal.removal, removal.full, removal.repair) == (True, False, False)
+    assert (await store.runs.heartbeat(running, 60.0)).cancel_requested
+
+
+# Failures at a command ----------------------------------------------------------------------------------------------
+
+
+async def test_a_failure_at_a_command_is_the_end_where_nobody_else_asks(store: Store) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE)
+    run = await store.runs.claim("laptop", 60.0)
+
+    ended = await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=MINE)
+
+    assert (ended.status, ended.error_code) == (RunStatus.FAILED, "SOURCE_UNAVAILABLE")
+
+
+async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(store: Store) -> None:
+    pushed = await store.queued(trigger=RunTrigger.WEBHOOK)
+    for number in range(5):
+        mine = f"{MINE[:-1]}{number}"
+        await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=mine)
+        run = await store.runs.claim("laptop", 60.0)
+        back = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=mine)
+        await store.runs.withdraw(mine, by="laptop")
+        assert (back.id, back.status) == (pushed.id, RunStatus.RETRYING)
+
+    run = await store.runs.claim("daemon", 60.0)
+    assert run.failures == 1, "those attempts do not count"
+    assert (await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.RETRYING
+
+
+# Attempts and waiting -----------------------------------------------------------------------------------------------
+
+
+async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:
+    run = await store.running()
+    for _ in range(9):
+        await store.runs.release(run)
+        run = await store.runs.claim("worker-1", 60.0)
+    assert (run.attempt, run.failures, run.max_attempts) == (10, 1, 12)
+
+    again = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
+
+    assert again.status is RunStatus.RETRYING
+    assert (await store.runs.claim("worker-1", 60.0)).failures == 2
+
+
+async def test_a_run_that_is_taken_over_has_waited_since_its_lease_was_over(store: Store) -> None:
+    run = await store.running(lease_seconds=-500.0)
+
+    taken = await store.runs.claim("worker-2", 60.0)
+
+    assert taken.id == run.id
+    assert taken.not_before == run.lease_until > run.queued_at - timedelta(seconds=600)
+    assert taken.started_at - max(taken.queued_at, taken.not_before) < timedelta(seconds=60)
+
+
+# What a program that knows no requests wrote ------------------------------------------------------------------------
+
+
+async def forget_requests(store: Store, run_id: str, **columns: Any) -> None:
+    async with store.database.write() as connection:
+        await connection.execute(REQUESTS.delete().where(REQUESTS.c.run_id == run_id))
+        await connection.execute(RUNS.update().where(RUNS.c.id == run_id).values(**columns or {"attempt": 0}))
+
+
+async def test_a_run_that_an_earlier_program_queued_keeps_what_it_is_to_do(store: Store) -> None:
+    run = await store.queued(trigger=RunTrigger.WEBHOOK)
+    await forget_requests(store, run.id, full=True, approved=True)
+
+    same = await clicked(store, request_id=MINE)
+    assert (same.id, same.full, same.approved, same.trigger) == (run.id, True, True, RunTrigger.HTTP)
+
+    left = await store.runs.withdraw(MINE, by="token 1")
+    assert left is not None
+    assert (left.status, left.full, left.approved, left.trigger) == (RunStatus.QUEUED, True, True, RunTrigger.WEBHOOK)
+
+
+async def test_what_an_earlier_program_added_to_a_run_survives_a_pause(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK)
+    (run,) = await store.runs.history()
+    async with store.database.write() as connection:  # its `enqueue` for a person with --full
+        await connection.execute(RUNS.update().values(full=True, priority=0))
+
+    await store.repositories.pause("payments", "being moved")
+
+    left = await store.runs.get(run.id)
+    assert (left.status, left.full, left.priority) == (RunStatus.QUEUED, True, 0)
+
+
+async def test_the_tick_of_an_earlier_program_is_cancelled_by_a_pause(store: Store) -> None:
+    await store.repository()
+    await store.tick(TICK)
+    (run,) = await store.runs.history()
+    await forget_requests(store, run.id)
+
+    await store.repositories.pause("payments", "being moved")
+
+    assert (await store.runs.get(run.id)).error_code == "REPOSITORY_PAUSED"

@@ -1,0 +1,95 @@
+"""A newer program shares the database: words that this one does not know are shown, and stop nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from reposync.errors import DefinitionChanged, RunStateConflict
+from reposync.store.run import RunFigures
+from reposync.store.served import searched_repository, served
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.versions import Hold
+from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer_run, newer_versions
+from tests.integration.store.conftest import Store
+
+
+async def test_a_run_with_an_unknown_trigger_is_claimed_kept_and_finished(store: Store) -> None:
+    waiting = await store.queued()
+    await newer_run(store.database, waiting.id, trigger=TRIGGER)
+
+    run = await store.runs.claim("worker-1", 60.0)
+
+    assert run is not None
+    assert (run.id, run.trigger) == (waiting.id, TRIGGER)
+    await store.runs.heartbeat(run, 60.0, {"phase": "indexing"}, RunFigures())
+    handed_back = await store.runs.release(run)
+    assert (handed_back.status, handed_back.trigger) == (RunStatus.QUEUED, TRIGGER)
+    again = await store.runs.claim("worker-1", 60.0)
+    assert again is not None
+    ended = await store.runs.finish(again, RunStatus.COMPLETED, RunFigures())
+    assert (ended.status, ended.trigger) == (RunStatus.COMPLETED, TRIGGER)
+
+
+async def test_the_follow_up_of_a_run_with_an_unknown_trigger_has_the_same_trigger(store: Store) -> None:
+    run = await store.running()
+    await newer_run(store.database, run.id, trigger=TRIGGER)
+
+    await store.runs.finish(
+        run, RunStatus.CANCELLED, RunFigures(), DefinitionChanged.code, "Registered anew.", followed_up=True
+    )
+
+    (follow_up,) = await store.runs.active(run.repository_id)
+    assert (follow_up.status, follow_up.trigger, follow_up.priority) == (RunStatus.QUEUED, TRIGGER, run.priority)
+
+
+async def test_somebody_joins_a_waiting_run_with_an_unknown_trigger(store: Store) -> None:
+    waiting = await store.queued()
+    await newer_run(store.database, waiting.id, trigger=TRIGGER)
+
+    joined = await store.queued_again()
+
+    assert joined.id == waiting.id
+    asked = (await store.runs.requests([waiting.id]))[waiting.id]
+    assert [each.trigger for each in asked] == [TRIGGER, RunTrigger.HTTP]
+
+
+async def test_a_run_with_an_unknown_status_is_over_and_others_go_on(store: Store) -> None:
+    odd = await store.queued()
+    await newer_run(store.database, odd.id, status=STATUS)
+
+    seen = await store.runs.get(odd.id)
+    assert (seen.status, seen.is_final) == (STATUS, True)
+    assert [run.status for run in await store.runs.history()] == [STATUS]
+    assert await store.runs.history(status=RunStatus.COMPLETED) == []
+    assert await store.runs.active(odd.repository_id) == []
+    assert await store.runs.latest_statuses(list(RunStatus)) == {}
+    assert (await store.runs.latest())[odd.repository_id].status == STATUS
+    assert (await store.runs.queue()).counts == {}
+    assert (await store.runs.request_cancel(odd.id)).status == STATUS, "nobody knows what that would mean"
+    for change in (store.runs.approve, store.runs.retry):
+        with pytest.raises(RunStateConflict, match=STATUS):
+            await change(odd.id)
+
+    fresh = await store.queued_again()
+    assert fresh.id != odd.id
+    claimed = await store.runs.claim("worker-1", 60.0)
+    assert claimed is not None and claimed.id == fresh.id
+
+
+async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: Store) -> None:
+    run = await store.running()
+    version = await store.building(run)
+    await newer_versions(store.database, run.repository_id, state=STATE)
+
+    (seen,) = await store.versions.of(run.repository_id)
+
+    assert (seen.id, seen.state) == (version.id, STATE)
+    assert [each.state for each in (await store.versions.all())[run.repository_id]] == [STATE]
+    assert version.id in (await served(store.database)).hidden_in("code")
+    assert (await searched_repository(store.database, "payments")).versions == {STATE: ("code", version.id)}
+    # A run of this program builds its own beside it.
+    assert (await store.publishes(run, await store.building(run))).number == 2
+
+
+def test_a_hold_with_more_facts_than_are_known_holds() -> None:
+    assert Hold.read({"reason": "r", "settings_key": None, "until": "2030"}) == Hold("r", None)

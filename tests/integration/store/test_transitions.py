@@ -1,0 +1,132 @@
+"""Every state of a run with every event: what follows, what is cleared, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from reposync.errors import RunStateConflict
+from reposync.store.run import Run
+from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import RUNS
+from reposync.store.transitions import TABLE, Event, locked, move
+from tests.integration.store.conftest import Store
+
+EARLIER = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+USED: dict[str, Any] = {
+    "attempt": 1,
+    "worker": "worker-1",
+    "started_at": EARLIER,
+    "lease_until": EARLIER,
+    "progress": {"stage": "read"},
+    "cancel_requested": True,
+    "error_code": "SOURCE_UNAVAILABLE",
+    "error_message": "503",
+    "brake": {"commit": "c" * 40},
+    "completed_at": EARLIER,
+    "duration_seconds": 12.0,
+}
+
+# What is allowed at all; anything else is refused.
+ALLOWED = {
+    Event.CLAIM: {"queued": "running", "retrying": "running"},
+    Event.TAKE_OVER: {"running": "running"},
+    Event.HAND_BACK: {"running": "queued"},
+    Event.RETRY_LATER: {"running": "retrying"},
+    Event.COMPLETE: {"running": "completed"},
+    Event.FAIL: {"running": "failed"},
+    Event.STOP: {"running": "cancelled"},
+    Event.BLOCK: {"running": "blocked"},
+    Event.STOP_AGAIN: {"blocked": "blocked"},
+    Event.ABANDON: {"running": "failed"},
+    Event.NOBODY_ASKS: {
+        "queued": "cancelled",
+        "retrying": "cancelled",
+        "blocked": "cancelled",
+        "running": "running",
+    },
+    Event.APPROVE: {"blocked": "queued"},
+    Event.RETRY: {"failed": "queued", "cancelled": "queued"},
+    Event.SUPERSEDE: {"blocked": "cancelled"},
+    Event.REQUEUE: {"blocked": "queued"},
+    Event.REMOVE: {"queued": "cancelled", "retrying": "cancelled", "running": "cancelled", "blocked": "cancelled"},
+}
+
+
+async def in_state(store: Store, status: str) -> Run:
+    """A run that was used before, in that state."""
+    run = await store.queued()
+    async with store.database.write() as connection:
+        await connection.execute(RUNS.update().where(RUNS.c.id == run.id).values(status=status, **USED))
+    return await store.runs.get(run.id)
+
+
+async def after(store: Store, run: Run, event: Event, **said: Any) -> Run:
+    async with store.database.write() as connection:
+        row = (await connection.execute(locked(store.database, RUNS.c.id == run.id))).one()
+        await move(connection, store.database, row, event, **said)
+    return await store.runs.get(run.id)
+
+
+@pytest.mark.parametrize("event", Event)
+async def test_an_event_leads_to_its_state_or_is_refused(store: Store, event: Event) -> None:
+    for status in RunStatus:
+        run = await in_state(store, status)
+        if expected := ALLOWED[event].get(status):
+            assert (await after(store, run, event)).status == expected
+        else:
+            with pytest.raises(RunStateConflict, match=f"Run {run.id} is {status}: {event} does not apply"):
+                await after(store, run, event)
+            assert await store.runs.get(run.id) == run, "nothing was written"
+        async with store.database.write() as connection:
+            await connection.execute(RUNS.delete())
+
+
+def test_the_table_lists_what_is_allowed_and_nothing_else() -> None:
+    listed = {(state, event): transition.to for (state, event), transition in TABLE.items()}
+    assert listed == {(state, event): to for event, states in ALLOWED.items() for state, to in states.items()}
+
+
+@pytest.mark.parametrize(("status", "event"), sorted(TABLE), ids=lambda each: str(each))
+async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunStatus, event: Event) -> None:
+    before = await in_state(store, status)
+
+    run = await after(store, before, event)
+
+    if run.status in FINAL:
+        assert run.lease_until is None
+        assert run.completed_at is not None and run.completed_at > EARLIER
+        assert status is not RunStatus.RUNNING or (run.duration_seconds or 0) > 12.0, "of this attempt"
+    if run.status in WAITING:
+        assert run.lease_until is None
+    if status in FINAL and run.status in WAITING:  # a person, or what a later run left undone
+        assert (run.cancel_requested, run.error_code, run.error_message) == (False, None, None)
+        assert (run.completed_at, run.duration_seconds) == (None, None)
+        assert run.brake == (None if event is Event.REQUEUE else USED["brake"]), "an approval is of what was met"
+    if event in (Event.CLAIM, Event.TAKE_OVER):
+        assert run.progress is None
+    if event is Event.NOBODY_ASKS and status is RunStatus.RUNNING:
+        assert run.cancel_requested and run.lease_until == EARLIER
+
+
+@pytest.mark.parametrize("event", [Event.HAND_BACK, Event.APPROVE, Event.RETRY, Event.REQUEUE])
+async def test_a_run_that_waits_again_leaves_the_place_to_one_that_is_queued(store: Store, event: Event) -> None:
+    status = next(state for state, each in TABLE if each is event)
+    run = await in_state(store, status)
+    queued, is_new = await store.runs.enqueue("payments", RunTrigger.HTTP)
+    assert is_new
+
+    assert (await after(store, run, event)).status is RunStatus.RETRYING
+    assert (await store.runs.get(queued.id)).status is RunStatus.QUEUED
+
+
+async def test_a_state_of_a_newer_program_is_left_as_it_is(store: Store) -> None:
+    run = await store.queued()
+    async with store.database.write() as connection:
+        await connection.execute(RUNS.update().where(RUNS.c.id == run.id).values(status="hibernating"))
+        row = (await connection.execute(locked(store.database, RUNS.c.id == run.id))).one()
+        for event in Event:
+            with pytest.raises(RunStateConflict, match="is hibernating"):
+                await move(connection, store.database, row, event)

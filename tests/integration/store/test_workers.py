@@ -1,0 +1,60 @@
+"""Who executes runs: a worker is alive as long as it was heard of lately, by the database's clock."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, update
+
+from reposync.store.tables import WORKERS
+from reposync.store.workers import ALIVE_SECONDS, Workers
+from tests.integration.store.conftest import Store
+
+
+async def alive(store: Store) -> list[str]:
+    return [each.name for each in await Workers(store.database).alive()]
+
+
+async def silent(store: Store, name: str, seconds: float) -> None:
+    """The worker was last heard of so long ago."""
+    async with store.database.write() as connection:
+        mine = update(WORKERS).where(WORKERS.c.name == name)
+        await connection.execute(mine.values(seen_at=store.database.moment(-seconds)))
+
+
+async def test_a_worker_is_known_from_joining_to_leaving(store: Store) -> None:
+    workers = Workers(store.database)
+    await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
+    await workers.join("pod-2:7:b", host="node-2", version="1.2.3")
+
+    first, second = await workers.alive()
+    assert (first.name, first.host, first.version) == ("pod-1:7:a", "node-1", "1.2.3")
+    assert first.started_at == first.seen_at <= second.seen_at
+
+    await workers.leave("pod-1:7:a")
+    assert await alive(store) == ["pod-2:7:b"]
+
+
+async def test_a_worker_that_was_not_heard_of_is_not_alive_until_it_says_so_again(store: Store) -> None:
+    workers = Workers(store.database)
+    await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
+    (joined,) = await workers.alive()
+    await silent(store, "pod-1:7:a", ALIVE_SECONDS + 1)
+    assert await alive(store) == []
+
+    assert await workers.beat("pod-1:7:a") is True
+
+    (again,) = await workers.alive()
+    assert (again.name, again.started_at) == (joined.name, joined.started_at)
+
+
+async def test_whoever_left_without_a_word_is_forgotten_when_another_one_joins(store: Store) -> None:
+    workers = Workers(store.database)
+    await workers.join("pod-1:7:killed", host="node-1", version="1.2.3")
+    await workers.join("pod-2:7:late", host="node-2", version="1.2.3")
+    await silent(store, "pod-1:7:killed", 2 * 3600)
+    await silent(store, "pod-2:7:late", 60)
+
+    await workers.join("pod-3:7:new", host="node-3", version="1.2.3")
+
+    async with store.database.read() as connection:
+        assert set(await connection.scalars(select(WORKERS.c.name))) == {"pod-2:7:late", "pod-3:7:new"}
+    assert await workers.beat("pod-1:7:killed") is False, "it has to join again"

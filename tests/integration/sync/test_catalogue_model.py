@@ -1,0 +1,299 @@
+"""Pods with different registry files, people and workers, in any order: a repository has one definition at a time, the
+one that the rule of decision 0011 gives it, and after a sync its index holds the files of that definition."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import shutil
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from reposync.catalog.apply import registry_in_force
+from reposync.config.settings import Settings
+from reposync.errors import RegistryConflict
+from reposync.scheduling.application import Application, open_application
+from reposync.scheduling.execution import Terms
+from reposync.store.addresses import sqlite_url
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.repositories import GitRepository
+from tests.integration.catalog.pods import Pod
+
+NAMES = ("alpha", "beta")
+PLACES = ("one", "two")
+FILES = ("a", "b")
+
+Content = Mapping[str, str]
+"""Name -> place, as a registry file has it."""
+
+names = st.sampled_from(NAMES)
+files = st.sampled_from(FILES)
+contents = st.dictionaries(names, st.sampled_from(PLACES))
+
+
+class Model:
+    """What decision 0011 says becomes of the rows."""
+
+    def __init__(self) -> None:
+        self.in_force: dict[str, Content] = {}
+        self.superseded: dict[str, list[Content]] = {file: [] for file in FILES}
+        self.owner: dict[str, str] = {}
+        self.place: dict[str, str] = {}
+        self.left: set[str] = set()
+        self.paused: set[str] = set()
+
+    def conflicts(self, file: str, content: Content) -> set[str]:
+        return {name for name in content if name not in self.left and self.owner.get(name, file) != file}
+
+    def applies(
+        self, file: str, content: Content, *, instead_of: Content | None = None, on_request: bool = False
+    ) -> bool:
+        now = self.in_force.get(file)
+        if (
+            content in self.superseded[file]
+            and now != content
+            and not on_request
+            and (now is None or instead_of != now)
+        ):
+            return False
+        if now is not None and now != content:
+            self.superseded[file] = [each for each in self.superseded[file] if each != content] + [now]
+        self.in_force[file] = content
+        return True
+
+    def registers(self, file: str, content: Content, *, take_over: bool) -> None:
+        taken = set() if take_over else self.conflicts(file, content)
+        for name in content.keys() - taken:
+            self.owner[name], self.place[name] = file, content[name]
+            self.left.discard(name)
+        for name, owner in self.owner.items():
+            if owner == file and name not in content:
+                self.left.add(name)
+                self.paused.discard(name)
+
+
+class Catalogue(RuleBasedStateMachine):
+    folder: Path
+    database: Path
+    qdrant_url: str
+    loop: asyncio.AbstractEventLoop
+    examples = itertools.count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.home = self.folder / f"example-{next(self.examples)}"
+        self.home.mkdir()
+        shutil.copy(self.database, self.home / "reposync.db")
+        self.model = Model()
+        self.repositories = {place: GitRepository.create(self.home / f"{place}.git") for place in PLACES}
+        self.numbers = itertools.count()
+        for place in PLACES:
+            self.commits(place)
+        self.open_requests: dict[str, str] = {}
+        self.stack = contextlib.AsyncExitStack()
+        environment = {
+            "REPOSYNC_STATE_DIR": str(self.home / "state"),
+            "DATABASE_URL": sqlite_url(self.home / "reposync.db"),
+            "QDRANT_URL": self.qdrant_url,
+        }
+        self.app: Application = self.do(
+            self.stack.enter_async_context(open_application(Settings.from_environment(environment)))
+        )
+        self.seen: dict[str, Pod] = {}
+        self.contents_seen: dict[str, Content] = {}
+
+    def do(self, what: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(what)
+
+    def teardown(self) -> None:
+        self.do(self.stack.aclose())
+
+    def text(self, content: Content) -> str:
+        entries = "".join(
+            f"  - {{name: {name}, path: '{self.repositories[place].path}', schedule: yearly}}\n"
+            for name, place in sorted(content.items())
+        )
+        return (
+            f"embedding: {{provider: none}}\ndefaults: {{collection: {self.home.name}}}\n"
+            f"repositories:\n{entries or '  []'}\n"
+        )
+
+    def pod(self, file: str) -> Pod:
+        return self.seen.setdefault(file, Pod(self.app.database, self.home / file / "repositories.yaml"))
+
+    def adopt(self) -> None:
+        self.app.adopt(self.do(registry_in_force(self.app.database, {})), {})
+
+    # Registry files --------------------------------------------------------------------------------------------------
+
+    @initialize(file=files)
+    def begin(self, file: str) -> None:
+        self.pod_starts(file, dict(zip(NAMES, PLACES, strict=True)))
+
+    @rule(file=files, content=contents)
+    def pod_starts(self, file: str, content: Content) -> None:
+        in_force = self.do(self.pod(file).starts(self.text(content)))
+        assert in_force == self.model.applies(file, content)
+        if in_force:
+            self.model.registers(file, content, take_over=False)
+        self.contents_seen[file] = content
+        self.adopt()
+
+    @precondition(lambda self: self.contents_seen)
+    @rule(data=st.data(), content=contents)
+    def running_pod_sees_its_file_change(self, data: st.DataObject, content: Content) -> None:
+        file = data.draw(st.sampled_from(sorted(self.contents_seen)))
+        in_force = self.do(self.pod(file).sees_change(self.text(content)))
+        assert in_force == self.model.applies(file, content, instead_of=self.contents_seen[file])
+        if in_force:
+            self.model.registers(file, content, take_over=False)
+        self.contents_seen[file] = content
+        self.adopt()
+
+    @rule(file=files, content=contents, take_over=st.booleans())
+    def person_applies(self, file: str, content: Content, take_over: bool) -> None:
+        if not take_over and self.model.conflicts(file, content):
+            with contextlib.suppress(RegistryConflict):
+                self.do(self.pod(file).requests(self.text(content)))
+                raise AssertionError("a conflict was not refused")
+            return
+        self.do(self.pod(file).requests(self.text(content), take_over=take_over))
+        self.model.applies(file, content, on_request=True)
+        self.model.registers(file, content, take_over=take_over)
+        self.adopt()
+
+    # People, clocks and pushes ---------------------------------------------------------------------------------------
+
+    @rule(place=st.sampled_from(PLACES))
+    def commits(self, place: str) -> None:
+        self.repositories[place].commit({f"{place}-{next(self.numbers)}.py": b"x = 1\n"})
+
+    def registered(self) -> list[str]:
+        return sorted(name for name in self.model.owner if name not in self.model.left)
+
+    @precondition(lambda self: self.registered())
+    @rule(data=st.data(), trigger=st.sampled_from(list(RunTrigger)), full=st.booleans())
+    def asks(self, data: st.DataObject, trigger: RunTrigger, full: bool) -> None:
+        name = data.draw(st.sampled_from(self.registered()))
+        request_id = f"00000000-0000-4000-8000-{next(self.numbers):012}"
+        self.do(self.app.runs.enqueue(name, trigger, asked_by="somebody", request_id=request_id, full=full))
+        self.open_requests[request_id] = name
+
+    @precondition(lambda self: self.open_requests)
+    @rule(data=st.data())
+    def takes_back(self, data: st.DataObject) -> None:
+        request_id = data.draw(st.sampled_from(sorted(self.open_requests)))
+        self.do(self.app.runs.withdraw(request_id, by="an interrupt"))
+        del self.open_requests[request_id]
+
+    @precondition(lambda self: self.registered())
+    @rule(data=st.data())
+    def pauses(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(self.registered()))
+        self.do(self.app.repositories.pause(name, "being moved"))
+        self.model.paused.add(name)
+
+    @precondition(lambda self: self.model.paused)
+    @rule(data=st.data())
+    def resumes(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.model.paused)))
+        self.do(self.app.repositories.resume(name))
+        self.model.paused.discard(name)
+
+    # Workers ---------------------------------------------------------------------------------------------------------
+
+    @rule()
+    def a_worker_dies_with_its_run(self) -> None:
+        run = self.do(self.app.runs.claim("pod:1:dead", 60.0))
+        if run is not None:
+            self.do(self.app.runs.expire(run))
+
+    @rule()
+    def works_off(self) -> None:
+        while (run := self.do(self.app.runs.claim(self.app.presence.name, 60.0))) is not None:
+            ended = self.do(self._executed(run))
+            if ended.status is RunStatus.COMPLETED:
+                self.index_is_of_the_definition(ended.repository)
+        self.open_requests.clear()
+
+    @precondition(lambda self: self.registered())
+    @rule(data=st.data(), full=st.booleans())
+    def syncs(self, data: st.DataObject, full: bool) -> None:
+        self.asks(data, RunTrigger.COMMAND, full)
+        self.works_off()
+
+    async def _executed(self, run: Run) -> Run:
+        row = await self.app.repositories.by_id(run.repository_id)
+        if row.has_left:
+            return await self.app.runs.finish(
+                run, RunStatus.CANCELLED, RunFigures(), "REPOSITORY_NOT_FOUND", "It left."
+            )
+        execution = self.app.execution(run, Terms(lease_seconds=60.0))
+        return await self.app.execute(execution, self.app.catalog.of_row(row), lambda _: None)
+
+    def index_is_of_the_definition(self, name: str) -> None:
+        row = self.do(self.app.repositories.get(name))
+        manifest = self.do(self.app.manifests.load(row.live_version or row.id))
+        listed = self.repositories[self.model.place[name]].ls_tree()
+        assert set(manifest) == {each.path.decode() for each in listed}
+        hits = self.do(self.app.search("x", repository=name, limit=50))
+        assert {hit.path for hit in hits} == set(manifest)
+
+    # What always holds -----------------------------------------------------------------------------------------------
+
+    @invariant()
+    def each_name_has_the_one_definition_that_the_rule_gives_it(self) -> None:
+        rows = {row.name: row for row in self.do(self.app.repositories.list())}
+        assert rows.keys() == self.model.owner.keys()
+        for name, row in rows.items():
+            assert row.location == str(self.repositories[self.model.place[name]].path)
+            assert row.resolved is not None and row.resolved["path"] == row.location
+            assert row.origin_file == str(self.home / self.model.owner[name] / "repositories.yaml")
+            assert row.has_left == (name in self.model.left)
+            assert (row.paused_reason is not None) == (name in self.model.paused)
+
+    @invariant()
+    def at_most_one_run_of_each_kind(self) -> None:
+        for status in (RunStatus.RUNNING, RunStatus.QUEUED, RunStatus.BLOCKED):
+            runs = self.do(self.app.runs.history(status=status))
+            assert len({run.repository_id for run in runs}) == len(runs)
+
+
+def test_a_repository_has_one_definition_at_a_time_and_its_index_is_of_it(
+    tmp_path: Path,
+    qdrant: QdrantServer,
+    upgraded_sqlite_file: Path,  # noqa: F811
+) -> None:
+    with asyncio.Runner() as runner:
+
+        class Kept(Catalogue):
+            pass
+
+        Kept.folder, Kept.database, Kept.qdrant_url = tmp_path, upgraded_sqlite_file, qdrant.url
+        Kept.loop = runner.get_loop()
+        run_state_machine_as_test(
+            Kept,
+            settings=settings(
+                max_examples=8,
+                stateful_step_count=25,
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                derandomize=True,
+            ),
+        )

@@ -1,0 +1,167 @@
+"""What a search shows while versions become live, are built and go; and that others' repositories cost it nothing."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import event
+
+from reposync.store.tables import REPOSITORIES, VERSIONS
+from reposync.store.versions import VersionState
+from tests.fixtures.world import World
+from tests.integration.sync.test_exactness import module
+from tests.integration.sync.test_index_versions import another_chunk_size, another_collection, another_model, live
+
+FILES = {f"f{number}.py": module("alpha", 4) for number in range(12)}
+
+
+class Meanwhile(httpx.AsyncBaseTransport):
+    """Lets something happen once, between what a search asks the database first and what it asks Qdrant."""
+
+    def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
+        self._real = httpx.AsyncHTTPTransport()
+        self._happens: Callable[[], Awaitable[object]] | None = happens
+        self.searches = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/points/query"):
+            self.searches += 1
+            if (happens := self._happens) is not None:
+                self._happens = None
+                await happens()
+        return await self._real.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._real.aclose()
+
+
+def copies(points: dict[str, dict[str, Any]], identity: str) -> list[dict[str, Any]]:
+    """The same points under another id of a version."""
+    made = []
+    for point in points.values():
+        metadata = point["payload"]["metadata"] | {"repository_id": identity}
+        payload = point["payload"] | {"metadata": metadata}
+        made.append(point | {"id": str(uuid.uuid4()), "payload": payload})
+    return made
+
+
+async def searched(world: World, *, limit: int = 5, repository: str | None = None) -> set[str]:
+    """The versions of the hits, which are as many as were asked for."""
+    hits = await world.app.search("alpha", limit=limit, repository=repository)
+    assert len(hits) == limit
+    return {hit.version for hit in hits}
+
+
+@pytest.mark.parametrize("repository", [None, "project"])
+@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
+async def test_a_version_that_becomes_live_during_a_search_is_what_it_answers_from(
+    closed_world: World, change: Callable[[World], None], repository: str | None
+) -> None:
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+        before = await live(world)
+    change(world)
+    async with world.opened():
+        # Its own run removes the version before; the search has not read a point of it.
+        world.app.index_transport = meanwhile = Meanwhile(world.completed)
+        versions = await searched(world, repository=repository)
+        after = await live(world)
+
+    assert (versions, after.id != before.id, meanwhile.searches > 1) == ({after.id}, True, True)
+
+
+async def test_a_version_that_begins_to_be_built_during_a_search_is_not_found(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    now, there = await live(world), await world.points()
+    run, _ = await world.app.runs.enqueue("project", "command")  # type: ignore[arg-type]
+    claimed = await world.app.claim(run.repository_id)
+    assert claimed is not None
+    built: list[str] = []
+
+    async def begins() -> None:
+        version = await world.app.versions.add(
+            claimed, VersionState.BUILDING, collection=now.collection, physical=now.physical
+        )
+        built.append(version.id)
+        await world.put_points(copies(there, version.id))
+
+    world.app.index_transport = Meanwhile(begins)
+    world.app.indexes.clear()
+
+    assert await searched(world, limit=12) == {now.id}
+    assert built and built != [now.id]
+
+
+async def test_points_that_no_version_answers_for_never_take_the_place_of_others(closed_world: World) -> None:
+    """A program before 0.2 writes under the id of the repository, also where that is no version's any more."""
+    world = closed_world
+    world.repository.commit(FILES)
+    async with world.opened():
+        await world.completed()
+    another_chunk_size(world)
+    async with world.opened():
+        await world.completed()
+        now, there = await live(world), await world.points()
+        assert now.id != now.repository_id
+        for _ in range(3):
+            await world.put_points(copies(there, now.repository_id))
+
+        assert await searched(world, limit=12) == {now.id}
+
+
+async def test_points_of_another_installation_in_the_same_collection_are_found_as_before(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    now, there = await live(world), await world.points()
+    stranger = str(uuid.uuid4())
+    await world.put_points(copies(there, stranger))
+
+    assert await searched(world, limit=24) == {now.id, stranger}
+
+
+@contextmanager
+def statements(world: World) -> Iterator[list[tuple[str, int]]]:
+    """Every statement of the readers, with the number of rows that came back."""
+    seen: list[tuple[str, int]] = []
+
+    def note(_: Any, cursor: Any, statement: str, *__: Any) -> None:
+        seen.append((statement, len(cursor._rows)))
+
+    engine = world.app.database._engine.sync_engine
+    event.listen(engine, "after_cursor_execute", note)
+    try:
+        yield seen
+    finally:
+        event.remove(engine, "after_cursor_execute", note)
+
+
+async def test_a_search_reads_as_much_with_hundreds_of_other_repositories_as_with_none(world: World) -> None:
+    world.repository.commit(FILES)
+    await world.completed()
+    with statements(world) as alone:
+        await searched(world)
+        await searched(world, repository="project")
+    async with world.app.database.write() as connection:
+        row = dict((await connection.execute(REPOSITORIES.select())).mappings().one())
+        version = dict((await connection.execute(VERSIONS.select())).mappings().one())
+        ids = [str(uuid.uuid4()) for _ in range(300)]
+        await connection.execute(
+            REPOSITORIES.insert(), [row | {"id": each, "name": each, "live_version": each} for each in ids]
+        )
+        await connection.execute(VERSIONS.insert(), [version | {"id": each, "repository_id": each} for each in ids])
+
+    with statements(world) as among_many:
+        await searched(world)
+        await searched(world, repository="project")
+
+    assert among_many == alone
+    assert 0 < sum(rows for _, rows in alone) < 50
+    assert not [statement for statement, _ in alone if "attributes" in statement or "definition" in statement]
