@@ -8,6 +8,7 @@ import logging
 import random
 import sqlite3
 import ssl
+import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -72,6 +73,7 @@ class Database:
         self._reader = engine
         self._announced: dict[AsyncConnection, set[str]] = {}
         self._hearers: list[Callable[[str], None]] = []
+        self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self.connect: Callable[[], Awaitable[Any]] | None = None
         """Opens a connection of asyncpg beside the pool; None on SQLite."""
         self.where = where
@@ -90,11 +92,13 @@ class Database:
         return await _open_postgresql(address, lock_seconds)
 
     async def close(self) -> None:
-        """PostgreSQL's driver waits for the server to take its leave; one that hangs is left as it is."""
+        """PostgreSQL's driver waits for the server to close each connection; what has not ended after 5 s is cut."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._engine.dispose()
                 await self._writer.dispose()
+        for connection in list(self._connections):
+            connection.terminate()
 
     async def __aenter__(self) -> Database:
         return self
@@ -299,6 +303,8 @@ async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> Database:
     import asyncpg
 
+    connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+
     async def connect(statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
         try:
             connection = await asyncpg.connect(
@@ -318,6 +324,7 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> D
         except BaseException:
             connection.terminate()
             raise
+        connections.add(connection)
         return connection
 
     def make_engine(statement_seconds: float | None, **options: Any) -> AsyncEngine:
@@ -336,6 +343,7 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> D
     if address.statement_cache_size:
         database.read_alone()
     database.connect = connect
+    database._connections = connections
     return await _checked(database, _ping)
 
 

@@ -7,8 +7,10 @@ import asyncio
 import asyncpg
 import pytest
 
+from reposync.store import database as database_module
 from reposync.store.database import Database
 from reposync.store.status import RunTrigger
+from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.store.conftest import Store
 
 
@@ -58,3 +60,18 @@ async def test_what_only_reads_holds_no_transaction_open(database: Database, dat
 
     assert states
     assert {row["state"] for row in states} == {"idle"}
+
+
+async def test_connections_that_a_silent_server_does_not_let_end_are_cut(
+    database: Database, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database_module, "CLOSE_SECONDS", 0.1)
+    with TcpProxy(database_url) as proxy:
+        async with await Database.open(proxy.url) as behind:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(3):
+                    group.create_task(behind.ping())
+            opened = list(behind._connections)
+            assert opened
+            proxy.stall("requests", "answers")
+        assert all(connection.is_closed() for connection in opened)

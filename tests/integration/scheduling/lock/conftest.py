@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from reposync.scheduling import redis_guard
 from reposync.scheduling.locks import LOCK_PREFIX, IsStale, LockHolder
 from reposync.scheduling.redis_guard import RedisGuard
 from reposync.scheduling.redis_locks import RedisLocks, stale_by
@@ -27,6 +28,19 @@ from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.redis_server import redis_server, redis_url  # noqa: F401
 
 PATIENCE_SECONDS = 20.0
+
+
+@pytest.fixture(autouse=True)
+def patient_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that could not be given back within a second is left to its time to live. On a busy machine giving it
+    back may take longer than that."""
+    monkeypatch.setattr(redis_guard, "RELEASE_SECONDS", PATIENCE_SECONDS)
+
+
+@pytest.fixture
+def silent_server(patient_release: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody will answer, so that patience is in vain."""
+    monkeypatch.setattr(redis_guard, "RELEASE_SECONDS", 1.0)
 
 
 @dataclass

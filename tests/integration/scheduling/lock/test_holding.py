@@ -260,6 +260,7 @@ async def test_an_answer_that_was_lost_does_not_lose_the_lock(
         assert not server.exists(key(run))
 
 
+@pytest.mark.usefixtures("silent_server")
 async def test_leaving_raises_nothing_when_redis_does_not_answer(
     log: Log,
     open_locks: OpenLocks,

@@ -160,6 +160,7 @@ async def talker(answer: bytes) -> AsyncIterator[int]:
         ),
     ],
 )
+@pytest.mark.usefixtures("silent_server")
 async def test_what_answers_there_is_no_redis(answer: bytes, log: Log, open_locks: OpenLocks, heard: Heard) -> None:
     async with talker(answer) as port:
         await trouble(log, open_locks, heard, f"redis://user:{SECRET}@127.0.0.1:{port}/0")
