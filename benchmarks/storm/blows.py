@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -10,13 +11,20 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import asyncpg
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.storm.pods import Pod
+from benchmarks.storm.projects import Project
 from benchmarks.storm.proofs import Span
 from benchmarks.storm.rivals import Rival
 from benchmarks.storm.servers import WatchedGitLab
+from benchmarks.storm.stepped_clock import write_ahead
+from benchmarks.storm.volumes import Volume
+from reposync.sync.workers import PROCESS_FROM_FILES
+from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 
@@ -25,15 +33,23 @@ from tests.fixtures.tcp_proxy import TcpProxy
 RECOVERY_SECONDS = 3.0
 LONGEST_PAUSE_SECONDS = 10.0
 CONNECT_SECONDS = 60.0
+# Until a worker is seen, after a commit; a pod may have much else to do.
+WORKER_PATIENCE_SECONDS = 30.0
+WORKER_KILLS = 3
+# A clock that was never set, daylight saving done wrong, and what nobody notices.
+CLOCK_STEPS_SECONDS = (40 * 86_400.0, 86_400.0, 3_600.0, 20.0, -20.0, -7_200.0, -86_400.0)
 
 
 @dataclass
 class Place:
-    """A pod, its ways to the servers, and the baseline's pod beside it, which gets the same blows."""
+    """A pod, its ways to the servers, and the baseline's pod beside it, which gets the same blows. `clock`: the file
+    that says by how much its clock is wrong; `volume`: its state and temporary files, where they may be mounted."""
 
     pod: Pod
     to_redis: TcpProxy
     to_database: TcpProxy
+    clock: Path
+    volume: Volume | None = None
     rival: Rival | None = None
 
     def impair_both(self, start: float, recovery_seconds: float) -> None:
@@ -53,6 +69,8 @@ class Blows:
     places: Sequence[Place]
     redis: RedisServer
     gitlab: WatchedGitLab
+    engine: QdrantServer
+    projects: Sequence[Project]
     database_url: str
     lease_seconds: float
     stop_patience_seconds: float
@@ -60,6 +78,8 @@ class Blows:
     struck: Counter[str] = field(default_factory=Counter)
     _redis_busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     _database_busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _engine_busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _workers_busy: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     # Pods -----------------------------------------------------------------------------------------------------------
 
@@ -104,6 +124,65 @@ class Blows:
         except RuntimeError as error:
             place.pod.complaints.append(str(error))
         place.impair_both(began, RECOVERY_SECONDS)
+
+    # Parts of a pod -------------------------------------------------------------------------------------------------
+
+    async def kill_content_workers(self) -> None:
+        """A commit so large that a worker process prepares it, and kill -9 for that worker, a few times."""
+        async with self._workers_busy:
+            await asyncio.to_thread(self.dice.choice(self.projects).change_many, PROCESS_FROM_FILES + 50)
+            deadline = time.monotonic() + WORKER_PATIENCE_SECONDS
+            killed: set[int] = set()
+            while time.monotonic() < deadline and len(killed) < WORKER_KILLS:
+                for pod in [each.pod for each in self.places if each.pod.is_up]:
+                    for worker in await asyncio.to_thread(pod.content_workers):
+                        if worker.pid not in killed:
+                            with contextlib.suppress(psutil.Error):
+                                worker.kill()
+                                killed.add(worker.pid)
+                                self.struck["content worker killed"] += 1
+                await asyncio.sleep(0.1)
+
+    async def step_clock(self, place: Place, ahead_seconds: float, seconds: float) -> None:
+        """Wrong at once, and right again at once. What that pod may miss meanwhile the others have to do."""
+        async with place.pod.busy:
+            began = time.time()
+            write_ahead(place.clock, ahead_seconds)
+            await asyncio.sleep(seconds)
+            write_ahead(place.clock, 0.0)
+            place.pod.impair(began, RECOVERY_SECONDS)
+
+    async def fill_disk(self, place: Place, seconds: float) -> None:
+        async with place.pod.busy:
+            assert place.volume is not None
+            await asyncio.to_thread(place.volume.fill)
+            await asyncio.sleep(seconds)
+            await asyncio.to_thread(place.volume.make_room)
+
+    async def start_read_only(self, place: Place, seconds: float) -> None:
+        """Killed, and started where nothing may be written: it has to say so and end. Then as it was."""
+        async with place.pod.busy:
+            assert place.volume is not None
+            began = time.time()
+            place.pod.kill()
+            if place.rival:
+                place.rival.kill()
+            await asyncio.to_thread(place.volume.protect)
+            try:
+                await place.pod.refuses_to_start()
+                await asyncio.sleep(seconds)
+            finally:
+                await asyncio.to_thread(place.volume.release)
+            await self._start(place, began)
+
+    # Qdrant ---------------------------------------------------------------------------------------------------------
+
+    async def kill_engine(self, down_seconds: float) -> None:
+        """kill -9 in whatever it writes, and back with what it had."""
+        async with self._engine_busy:
+            await asyncio.to_thread(self.engine.kill)
+            await asyncio.sleep(down_seconds)
+            await asyncio.to_thread(self.engine.start)
 
     # Redis ----------------------------------------------------------------------------------------------------------
 
@@ -217,16 +296,26 @@ class Blows:
         place = dice.choice(self.places)
         some = list(self.places) if dice.random() < 0.3 else [place]
         free = [each for each in self.places if not each.pod.busy.locked()]
-        weights = {name: weight for name, weight in _WEIGHTS.items() if free or name not in _ON_PODS}
+        weights = {
+            name: weight
+            for name, weight in _WEIGHTS.items()
+            if (free or name not in _ON_PODS) and (place.volume is not None or name not in _ON_VOLUMES)
+        }
         name = dice.choices(list(weights), list(weights.values()))[0]
         if name in _ON_PODS:
             place = dice.choice(free)
         down, long = dice.uniform(0.2, 2 * lease), lease + dice.uniform(0.5, lease)
         short = dice.uniform(0.5, 1.5 * lease)
+        ahead = dice.choice(CLOCK_STEPS_SECONDS)
         acts: dict[str, Callable[[], Coroutine[None, None, None]]] = {
             "kill -9": lambda: self.kill(place, down),
             "SIGTERM": lambda: self.terminate(place, down / 4),
             "freeze past the lease": lambda: self.freeze(place, long),
+            "clock steps": lambda: self.step_clock(place, ahead, long),
+            "disk full": lambda: self.fill_disk(place, long),
+            "started read-only": lambda: self.start_read_only(place, down / 4),
+            "content workers: kill -9": lambda: self.kill_content_workers(),
+            "Qdrant: kill -9": lambda: self.kill_engine(down / 2),
             "Redis: connections cut": lambda: self.cut_redis(some),
             "Redis: stalled": lambda: self.stall_redis(some, short),
             "Redis: restarted empty": lambda: self.restart_redis(dice.uniform(0, lease)),
@@ -244,6 +333,11 @@ _WEIGHTS = {
     "kill -9": 6.0,
     "SIGTERM": 2.0,
     "freeze past the lease": 4.0,
+    "clock steps": 3.0,
+    "disk full": 1.0,
+    "started read-only": 0.5,
+    "content workers: kill -9": 0.5,
+    "Qdrant: kill -9": 1.0,
     "Redis: connections cut": 1.0,
     "Redis: stalled": 1.5,
     "Redis: restarted empty": 1.5,
@@ -254,4 +348,5 @@ _WEIGHTS = {
     "PostgreSQL: backends terminated": 2.0,
     "PostgreSQL: crash and recovery": 1.0,
 }
-_ON_PODS = {"kill -9", "SIGTERM", "freeze past the lease"}
+_ON_VOLUMES = {"disk full", "started read-only"}
+_ON_PODS = {"kill -9", "SIGTERM", "freeze past the lease", "clock steps", *_ON_VOLUMES}

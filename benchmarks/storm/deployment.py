@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from benchmarks.storm.pods import Pod, token_of
 from benchmarks.storm.projects import Project
 from benchmarks.storm.rivals import Rival
 from benchmarks.storm.servers import WatchedGitLab, WatchedQdrant
+from benchmarks.storm.stepped_clock import write_ahead
+from benchmarks.storm.volumes import Volume
 from tests.fixtures import databases
 from tests.fixtures.databases import PostgresqlServer
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -134,22 +137,48 @@ async def deployed(options: Options, folder: Path) -> AsyncGenerator[Deployment,
                 "DATABASE_URL": to_database.url,
                 "REDIS_URL": to_redis.url,
                 "QDRANT_URL": qdrant.url,
+                "TMPDIR": str(folder / f"pod-{number}" / "temporary"),
             }
-            pod = Pod(f"pod-{number}", folder, environment)
+            volume = _volume(folder / f"pod-{number}", stack)
+            (folder / f"pod-{number}" / "temporary").mkdir(parents=True)
+            clock = folder / f"pod-{number}.clock"
+            write_ahead(clock, 0.0)
+            program = (sys.executable, "-m", "benchmarks.storm.stepped_clock", str(clock))
+            pod = Pod(f"pod-{number}", folder, environment, (*program, "serve", "--port", "0"))
             stack.callback(pod.end)
             for life in range(1, MOST_LIVES):
                 gitlab.add_token(token_of(f"{pod.name}.{life}"))
             rival = _rival(options, number, to_redis.url, folder) if options.baseline else None
             if rival is not None:
                 stack.callback(rival.end)
-            places.append(Place(pod, to_redis, to_database, rival))
+            places.append(Place(pod, to_redis, to_database, clock, volume, rival))
         dice = random.Random(options.seed)
-        blows = Blows(places, redis, gitlab, postgresql.url, options.lease_seconds, STOP_PATIENCE_SECONDS, dice)
+        blows = Blows(
+            places,
+            redis,
+            gitlab,
+            engine,
+            projects,
+            postgresql.url,
+            options.lease_seconds,
+            STOP_PATIENCE_SECONDS,
+            dice,
+        )
         deployment = Deployment(
             options, folder, postgresql.url, engine.url, gitlab, qdrant, embeddings, projects, places, blows
         )
         (folder / "repositories.yaml").write_text(deployment.configuration(COLLECTION))
         yield deployment
+
+
+def _volume(folder: Path, stack: contextlib.ExitStack) -> Volume | None:
+    """None where this user may not mount one; then no disk is full and none read-only."""
+    try:
+        volume = Volume(folder)
+    except OSError:
+        return None
+    stack.callback(volume.close)
+    return volume
 
 
 def _rival(options: Options, number: int, redis_url: str, folder: Path) -> Rival:

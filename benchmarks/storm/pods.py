@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.storm.proofs import Span
 
@@ -118,6 +119,29 @@ class Pod:
                 await asyncio.sleep(0.05)
         raise RuntimeError(f"{life.name} is not ready:\n{life.log.read_text(errors='replace')[-4000:]}")
 
+    async def refuses_to_start(self) -> None:
+        """A process that has to end by itself, with a sentence and no traceback."""
+        life = self.start()
+        deadline = time.monotonic() + READY_SECONDS
+        while life.returncode is None and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        life.ended_by = "refusal"
+        if life.returncode is None:
+            self.complaints.append(f"{life.name} should have ended where nothing can be written")
+            self.kill()
+        elif life.returncode != 2 or "cannot be written" not in life.log.read_text(errors="replace"):
+            self.complaints.append(f"{life.name} ended with exit code {life.returncode} where nothing can be written")
+
+    def content_workers(self) -> list[psutil.Process]:
+        """The processes that prepare files for it now."""
+        found = []
+        with contextlib.suppress(psutil.Error):
+            for each in psutil.Process(self.life.process.pid).children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if any("spawn_main" in word for word in each.cmdline()):
+                        found.append(each)
+        return found
+
     def kill(self) -> None:
         self.life.ended_by = "kill"
         self.life.process.kill()
@@ -200,11 +224,12 @@ class Pod:
 
 @dataclass
 class LogReport:
-    """What the daemons said: `tracebacks` are defects whatever their level."""
+    """What the daemons said: `tracebacks` are defects whatever their level; `refusals`, why they did not start."""
 
     tracebacks: list[str] = field(default_factory=list)
     events: Counter[tuple[str, str]] = field(default_factory=Counter)
     not_json: list[str] = field(default_factory=list)
+    refusals: list[str] = field(default_factory=list)
 
 
 def read_logs(pods: Sequence[Pod]) -> LogReport:
@@ -218,7 +243,9 @@ def read_logs(pods: Sequence[Pod]) -> LogReport:
                     said: dict[str, Any] = json.loads(line)
                     report.events[(said["level"], _general(said["event"]))] += 1
                 except (ValueError, KeyError, TypeError):
-                    if not _ADDRESS.search(line):
+                    if life.ended_by == "refusal":
+                        report.refusals.append(line)
+                    elif not _ADDRESS.search(line):
                         report.not_json.append(f"{life.name}: {line[:300]}")
     return report
 

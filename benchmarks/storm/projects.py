@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,10 +26,15 @@ class Project:
         self.head = ""
         self._random = random.Random(f"{seed}:{name}")
         self._made = 0
+        self._turn = threading.Lock()
         self._commit({self._new_path(): self._content() for _ in range(FIRST_FILES)})
 
     def change(self) -> None:
         """One commit. Never so many deletions that a sync would ask a person first."""
+        with self._turn:
+            self._change()
+
+    def _change(self) -> None:
         choice = self._random.random()
         if choice < 0.45:
             changes: dict[str, bytes | None] = {path: self._content() for path in self._some(3)}
@@ -43,6 +49,12 @@ class Project:
         else:
             changes = {self._new_path(): self._content() for _ in range(40)} if len(self.files) < MOST_FILES else {}
         self._commit(changes or {self._new_path(): self._content()})
+
+    def change_many(self, files: int) -> None:
+        """One commit that edits everything and adds files, so that so many are changed."""
+        with self._turn:
+            paths = [*self.files, *(self._new_path() for _ in range(files - len(self.files)))]
+            self._commit({path: self._content() for path in paths})
 
     def blobs(self) -> dict[str, str]:
         """Path -> blob sha at the head, by git."""

@@ -14,6 +14,8 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from reposync.errors import ConfigError
+
 # Any lease is over by then, and the question whether its worker lives is answered by that.
 KEPT_SECONDS = 86_400.0
 
@@ -28,8 +30,15 @@ class Presence:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Presence:
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """Raises ConfigError where the folder cannot be written."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(
+                f"The state folder {self._folder.parent} cannot be written: {error.strerror}.",
+                remedy="Make it writable, make room, or name another one in REPOSYNC_STATE_DIR.",
+            ) from None
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._sweep()
         return self

@@ -17,6 +17,7 @@ from tests.fixtures.folders import quick_folder
 from tests.fixtures.redis_server import server_program
 
 LEASE_SECONDS = 2.0
+PERIOD_SECONDS = 5
 PATIENCE_SECONDS = 30.0
 
 
@@ -51,8 +52,15 @@ async def stop_one(blows: Blows) -> None:
     await blows.terminate(blows.places[0], 0)
 
 
+async def be_a_day_ahead(blows: Blows) -> None:
+    """Until ticks have come and gone, by the right clock."""
+    await blows.step_clock(blows.places[0], 86_400.0, 2 * PERIOD_SECONDS)
+
+
 SCRIPT: list[Blow] = [
+    ("clock a day ahead", be_a_day_ahead),
     ("kill -9", kill_one),
+    ("content workers: kill -9", lambda blows: blows.kill_content_workers()),
     ("Redis restarted empty", lambda blows: blows.restart_redis(0.5)),
     ("freeze past the lease", freeze_another),
     ("PostgreSQL backends terminated", lambda blows: blows.terminate_backends()),
@@ -67,7 +75,7 @@ async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once():
     options = Options(
         pods=2,
         repositories=6,
-        period_seconds=5,
+        period_seconds=PERIOD_SECONDS,
         lease_seconds=LEASE_SECONDS,
         baseline=False,
         prompt_seconds=4.5,
@@ -93,4 +101,5 @@ async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once():
     assert verdict.ticks.own + verdict.ticks.joined >= verdict.ticks.expected / 2, told
     assert verdict.taken_over, told
     assert verdict.thawed, told
+    assert recorded.struck.get("content worker killed"), told
     assert recorded.points > 50

@@ -6,11 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from reposync.errors import ConfigError
 from reposync.scheduling.presence import Presence
 
 WORKER = """
 import sys
 from pathlib import Path
+from reposync.errors import ConfigError
 from reposync.scheduling.presence import Presence
 with Presence(Path(sys.argv[1]), "pod") as me:
     print(me.name, flush=True)
@@ -50,3 +54,11 @@ def test_a_worker_that_ends_well_leaves_no_file(tmp_path: Path):
 def test_a_pod_name_cannot_lead_out_of_the_folder(tmp_path: Path):
     with Presence(tmp_path, "../../evil"):
         assert [path.parent for path in tmp_path.rglob("*.lock")] == [tmp_path / "workers"]
+
+
+def test_a_state_folder_that_cannot_be_written_is_named_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "workers").write_text("in the way")
+    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be written") as caught, Presence(tmp_path, "pod"):
+        pytest.fail("entered")
+    assert caught.value.remedy is not None
+    assert "REPOSYNC_STATE_DIR" in caught.value.remedy
