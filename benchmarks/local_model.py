@@ -1,7 +1,7 @@
 """What the local embedder costs beside its model: chunks a second, against the model called directly.
 
-Directly: fastembed on the same windows, longest first, one session with a thread a core, in batches of 1 and of 4. Each
-round runs all three one after the other, so that a busy machine slows them alike.
+Directly: the same windows one after another, longest first, in one session with a thread a core. Each round runs both,
+so that a busy machine slows them alike.
 
 python -m benchmarks.local_model [--chunks 16] [--rounds 3]
 """
@@ -46,28 +46,26 @@ async def measure(count: int, rounds: int) -> None:
     model = load_model(threads=cores)
     embedder = LocalEmbedder(EmbedderConfig())
     await embedder.embed(chunks[:1])
-    list(model.embed(cut[:4], batch_size=1))
+    model.vector(cut[0])
     print(
         f"{platform.machine()}, {cores} cores, CPython {platform.python_version()}, {count} chunks, {len(cut)} windows"
     )
 
     rates: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        for batch in (1, 4):
-            started = time.perf_counter()
-            rows = await asyncio.to_thread(list, model.embed(cut, batch_size=batch))
-            rates[f"model, batches of {batch}"].append(count / (time.perf_counter() - started))
-            assert len(rows) == len(cut)
+        started = time.perf_counter()
+        rows = await asyncio.to_thread(lambda: [model.vector(window) for window in cut])
+        rates["model"].append(count / (time.perf_counter() - started))
+        assert len(rows) == len(cut)
         started = time.perf_counter()
         matrices = await embedder.embed(chunks)
         rates["embedder"].append(count / (time.perf_counter() - started))
         assert np.concatenate(matrices).shape == (len(cut), 384)
     await embedder.close()
 
-    best = max(statistics.median(each) for name, each in rates.items() if name != "embedder")
     for name, each in rates.items():
         print(f"{name:20} {statistics.median(each):6.2f} chunks/s, median ({min(each):.2f} to {max(each):.2f})")
-    print(f"embedder / model     {statistics.median(rates['embedder']) / best:6.2f}")
+    print(f"embedder / model     {statistics.median(rates['embedder']) / statistics.median(rates['model']):6.2f}")
 
 
 def main() -> None:

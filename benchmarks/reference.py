@@ -212,6 +212,7 @@ def metrics() -> Iterator[tuple[str, list[str], str, str]]:
     found.repositories({"active": 1})
     found.workers_alive(1)
     found.files_failed({"any": 1})
+    found.late(["any"])
     found.indexes({"live": 1}, {"any": {"done": 1}})
     found.dependencies({"any": "ok"})
     for family in text_string_to_metric_families(found.render()[0].decode()):

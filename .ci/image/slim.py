@@ -21,6 +21,10 @@ UNUSED = (
     "onnxruntime/capi/libonnxruntime.so.*",
     "*/tests",
     "*/*/tests",
+    # The backend for other Pythons than CPython.
+    "zstandard/_cffi.*",
+    # For type checkers and compilers.
+    *(f"**/*.{suffix}" for suffix in ("pyi", "pyx", "pxd", "c", "h", "cpp")),
 )
 # auditwheel has rewritten the headers of these; strip has broken such files.
 NOT_STRIPPED = (".libs",)

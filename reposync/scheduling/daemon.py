@@ -25,6 +25,7 @@ from reposync.scheduling.cron import CronScheduler
 from reposync.scheduling.groups import Discovery
 from reposync.scheduling.index_overview import collection_changes, failed_files
 from reposync.scheduling.observer import Observer
+from reposync.scheduling.overview import Lateness
 from reposync.scheduling.registry_watcher import RegistryWatcher, applied_by
 from reposync.scheduling.worker import WorkerPool
 from reposync.store.index_changes import version_states
@@ -123,6 +124,7 @@ class Daemon:
         )
         self._duties = duties
         self._metrics = metrics
+        self._lateness = Lateness()
         self._health = health
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
@@ -295,6 +297,7 @@ class Daemon:
         self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
         # Who is paused is meant to grow old.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+        self._metrics.late(await self._lateness.names(states, datetime.now(UTC)))
         self._metrics.workers_alive(len(await app.live_workers()))
         self._metrics.files_failed(await failed_files(app))
         changes = await collection_changes(app, count_chunks=False)

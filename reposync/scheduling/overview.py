@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +14,7 @@ from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.errors import RepositoryNotFound
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories, Repository
-from reposync.store.repository import is_registered
+from reposync.store.repository import RepositoryState, is_registered
 from reposync.store.runs import Run, Runs
 
 
@@ -50,6 +52,34 @@ class Overview:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+class Lateness:
+    """Who was not synced at the last two ticks of its schedule. Reading a schedule takes a tenth of a millisecond, so
+    each repository's limit is kept until it is synced again."""
+
+    def __init__(self) -> None:
+        self._limits: dict[RepositoryState, datetime] = {}
+
+    async def names(self, states: Sequence[RepositoryState], now: datetime) -> list[str]:
+        limits: dict[RepositoryState, datetime] = {}
+        for number, state in enumerate(states):
+            if not state.is_active or state.cron_expression is None or state.last_sync_at is None:
+                continue
+            with contextlib.suppress(ScheduleError):  # of a newer program
+                limits[state] = self._limits.get(state) or late_after(
+                    state.cron_expression, state.timezone, state.last_sync_at
+                )
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        self._limits = limits
+        return [state.name for state, limit in limits.items() if limit < now]
+
+
+def late_after(crontab: str, timezone: str, last_sync_at: datetime) -> datetime:
+    """The second tick after the last sync."""
+    schedule = Schedule.parse(crontab, timezone)
+    return schedule.next_after(schedule.next_after(last_sync_at))
 
 
 async def state_words(repositories: Repositories) -> dict[str, str]:

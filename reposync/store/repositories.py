@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
@@ -178,10 +179,10 @@ class Repositories:
 
     async def states(self) -> Sequence[RepositoryState]:
         """Of all of them, by name: little, and quickly read."""
-        columns = REPOSITORIES.c
-        query = select(columns.name, columns.is_active, columns.paused_reason, columns.last_sync_at)
+        columns = [REPOSITORIES.c[field.name] for field in fields(RepositoryState)]
+        query = select(*columns)
         async with self._database.read() as connection:
-            return [RepositoryState(*row) for row in await connection.execute(query.order_by(columns.name))]
+            return [RepositoryState(*row) for row in await connection.execute(query.order_by(REPOSITORIES.c.name))]
 
     async def find(self, *, source: str, location: str) -> Sequence[Repository]:
         """Those of that place, by name."""

@@ -162,6 +162,8 @@ class RepositoryState:
     is_active: bool
     paused_reason: str | None
     last_sync_at: datetime | None
+    cron_expression: str | None
+    timezone: str
 
     @property
     def word(self) -> str:

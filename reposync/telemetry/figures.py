@@ -22,12 +22,13 @@ class Figures(Collector):
         self.workers: int | None = None
         self.dependencies: Mapping[str, str] | None = None
         self.files_failed: Mapping[str, int] | None = None
+        self.late: Mapping[str, int] | None = None
         self.index_versions: Mapping[str, int] | None = None
         self.index_changes: Mapping[str, Mapping[str, int]] | None = None
 
     def forget_refreshed(self) -> None:
         self.queue = self.last_sync = self.repositories = self.workers = None
-        self.files_failed = self.index_versions = self.index_changes = None
+        self.late = self.files_failed = self.index_versions = self.index_changes = None
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: names are checked against this when the registry registers it, and there are no values yet."""
@@ -50,6 +51,9 @@ class Figures(Collector):
         if (failed := self.files_failed) is not None:
             text = "Files of the synced commit that could not be read; repositories without any have no series."
             yield _gauge("files_failed", text, "repository", failed)
+        if (late := self.late) is not None:
+            text = "1 for a repository that was not synced at its last two ticks; the others have no series."
+            yield _gauge("repository_late", text, "repository", late)
         if (versions := self.index_versions) is not None:
             yield _gauge("index_versions", "Versions of the indexes of all repositories.", "state", versions)
         if (changes := self.index_changes) is not None:

@@ -18,11 +18,9 @@ from reposync.telemetry.plain import Plain
 from reposync.telemetry.redaction import Secrets
 
 NOISY = (
-    "PIL",
     "alembic",
     "apscheduler",
     "asyncio",
-    "fastembed",
     "filelock",
     "hpack",
     "httpcore",

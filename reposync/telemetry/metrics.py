@@ -206,6 +206,10 @@ class Metrics:
         """How many files of the synced commit could not be read, of each repository that has such, by name."""
         self._figures.files_failed = dict(counts)
 
+    def late(self, names: Iterable[str]) -> None:
+        """Repositories that were not synced at their last two ticks."""
+        self._figures.late = dict.fromkeys(names, 1)
+
     def indexes(self, versions: Mapping[str, int], changes: Mapping[str, Mapping[str, int]]) -> None:
         """`versions`: how many are building, live, retired. `changes`: collection -> repositories by how far they are
         with the configured model."""

@@ -8,12 +8,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
+from qdrant_client import AsyncQdrantClient
 
 from reposync.errors import ConfigError, VectorIndexError
 from reposync.outgoing import Pace, TooLarge, client_options, pieces
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.settings import IndexSettings
-from reposync.vectors.stock_client import AsyncQdrantClient, make_client
 
 # A stock client keeps no connection to localhost; a new one for each request costs more than the request.
 _LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepalive_expiry=60)
@@ -112,7 +112,7 @@ def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport 
     """Opens no connection yet. `transport` takes the place of the one to the server. Raises ConfigError."""
     if settings.url is None:
         embedded = transport or EmbeddedTransport(EmbeddedEngine(settings.state_dir))
-        return make_client(
+        return AsyncQdrantClient(
             url="http://engine",
             port=None,
             timeout=_whole_seconds(settings),
@@ -124,7 +124,7 @@ def open_client(settings: IndexSettings, *, transport: httpx.AsyncBaseTransport 
         # An API key over plain http: said by `config check`, in our words.
         warnings.filterwarnings("ignore", message="Api key is used with an insecure connection")
         try:
-            return make_client(
+            return AsyncQdrantClient(
                 url=settings.url,
                 api_key=settings.api_key,
                 timeout=_whole_seconds(settings),

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import orjson
+from qdrant_client import AsyncQdrantClient
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError, first_error
@@ -32,7 +33,6 @@ from reposync.vectors.port import (
 )
 from reposync.vectors.search import Search
 from reposync.vectors.settings import IndexSettings
-from reposync.vectors.stock_client import AsyncQdrantClient
 
 T = TypeVar("T")
 

@@ -34,7 +34,7 @@ for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda number, _: os.kill(pid, number))
 sys.exit(int(answers.readline()))
 """
-OTHERS = ("alembic.command", "fastembed", "langchain_text_splitters", "rich.console", "rich.table")
+OTHERS = ("alembic.command", "langchain_text_splitters", "rich.console", "rich.table")
 
 
 def main(path: str) -> None:

@@ -23,6 +23,10 @@ SUITE = "bookworm"  # its Python is the 3.11 of the official base
 CANARY = "nothing-of-the-pip-settings-stays"
 """Stands in the pip.conf that the build is given."""
 
+# Debian's mirrors are slow at times; the image is built from what is here, and from wheels.
+BASE_SECONDS = 3_600
+BUILD_SECONDS = 1_800
+
 _NEEDED = ("python3", "ca-certificates")
 _NEEDED_TO_BUILD = ("python3-venv", "binutils")
 
@@ -77,13 +81,18 @@ class _Tools:
     def make_bases(self) -> None:
         """Two: one to build on, with what only a build needs, and one without it for the result."""
         base = self._folder / "base"
-        self._run("debootstrap", "--variant=minbase", f"--include={','.join(_NEEDED)}", SUITE, str(base))
+        include = f"--include={','.join(_NEEDED)}"
+        self._run("debootstrap", "--variant=minbase", include, SUITE, str(base), seconds=BASE_SECONDS)
         _clean(base)
         self._commit(base, "base")
         shutil.copyfile("/etc/resolv.conf", base / "etc" / "resolv.conf")
         self._run("chroot", str(base), "apt-get", "-qq", "update")
         install = ("install", "--yes", "--no-install-recommends")
-        self._run("chroot", str(base), "apt-get", "-qq", *install, *_NEEDED_TO_BUILD, DEBIAN_FRONTEND="noninteractive")
+        self._run(
+            *("chroot", str(base), "apt-get", "-qq", *install, *_NEEDED_TO_BUILD),
+            seconds=BASE_SECONDS,
+            DEBIAN_FRONTEND="noninteractive",
+        )
         _clean(base)
         self._commit(base, "base-build")
         shutil.rmtree(base)
@@ -123,9 +132,9 @@ class _Tools:
         self._run("buildah", "umount", container)
         self._run("buildah", "commit", "--quiet", "--rm", container, name)
 
-    def _run(self, *command: str, **environment: str) -> str:
+    def _run(self, *command: str, seconds: float = BUILD_SECONDS, **environment: str) -> str:
         done = subprocess.run(
-            command, env=self._environment | environment, capture_output=True, text=True, timeout=900, check=False
+            command, env=self._environment | environment, capture_output=True, text=True, timeout=seconds, check=False
         )
         assert done.returncode == 0, f"{command}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout.strip()

@@ -22,7 +22,7 @@ from tests.fixtures.repositories import GitRepository
 from tests.image.building import CANARY, ROOT, Image
 from tests.image.container import STATE, Container
 
-pytestmark = pytest.mark.timeout(900)  # the first one waits for the image
+pytestmark = pytest.mark.timeout(900, func_only=True)  # bases and image have time limits of their own
 
 STOP_SECONDS = 30
 TOKEN = "read:0123456789abcdef0123456789abcdef"

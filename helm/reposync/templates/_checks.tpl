@@ -32,6 +32,9 @@
 {{- range $path := fromYamlArray (include "reposync.clearSecrets" $registry) -}}
   {{- $problems = append $problems (printf "registry.%s holds a secret in the clear, and everybody who may read ConfigMaps could read it. Write ${NAME} there, and name its Secret under secretEnv: {NAME: {secret: ..., key: ...}}." $path) -}}
 {{- end -}}
+{{- range $problem := fromYamlArray (include "reposync.wrongCrontabs" $registry) -}}
+  {{- $problems = append $problems $problem -}}
+{{- end -}}
 {{- if not .Values.envFrom -}}
   {{- $set := concat (keys .Values.secretEnv) (list "POD_NAME" "REPOSYNC_API_TOKEN" "REPOSYNC_STATE_DIR" "REPOSYNC_CONFIG") -}}
   {{- range .Values.extraEnv -}}{{- $set = append $set .name -}}{{- end -}}
@@ -62,6 +65,13 @@
       {{- $value := get $owned $name -}}
       {{- $problems = append $problems (printf "The variable %s is the chart's own%s: take it out of secretEnv or extraEnv." $name (empty $value | ternary "" (printf ", and comes from %s" $value))) -}}
     {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- /* By where it is used, and by the endings that nothing but a secret has. */ -}}
+{{- $secrets := fromYamlArray (include "reposync.secretVariables" $registry) -}}
+{{- range .Values.extraEnv -}}
+  {{- if and .value (or (has .name $secrets) (regexMatch "(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|PRIVATE_KEY)$" (upper .name))) -}}
+    {{- $problems = append $problems (printf "extraEnv sets %s in the clear, and everybody who may read Deployments could read it. Name its Secret under secretEnv: {%s: {secret: ..., key: ...}}." .name .name) -}}
   {{- end -}}
 {{- end -}}
 {{- if ne (len $names) (len (uniq $names)) -}}
@@ -131,6 +141,17 @@
   {{- $problems = append $problems "podDisruptionBudget has both minAvailable and maxUnavailable: set one of them to null." -}}
 {{- end -}}
 
+{{- $least := int (.Values.autoscaling.enabled | ternary .Values.autoscaling.minReplicas .Values.replicas) -}}
+{{- if and .Values.podDisruptionBudget.enabled (gt $least 1) -}}
+  {{- $most := .Values.podDisruptionBudget.maxUnavailable | toString -}}
+  {{- $kept := .Values.podDisruptionBudget.minAvailable -}}
+  {{- if and (kindIs "invalid" $kept) (has $most (list "0" "0%")) -}}
+    {{- $problems = append $problems "podDisruptionBudget.maxUnavailable is 0, and no node with a pod could ever be drained. Set at least 1." -}}
+  {{- else if or (eq ($kept | toString) "100%") (and (regexMatch "^[0-9]+$" ($kept | toString)) (ge (int $kept) $least)) -}}
+    {{- $problems = append $problems (printf "podDisruptionBudget.minAvailable is %v of %d pods, and no node with a pod could ever be drained. Set less." $kept $least) -}}
+  {{- end -}}
+{{- end -}}
+
 {{- if $problems -}}
 {{- fail (printf "\n\n- %s\n" (join "\n- " $problems)) -}}
 {{- end -}}
@@ -167,6 +188,76 @@
   {{- end -}}
 {{- end -}}
 {{- toYaml $found -}}
+{{- end -}}
+
+{{/* Sentences about schedules that begin as a crontab and are none, as a YAML list; words and variables are the
+     program's to read. */}}
+{{- define "reposync.wrongCrontabs" -}}
+{{- $schedules := dict -}}
+{{- with .defaults -}}{{- if kindIs "map" . -}}{{- $_ := set $schedules "defaults.schedule" (get . "schedule") -}}{{- end -}}{{- end -}}
+{{- range $section := list "repositories" "groups" -}}
+  {{- $items := get $ $section -}}
+  {{- if kindIs "slice" $items -}}
+    {{- range $index, $item := $items -}}
+      {{- if kindIs "map" $item -}}
+        {{- range $key := list "schedule" "discover" -}}
+          {{- $_ := set $schedules (printf "%s[%d].%s" $section $index $key) (get $item $key) -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- $fields := list
+  (list "minute" "[0-5]?[0-9]") (list "hour" "(?:[01]?[0-9]|2[0-3])") (list "day of the month" "(?:0?[1-9]|[12][0-9]|3[01])")
+  (list "month" "(?:0?[1-9]|1[0-2]|[A-Za-z]{3,9})") (list "day of the week" "(?:[0-7]|[A-Za-z]{3,9})")
+-}}
+{{- $found := list -}}
+{{- range $path, $schedule := $schedules -}}
+  {{- $text := $schedule | default "" | toString | trim -}}
+  {{- if and (regexMatch "^[0-9*?]" $text) (not (regexMatch "^[0-9]+ ?[A-Za-z]" $text)) (not (contains "$" $text)) -}}
+    {{- $words := regexSplit "\\s+" $text -1 -}}
+    {{- if ne (len $words) 5 -}}
+      {{- $found = append $found (printf "registry.%s is %q: a crontab has 5 fields (minute hour day month weekday), this has %d." $path $text (len $words)) -}}
+    {{- else -}}
+      {{- range $index, $field := $fields -}}
+        {{- $value := last $field -}}
+        {{- $item := printf "(?:[*?]|%s(?:-%s)?)(?:/[0-9]+)?" $value $value -}}
+        {{- if not (regexMatch (printf "^%s(?:,%s)*$" $item $item) (index $words $index)) -}}
+          {{- $found = append $found (printf "registry.%s is %q: no crontab has the %s %q." $path $text (first $field) (index $words $index)) -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
+{{/* Names of the variables that stand where a secret is expected, as a YAML list. */}}
+{{- define "reposync.secretVariables" -}}
+{{- $texts := list -}}
+{{- range $section := list "gitlab" "repositories" -}}
+  {{- $items := get $ $section -}}
+  {{- if kindIs "slice" $items -}}
+    {{- range $item := $items -}}
+      {{- if kindIs "map" $item -}}
+        {{- range $key := list "token" "webhook_secret" "webhook_signing" "password" -}}
+          {{- $texts = append $texts (get $item $key | default "" | toString) -}}
+        {{- end -}}
+      {{- end -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- range $section := list "embedding" "qdrant" -}}
+  {{- $item := get $ $section -}}
+  {{- if kindIs "map" $item -}}
+    {{- $texts = append $texts (get $item "api_key" | default "" | toString) -}}
+  {{- end -}}
+{{- end -}}
+{{- $found := list -}}
+{{- range regexFindAll "\\$\\{[A-Za-z_][A-Za-z0-9_]*" (join " " $texts | replace "$$" "") -1 -}}
+  {{- $found = append $found (trimPrefix "${" .) -}}
+{{- end -}}
+{{- toYaml (uniq $found) -}}
 {{- end -}}
 
 {{/* A secret that comes from no variable, or has a default. */}}

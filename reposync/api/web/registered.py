@@ -13,10 +13,9 @@ from reposync.api.access import Role, Visitor
 from reposync.api.cursors import cursor_after, key_before
 from reposync.api.parts import ApiParts
 from reposync.api.web.renderer import Renderer
-from reposync.config.schedule import Schedule
 from reposync.scheduling.application import Application
 from reposync.scheduling.index_overview import collection_changes
-from reposync.scheduling.overview import Overview, overviews, state_words
+from reposync.scheduling.overview import Overview, late_after, overviews, state_words
 from reposync.store.following import incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.status import RunStatus
@@ -105,8 +104,7 @@ def freshness(each: Overview, now: datetime) -> Freshness:
         return ""
     if each.last_sync_at is None:
         return "never"
-    schedule = Schedule.parse(each.cron_expression, each.timezone)
-    return "late" if schedule.next_after(schedule.next_after(each.last_sync_at)) < now else "fresh"
+    return "late" if late_after(each.cron_expression, each.timezone, each.last_sync_at) < now else "fresh"
 
 
 async def _known(app: Application) -> list[_Known]:

@@ -39,6 +39,7 @@ def exported() -> dict[str, dict[str, set[str]]]:
     metrics.freshness({"payments-api": None})
     metrics.repositories({"active": 1})
     metrics.files_failed({"payments-api": 3})
+    metrics.late(["payments-api"])
     metrics.indexes({"live": 1, "building": 1}, {"code": {"done": 1}})
     metrics.dependencies({"database": "ok", "registry": "degraded"})
     for result in ("ok", "failed"):

@@ -29,8 +29,19 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
         ({"registry": "- gitlab"}, ["registry is no YAML mapping"]),
         (together(GITLAB, {"existingRegistry": {"configMap": "x"}}), ["registry and existingRegistry.configMap"]),
         ({"registry": {"daemon": {"shutdown_grace_seconds": "${GRACE:-9}"}}}, ["terminationGracePeriodSeconds"]),
+        ({"registry": {"defaults": {"schedule": "61 * * * *"}}}, ["registry.defaults.schedule", "minute", '"61"']),
+        ({"registry": {"defaults": {"schedule": "0 3 * * * *"}}}, ["registry.defaults.schedule", "5 fields", "has 6"]),
+        (
+            {"registry": {"repositories": [{"name": "a", "git": "https://h/a.git", "schedule": "0 25 * * 1-8"}]}},
+            ["registry.repositories[0].schedule", 'hour "25"', 'day of the week "1-8"'],
+        ),
         # Variables
         ({"extraEnv": [{"name": "DATABASE_URL", "value": "x"}]}, ["DATABASE_URL", "database.existingSecret"]),
+        ({"extraEnv": [{"name": "HF_TOKEN", "value": "x"}]}, ["HF_TOKEN in the clear", "secretEnv: {HF_TOKEN:"]),
+        (
+            {"registry": {"embedding": {"api_key": "${MODELS}"}}, "extraEnv": [{"name": "MODELS", "value": "x"}]},
+            ["MODELS in the clear"],
+        ),
         ({"secretEnv": {"POD_NAME": {"secret": "x", "key": "y"}}}, ["POD_NAME is the chart's own:"]),
         (
             {"secretEnv": {"A": {"secret": "x", "key": "y"}}, "extraEnv": [{"name": "A", "value": "b"}]},
@@ -41,6 +52,17 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
         (together(REDIS, {"redis": {"url": "redis://redis"}}), ["redis.existingSecret and redis.url"]),
         ({"ca": {"configMap": "a", "secret": "b"}}, ["ca.configMap and ca.secret"]),
         ({"podDisruptionBudget": {"minAvailable": 1}}, ["both minAvailable and maxUnavailable"]),
+        # What keeps nodes from being drained
+        (together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": 0}}), ["maxUnavailable is 0", "drained"]),
+        (together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": "0%"}}), ["maxUnavailable is 0"]),
+        (
+            together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": 3}}),
+            ["minAvailable is 3 of 3"],
+        ),
+        (
+            together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": "100%"}}),
+            ["minAvailable is 100%"],
+        ),
         (together(SERVERS, {"persistence": {"existingClaim": "x"}}), ["nothing would be kept there"]),
         ({"qdrant": {"apiKey": {"existingSecret": "x"}}}, ["no qdrant.url"]),
         # Addresses
@@ -116,3 +138,22 @@ def test_all_mistakes_are_told_at_once():
 )
 def test_what_is_no_mistake_is_rendered(values: dict[str, Any]):
     assert render(values).has("Deployment")
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        "*/30 * * * *",
+        "0 3,15 1-7 jan-Mar *",
+        "0 0 * * MON",
+        "10m",
+        "6 hours",
+        "every 6 hours",
+        "@daily",
+        "never",
+        "${WHEN}",
+    ],
+)
+def test_a_schedule_that_the_program_reads_is_no_mistake(schedule: str) -> None:
+    values = {"registry": {"defaults": {"schedule": schedule}}, "extraEnv": [{"name": "WHEN", "value": "@daily"}]}
+    assert render(values)

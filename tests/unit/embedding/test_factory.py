@@ -26,7 +26,7 @@ def test_only_the_local_provider_loads_a_model_runtime(provider: str) -> None:
         "from reposync.embedding.factory import open_embedder\n"
         "from reposync.embedding.settings import EmbedderConfig\n"
         f"open_embedder(EmbedderConfig(provider={provider!r}, url='http://h', model='m'))\n"
-        "print(sorted({'fastembed', 'onnxruntime', 'tokenizers', 'huggingface_hub'} & set(sys.modules)))"
+        "print(sorted({'onnxruntime', 'tokenizers', 'huggingface_hub'} & set(sys.modules)))"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
