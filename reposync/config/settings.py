@@ -187,6 +187,11 @@ def _redis_url(environ: Mapping[str, str]) -> str | None:
     except ValueError:
         names_server = False
         split = urlsplit("redis:")
+    if "sentinel" in split.scheme or "cluster" in split.scheme:
+        raise ValueError(
+            "names a Sentinel or a Cluster, which reposync does not ask: name one Redis server, or the service or "
+            "proxy that leads to the primary (redis://host:6379)"
+        )
     if split.scheme not in ("redis", "rediss", "unix"):
         raise ValueError("must start with redis://, rediss:// or unix://")
     if not names_server:

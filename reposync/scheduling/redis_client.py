@@ -250,6 +250,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, exceptions.ResponseError):
         # Redis repeats the arguments of a command that it does not know, a password for example.
         told = str(error).partition(", with args beginning with")[0]
+        if "unknown command" in told and "eval" in told.lower():
+            return "it is a Sentinel, or somebody has taken EVAL away: name the Redis server itself"
         return f"it answers {visible(told[:LONGEST_REASON_CHARS])!r}"
     if isinstance(error, exceptions.ConnectionError):
         return "the connection was closed"

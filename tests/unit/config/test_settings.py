@@ -155,6 +155,8 @@ def test_a_state_folder_with_special_characters_is_found_again(tmp_path: Path) -
         ("DATABASE_URL", "postgres://u:hu#sh@h/d", "cannot be read as an address"),
         ("DATABASE_URL", "sqlite://", "must name a file"),
         ("DATABASE_URL", "sqlite:///:memory:", "must name a file"),
+        ("REDIS_URL", "redis+sentinel://h:26379/mymaster", "names a Sentinel or a Cluster"),
+        ("REDIS_URL", "rediss+cluster://h:6379", "that leads to the primary"),
         ("REDIS_URL", "http://h", "must start with redis://, rediss:// or unix://"),
         ("REDIS_URL", "redis://:hush@", "cannot be read as an address"),
         ("REDIS_URL", "redis://:hush@h:port", "cannot be read as an address"),

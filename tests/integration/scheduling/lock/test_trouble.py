@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import redis
 
 from reposync.errors import RedisUnavailable
 from tests.fixtures.gitlab_server.tls import Certificate
-from tests.fixtures.redis_server import RedisServer, free_port
+from tests.fixtures.redis_server import RedisServer, free_port, server_program
 from tests.fixtures.tcp_proxy import TcpProxy
-from tests.integration.scheduling.lock.conftest import Heard, Log, OpenLocks, watched
+from tests.integration.scheduling.lock.conftest import Heard, Log, OpenLocks, until, watched
 
 SECRET = "geheimnis"
 
@@ -82,6 +84,42 @@ async def test_a_user_who_may_not_do_what_a_lock_needs(
     with pytest.raises(RedisUnavailable, match="may not use these commands or keys"):
         await locks.ping()
     assert "may not use these commands or keys" in heard.reasons[0]
+
+
+async def test_a_sentinel_is_told_from_the_server_that_it_watches(
+    log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path
+) -> None:
+    port = free_port()
+    (tmp_path / "sentinel.conf").write_text(f"port {port}\nbind 127.0.0.1\ndir {tmp_path}\nprotected-mode no\n")
+    command = [str(server_program()), str(tmp_path / "sentinel.conf"), "--sentinel"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as sentinel, redis.Redis(port=port) as client:
+        try:
+            await until(lambda: _answers(client), "the Sentinel answers")
+            reason = await trouble(log, open_locks, heard, f"redis://127.0.0.1:{port}/0")
+        finally:
+            sentinel.kill()
+    assert "it is a Sentinel" in reason
+    assert "name the Redis server itself" in reason
+
+
+def _answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+async def test_a_node_of_a_cluster_is_told_from_a_server(log: Log, open_locks: OpenLocks, heard: Heard) -> None:
+    with RedisServer("cluster-enabled=yes") as one, RedisServer("cluster-enabled=yes") as other:
+        with one.client() as first, other.client() as second:
+            first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 1)
+            second.execute_command("CLUSTER", "ADDSLOTSRANGE", 2, 16_383)
+            first.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
+            await until(lambda: "cluster_state:ok" in first.execute_command("CLUSTER", "INFO"), "the cluster is made")
+        # Of 16,384 slots it has two, so that the key of a lock is another one's.
+        async with watched(open_locks(one.url), await log.running()) as sync:
+            assert not sync.watchdog.done()
+        assert "one node of a cluster" in heard.reasons[0]
 
 
 async def test_nothing_listens_there(log: Log, open_locks: OpenLocks, heard: Heard) -> None:
