@@ -75,6 +75,7 @@ async def _serve(
     from reposync import __version__
     from reposync.api.access import Access
     from reposync.api.app import ApiParts, create_app
+    from reposync.api.connections import HttpLimits
     from reposync.api.server import check_exposure, serve_http
     from reposync.errors import first_error
     from reposync.scheduling.daemon import Daemon
@@ -101,7 +102,8 @@ async def _serve(
         access=access,
     )
     try:
-        async with serve_http(create_app(parts), host, port) as address:
+        limits = HttpLimits(trusted_proxies=http.trusted_proxies)
+        async with serve_http(create_app(parts), host, port, limits=limits) as address:
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine may do everything over HTTP")

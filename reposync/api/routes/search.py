@@ -14,6 +14,7 @@ from reposync.api.access import Role
 from reposync.api.answers import errors
 from reposync.api.models import Asked, PlainText
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.errors import (
     EmbeddingError,
     EmbeddingUnavailable,
@@ -139,7 +140,7 @@ class Turnstile:
 
 
 def search_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["search"])
+    routes = Router(prefix="/api/v1", tags=["search"])
     turnstile = Turnstile(AT_ONCE, MAX_WAITING)
 
     @routes.get(

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from reposync.api.access import Role, Visitor
 from reposync.api.parts import ApiParts
 from reposync.api.routes.search import AT_ONCE, LONGEST_SECONDS, MAX_WAITING, SearchTimeout, Turnstile
+from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
 from reposync.api.web.rendering import highlighted
 from reposync.errors import RepoSyncError, StoreUnavailable
@@ -22,7 +23,7 @@ _ASKED = ("q", "repository", "path", "language")
 
 
 def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = APIRouter()
+    routes = Router()
     reader = parts.access.page(Role.READ)
     turnstile = Turnstile(AT_ONCE, MAX_WAITING)
 
