@@ -79,6 +79,7 @@ async def _serve(
     from reposync.api.server import check_exposure, serve_http
     from reposync.errors import first_error
     from reposync.scheduling.daemon import Daemon
+    from reposync.store.ended_sessions import StoredEndings
     from reposync.store.status import RunStatus, RunTrigger
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
@@ -87,12 +88,13 @@ async def _serve(
     http = loaded.registry.http
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
-    access = Access(environment.api_tokens, http)
     triggers = [each.value for each in RunTrigger]
     metrics = Metrics(version=__version__, run_statuses=[each.value for each in RunStatus], run_triggers=triggers)
     health = Health()
     daemon = Daemon(environment, loaded, duties, metrics, health, secrets)
     _stop_on_signals(daemon.stop)
+    ended = StoredEndings(lambda: daemon.application().database)
+    access = Access(environment.api_tokens, http, ended=ended)
     parts = ApiParts(
         health=health,
         metrics=metrics,

@@ -228,10 +228,11 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             shown = await together.ask((name, wanted, asked_by), enqueue)
             return await asked(request, response, shown, waiting.wait)
         fingerprint = _fingerprint("sync", name, wanted.full, wanted.allow_mass_delete)
-        answered = await app.runs.answered(key, fingerprint, asked_by=asked_by)
+        credential = parts.access.credential_of(request)
+        answered = await app.runs.answered(key, fingerprint, asked_by=asked_by, credential=credential)
         if answered is None:
             row = await syncable(app, name)
-            how["answer"] = _told(asked_by)
+            how |= {"answer": _told(asked_by), "credential": credential}
             answered = await app.runs.enqueue_once(key, fingerprint, row.name, RunTrigger.HTTP, **how)
         if answered.is_repeat:
             response.headers["Idempotency-Replayed"] = "true"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from reposync.api.access import Access
 from reposync.api.attempts import Attempts
 from reposync.config.http import HttpConfig
+from tests.integration.api.conftest import Daemon
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server
 
 WRONG = "this-token-nobody-has"
@@ -159,6 +160,33 @@ async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int
         answer = await reader.read()
     writer.close()
     return int(answer.split()[1])
+
+
+async def test_whoever_shows_no_token_sees_that_something_is_wrong_and_not_what() -> None:
+    reason = "/etc/reposync/repositories.yaml:7:1: unknown key `Tr0ub4dor-and-3`"
+    daemon = Daemon()
+    daemon.health.report("database", "ok")
+    daemon.health.report("registry", "degraded", reason)
+    nothing = {"reason": None, "since": None, "latency_seconds": None}
+    async with server(Access(TOKENS), health=daemon.health) as door:
+        for headers in ({}, bearer(WRONG)):
+            answer = await door.get("/readyz", headers=headers)
+            assert (answer.status_code, answer.json()) == (
+                200,
+                {
+                    "status": "degraded",
+                    "components": {
+                        "database": {"status": "ok", **nothing},
+                        "registry": {"status": "degraded", **nothing},
+                    },
+                },
+            )
+        shown = (await door.get("/readyz", headers=bearer(READER))).json()["components"]["registry"]
+        assert shown["reason"] == reason
+        assert shown["since"] is not None
+    # Without tokens everybody on this machine is trusted.
+    async with server(Access([]), health=daemon.health) as door:
+        assert (await door.get("/readyz")).json()["components"]["registry"]["reason"] == reason
 
 
 async def test_a_body_that_is_no_json_is_not_looked_at_for_strangers(door: httpx.AsyncClient) -> None:
