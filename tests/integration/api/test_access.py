@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from reposync.api.access import Access
 from reposync.api.attempts import Attempts
+from reposync.api.routing import Route
 from reposync.config.http import HttpConfig
 from tests.integration.api.conftest import Daemon
+from tests.integration.api.documented import api_routes
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server
 
 WRONG = "this-token-nobody-has"
@@ -149,6 +151,10 @@ async def test_nothing_is_read_of_a_request_before_it_is_known_who_asks(root: st
         ("POST", "/no/such/page"): 404,
         ("POST", "/healthz"): 405,
     }
+
+
+def test_every_route_of_the_api_admits_by_the_head() -> None:
+    assert [each.path for each in api_routes() if not isinstance(each, Route)] == []
 
 
 async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int:
