@@ -9,16 +9,16 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 from fastapi import Depends, FastAPI, Request, Response, Security
 from fastapi.security import HTTPBearer
 
-from reposync.api.attempts import Attempts
-from reposync.api.csrf import SAFE_METHODS, LoginForms, check_proof, proof_in
+from reposync.api.attempts import Attempts, Checked
+from reposync.api.csrf import CSRF_HEADER, SAFE_METHODS, LoginForms, check_proof, is_form, proof_in
 from reposync.api.envelope import ErrorAnswer, error_answer
 from reposync.api.gate import Gate
-from reposync.api.sessions import SESSION_SECONDS, Session, Sessions, key_id_of
+from reposync.api.sessions import SESSION_SECONDS, EndedInMemory, EndedSessions, Session, Sessions, key_id_of
 from reposync.config.http import HttpConfig
 from reposync.config.tokens import ApiToken
 from reposync.errors import RepoSyncError
@@ -26,6 +26,8 @@ from reposync.errors import RepoSyncError
 log = logging.getLogger(__name__)
 
 _SESSION, _LOGIN = "reposync-session", "reposync-login"
+_VISITOR = "reposync.visitor"
+"""Where the scope of a request has its Visitor, or the error in place of one."""
 _LOGIN_SECONDS = 3600
 
 ACCESS_ERRORS: Mapping[int | str, dict[str, Any]] = {
@@ -82,12 +84,14 @@ class TooManyAttempts(RepoSyncError):
 class Visitor:
     """Who asks. `by`: `anybody` where no tokens are configured. `csrf`: what this visitor's pages have to send along
     with everything that changes something, as form field `csrf` or header X-CSRF-Token; empty where nothing is
-    checked. `name`: for the history; a token's number is its place in REPOSYNC_API_TOKEN."""
+    checked. `name`: for the history; a token's number is its place in REPOSYNC_API_TOKEN. `credential`: a name of the
+    token or of the session, which does not give it away."""
 
     role: Role
     by: Literal["anybody", "token", "session"]
     csrf: str = ""
     name: str = ANONYMOUS
+    credential: str = ""
 
     @property
     def may_operate(self) -> bool:
@@ -116,7 +120,7 @@ class _Known:
 
 class Access:
     """`tokens`: each is `read:SECRET`, `operate:SECRET` or a bare secret, which may operate. Without any, everybody who
-    reaches the server may do everything: it listens on loopback only then."""
+    reaches the server may do everything: it listens on loopback only then. `ended`: of all pods."""
 
     def __init__(
         self,
@@ -124,6 +128,7 @@ class Access:
         config: HttpConfig | None = None,
         *,
         attempts: Attempts | None = None,
+        ended: EndedSessions | None = None,
     ) -> None:
         held = [ApiToken.parse(token) if isinstance(token, str) else token for token in tokens]
         self._known = [
@@ -132,6 +137,7 @@ class Access:
         ]
         self._sessions = Sessions(held)
         self._forms = LoginForms(held)
+        self._ended = ended or EndedInMemory()
         self._attempts = attempts or Attempts()
         self.config = config or HttpConfig()
 
@@ -147,55 +153,95 @@ class Access:
     def requires(self, role: Role) -> Any:
         """A dependency of a route: who calls it must have the role. Raises AccessDenied, RoleMissing, TooManyAttempts,
         CsrfRefused. The route may take its value, the Role of who asks."""
-
-        async def check(request: Request, _: Annotated[Any, Security(_documented)]) -> Role:
-            return (await self._admitted(request, role)).role
-
-        return Depends(check)
+        return Depends(_ApiAdmission(self, role))
 
     def page(self, role: Role = Role.READ) -> Any:
         """As `requires`, for pages: whoever is unknown is sent to the login. Its value is the Visitor."""
-
-        async def check(request: Request) -> Visitor:
-            try:
-                return await self._admitted(request, role)
-            except AccessDenied as error:
-                raise LoginNeeded(error.message) from error
-
-        return Depends(check)
+        return Depends(_PageAdmission(self, role))
 
     def reads_metrics(self) -> Any:
         """A dependency of /metrics. Raises AccessDenied, TooManyAttempts."""
 
         async def check(request: Request) -> None:
             if self.config.metrics == "token":
-                await self._admitted(request, Role.READ)
+                await self.admitted(request, Role.READ)
 
         return Depends(check)
 
-    def visitor(self, request: Request) -> Visitor | None:
-        """Who asks; None for somebody who shows nothing that is valid. Raises AccessDenied for a wrong token, and
-        TooManyAttempts."""
+    async def admitted(self, request: Request, role: Role) -> Visitor:
+        """Who asks, by the head of the request alone. Raises AccessDenied, RoleMissing, TooManyAttempts, CsrfRefused,
+        StoreUnavailable."""
+        visitor = await self.visitor(request)
+        if visitor is None:
+            raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
+        if visitor.role < role:
+            raise RoleMissing(f"This token may {visitor.role.name.lower()}, and not {role.name.lower()}.")
+        if _needs_proof(request, visitor) and not is_form(request):
+            check_proof(request.headers.get(CSRF_HEADER, ""), visitor.csrf)
+        return visitor
+
+    async def check_form(self, request: Request) -> None:
+        """For a request that was admitted, and whose body is here. Raises CsrfRefused."""
+        visitor = await self.visitor(request)
+        if visitor is not None and _needs_proof(request, visitor):
+            check_proof(await proof_in(request), visitor.csrf)
+
+    async def visitor(self, request: Request) -> Visitor | None:
+        """Who asks; None for somebody who shows nothing that is valid. Found out once for a request. Raises
+        AccessDenied for a wrong token, TooManyAttempts, StoreUnavailable."""
+        found = request.scope.get(_VISITOR, ...)
+        if found is ...:
+            try:
+                found = await self._visitor(request)
+            except RepoSyncError as error:
+                found = error
+            request.scope[_VISITOR] = found
+        if isinstance(found, RepoSyncError):
+            raise found
+        return cast("Visitor | None", found)
+
+    async def known(self, request: Request) -> Visitor | None:
+        """As `visitor`, for what everybody may see: None whatever is wrong."""
+        try:
+            return await self.visitor(request)
+        except RepoSyncError:
+            return None
+
+    async def _visitor(self, request: Request) -> Visitor | None:
         if not self._known:
             return Visitor(Role.OPERATE, "anybody")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             known = self._proven(request, token.strip())
-            return Visitor(_role(known.token.role), "token", name=known.name)
+            return Visitor(_role(known.token.role), "token", name=known.name, credential=known.key_id)
         session = self._session(request)
-        if session is None:
+        if session is None or await self._ended.has_ended(session.id):
             return None
         name = next(each.name for each in self._known if each.key_id == session.key_id)
-        return Visitor(_role(session.role), "session", session.csrf, f"{name}, in a browser")
+        return Visitor(_role(session.role), "session", session.csrf, f"{name}, in a browser", session.id)
 
     def name_of(self, request: Request) -> str:
         """Who asks, for the history: after `requires` or `page` let the request in."""
-        visitor = self.visitor(request)
-        return visitor.name if visitor is not None else ANONYMOUS
+        return self._let_in(request).name
+
+    def credential_of(self, request: Request) -> str:
+        """What they showed, by a name that does not give it away: as `name_of`."""
+        return self._let_in(request).credential
+
+    def _let_in(self, request: Request) -> Visitor:
+        visitor = request.scope.get(_VISITOR)
+        return visitor if isinstance(visitor, Visitor) else Visitor(Role.READ, "anybody")
 
     def login_form(self, request: Request) -> LoginForm:
         cookie = self._forms.cookie(request.cookies.get(self._cookie_name(request, _LOGIN)))
         return LoginForm(self._forms.proof(cookie), cookie, self)
+
+    def may_log_in(self, request: Request) -> bool:
+        """Whether there is a point in reading the form: it came with its cookie. Raises TooManyAttempts."""
+        client = _client(request)
+        if self._attempts.checked(client) is Checked.NONE:
+            raise TooManyAttempts(self._attempts.wait_seconds(client))
+        return self._cookie_name(request, _LOGIN) in request.cookies
 
     def log_in(self, request: Request, response: Response, token: str, csrf: str) -> None:
         """Begin a session in the browser that gets `response`. Raises AccessDenied, TooManyAttempts, CsrfRefused."""
@@ -205,11 +251,16 @@ class Access:
         self.set_cookie(request, response, _SESSION, self._sessions.begin(found.key_id), SESSION_SECONDS)
         self.set_cookie(request, response, _LOGIN, "", 0)
 
+    def has_session(self, request: Request) -> bool:
+        """Signed out or not."""
+        return self._session(request) is not None
+
     async def log_out(self, request: Request, response: Response) -> None:
-        """End the session of this browser. Raises CsrfRefused."""
+        """End the session of this browser, on every pod. Raises CsrfRefused, StoreUnavailable."""
         session = self._session(request)
         if session is not None:
             check_proof(await proof_in(request), session.csrf)
+            await self._ended.end(session.id)
             self.set_cookie(request, response, _SESSION, "", 0)
 
     def set_cookie(self, request: Request, response: Response, name: str, value: str, seconds: int) -> None:
@@ -224,33 +275,22 @@ class Access:
             samesite="lax",
         )
 
-    async def _admitted(self, request: Request, role: Role) -> Visitor:
-        visitor = self.visitor(request)
-        if visitor is None:
-            raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
-        if visitor.by == "session" and request.method not in SAFE_METHODS:
-            check_proof(await proof_in(request), visitor.csrf)
-        if visitor.role < role:
-            raise RoleMissing(f"This token may {visitor.role.name.lower()}, and not {role.name.lower()}.")
-        return visitor
-
     def _session(self, request: Request) -> Session | None:
         cookie = request.cookies.get(self._cookie_name(request, _SESSION))
         return self._sessions.find(cookie) if cookie else None
 
     def _proven(self, request: Request, secret: str) -> _Known:
-        client = request.client.host if request.client is not None else ""
-        found = self._find(secret)
-        if found is not None and self._attempts.is_proven(client, found.key_id):
+        client = _client(request)
+        checked = self._attempts.checked(client)
+        found = self._find(secret) if checked is not Checked.NONE else None
+        if found is not None and (checked is Checked.ALL or self._attempts.is_used(found.key_id)):
+            self._attempts.succeeded(found.key_id)
             return found
-        if wait_seconds := self._attempts.wait_seconds(client):
-            raise TooManyAttempts(wait_seconds)
-        if found is None:
-            if self._attempts.failed(client):
-                log.warning("too many wrong tokens", extra={"client": client})
+        if checked is not Checked.NONE and self._attempts.failed(client, _digest(secret)):
+            log.warning("too many wrong tokens", extra={"client": client})
+        if checked is Checked.ALL:
             raise AccessDenied("This token is not known.", remedy="REPOSYNC_API_TOKEN has those that are.")
-        self._attempts.succeeded(client, found.key_id)
-        return found
+        raise TooManyAttempts(self._attempts.wait_seconds(client))
 
     def _find(self, secret: str) -> _Known | None:
         given = _digest(secret)
@@ -270,6 +310,41 @@ class Access:
         if self.config.secure_cookies is not None:
             return self.config.secure_cookies
         return request.url.scheme == "https"
+
+
+@dataclass(frozen=True, slots=True)
+class _Admission:
+    access: Access
+    role: Role
+
+    async def admit(self, request: Request) -> None:
+        await self.access.admitted(request, self.role)
+
+    async def check_form(self, request: Request) -> None:
+        await self.access.check_form(request)
+
+    async def _let_in(self, request: Request) -> Visitor:
+        # Again, for routes that are none of `routing.Route`: nothing is let in because its class was forgotten.
+        visitor = await self.access.admitted(request, self.role)
+        await self.access.check_form(request)
+        return visitor
+
+
+class _ApiAdmission(_Admission):
+    async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Role:
+        return (await self._let_in(request)).role
+
+
+class _PageAdmission(_Admission):
+    async def admit(self, request: Request) -> None:
+        try:
+            await self.access.admitted(request, self.role)
+        except AccessDenied as error:
+            raise LoginNeeded(error.message) from error
+
+    async def __call__(self, request: Request) -> Visitor:
+        await self.admit(request)
+        return await self._let_in(request)
 
 
 def guard(app: FastAPI, access: Access) -> None:
@@ -293,6 +368,14 @@ def guard(app: FastAPI, access: Access) -> None:
         return error_answer(error.status, error.code, str(error), details, headers)
 
     app.add_middleware(Gate, config=access.config, has_tokens=access.has_tokens)
+
+
+def _needs_proof(request: Request, visitor: Visitor) -> bool:
+    return visitor.by == "session" and request.method not in SAFE_METHODS
+
+
+def _client(request: Request) -> str:
+    return request.client.host if request.client is not None else ""
 
 
 def _role(word: Literal["read", "operate"]) -> Role:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from reposync.api.access import AccessDenied, RoleMissing, TooManyAttempts
-from reposync.api.bounds import BodyTooLarge, BodyTooSlow, QueryTooLong, RequestInvalid
+from reposync.api.bounds import BodyTooLarge, BodyTooSlow, BodyUnreadable, QueryTooLong, RequestInvalid
 from reposync.api.csrf import CsrfRefused
 from reposync.api.envelope import ErrorAnswer
+from reposync.api.gate import TooManyConnections
 from reposync.errors import RepoSyncError, StoreUnavailable
 
 Responses = dict[int | str, dict[str, Any]]
-
-
-class BodyUnreadable(RepoSyncError):
-    """The body is not what its Content-Type says."""
-
-    code = "BAD_REQUEST"
-    status = 400
 
 
 class ShuttingDown(RepoSyncError):
@@ -54,6 +48,7 @@ EVERYWHERE = (
     QueryTooLong,
     BodyTooLarge,
     StoreUnavailable,
+    TooManyConnections,
     ShuttingDown,
     Unforeseen,
 )

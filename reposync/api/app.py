@@ -20,6 +20,7 @@ from reposync.api.routes.search import search_routes
 from reposync.api.routes.session import session_routes
 from reposync.api.routes.wait import wait_routes
 from reposync.api.routes.webhooks import webhook_routes
+from reposync.api.routing import Route
 from reposync.api.web.actions import action_routes
 from reposync.api.web.pages import page_routes
 from reposync.api.web.reference import reference_page
@@ -56,7 +57,7 @@ def create_app(parts: ApiParts) -> FastAPI:
         generate_unique_id_function=lambda route: route.name,
         responses={500: {"model": ErrorAnswer, "description": "Not foreseen; the log has it under the incident's id"}},
     )
-    # Inside what answers for errors: a body that is read when the server ends still gets its answer.
+    app.router.route_class = Route
     app.add_middleware(Bounded)
     add_error_handlers(app)
     for routes in ROUTES:

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reposync.api.envelope import error_answer
 from reposync.errors import RepoSyncError
 
-# No route looks at the body of such a request, and none has to wait for it.
-_BODILESS = ("GET", "HEAD")
 _NUL = re.compile(rb"%00|\x00")
 
 
 @dataclass(frozen=True, slots=True)
-class RequestBounds:
-    """`body_seconds`: for the whole body to come in. `streamed`: ends of paths whose routes read the body themselves,
-    within bounds of their own: GitLab's events have up to 25 MB, and those of strangers are not read at all."""
-
-    body_bytes: int = 1_000_000
-    body_seconds: float = 15.0
+class HeadBounds:
     query_bytes: int = 8_192
     path_bytes: int = 8_192
     header_bytes: int = 16_384
     headers: int = 100
-    streamed: tuple[str, ...] = ("/api/v1/webhooks/gitlab",)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyBounds:
+    """`seconds`: for the whole body to come in."""
+
+    max_bytes: int = 1_000_000
+    seconds: float = 15.0
 
 
 class BodyTooLarge(RepoSyncError):
@@ -43,6 +45,13 @@ class BodyTooSlow(RepoSyncError):
 
     code = "BODY_TOO_SLOW"
     status = 408
+
+
+class BodyUnreadable(RepoSyncError):
+    """The body is not what its Content-Type says."""
+
+    code = "BAD_REQUEST"
+    status = 400
 
 
 class QueryTooLong(RepoSyncError):
@@ -73,43 +82,39 @@ class RequestInvalid(RepoSyncError):
     status = 422
 
 
-class ClientLeft(Exception):
-    """Before its request was whole: nobody is there to be told."""
-
-
 class Bounded:
-    """Middleware: reads the body within the bounds before anybody works on it, and hands it on in one piece."""
+    """Middleware: refuses heads that are out of bounds. The body is for the route to read, or to leave: an answer that
+    comes before the whole body is the last one on its connection."""
 
-    def __init__(self, app: ASGIApp, bounds: RequestBounds | None = None) -> None:
+    def __init__(self, app: ASGIApp, bounds: HeadBounds | None = None) -> None:
         self._app = app
-        self._bounds = bounds or RequestBounds()
+        self._bounds = bounds or HeadBounds()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        unread = announces_body(Headers(scope=scope))
+
+        async def received() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = unread and message.get("more_body", False)
+            return message
+
+        async def closing(message: Message) -> None:
+            if unread and message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+            await send(message)
+
         try:
-            self._check_address(scope)
-            unread = scope["method"] in _BODILESS or scope["path"].endswith(self._bounds.streamed)
-            body = None if unread else await self._body(scope, receive)
-        except ClientLeft:
-            return
+            self._check(scope)
         except RepoSyncError as error:
-            # What comes behind on this connection is the rest of a body that nobody reads.
-            headers = {"Connection": "close"} if error.status in (408, 413) else None
-            await error_answer(error.status, error.code, str(error), headers=headers)(scope, receive, send)
+            await error_answer(error.status, error.code, str(error))(scope, received, closing)
             return
-        if body is None:
-            await self._app(scope, receive, send)
-            return
-        rest: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+        await self._app(scope, received, closing)
 
-        async def replayed() -> Message:
-            return rest.pop() if rest else await receive()
-
-        await self._app(scope, replayed, send)
-
-    def _check_address(self, scope: Scope) -> None:
+    def _check(self, scope: Scope) -> None:
         # The server's own bound is for heads that come in several pieces.
         headers: list[tuple[bytes, bytes]] = scope["headers"]
         size = sum(len(name) + len(value) for name, value in headers)
@@ -127,25 +132,46 @@ class Bounded:
         if _NUL.search(query) or (scope["path"].startswith("/api/") and "\0" in scope["path"]):
             raise RequestInvalid("The address holds a NUL character, which nothing here has in its name.")
 
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        declared = Headers(scope=scope).get("content-length", "")
-        # Asked by its digits: converting a number of a thousand digits is work.
-        if declared.isdecimal() and (len(declared) > 15 or int(declared) > self._bounds.body_bytes):
-            raise self._too_large()
-        pieces = bytearray()
-        try:
-            async with asyncio.timeout(self._bounds.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientLeft
-                    pieces += message.get("body", b"")
-                    if len(pieces) > self._bounds.body_bytes:
-                        raise self._too_large()
-                    if not message.get("more_body", False):
-                        return bytes(pieces)
-        except TimeoutError:
-            raise BodyTooSlow(f"The body did not come in whole within {self._bounds.body_seconds:g} s.") from None
 
-    def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"The body is larger than the {self._bounds.body_bytes:,} bytes that are taken.")
+def announces_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
+
+
+async def read_body(
+    request: Request, bounds: BodyBounds, *, on_piece: Callable[[int], None] = lambda size_bytes: None
+) -> bytearray:
+    """The whole body. `on_piece` hears how many bytes are about to be kept, and may raise.
+
+    Raises BodyTooLarge, BodyTooSlow, and starlette's ClientDisconnect.
+    """
+    too_large = BodyTooLarge(f"The body is larger than the {bounds.max_bytes:,} bytes that are taken.")
+    declared = request.headers.get("content-length", "")
+    # Compared by its digits first: converting a number of a thousand digits is work.
+    if declared.isdecimal() and (len(declared) > 15 or int(declared) > bounds.max_bytes):
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(bounds.seconds):
+            async for piece in request.stream():
+                if len(body) + len(piece) > bounds.max_bytes:
+                    raise too_large
+                on_piece(len(piece))
+                body += piece
+    except TimeoutError:
+        raise BodyTooSlow(f"The body did not come in whole within {bounds.seconds:g} s.") from None
+    return body
+
+
+async def with_body(request: Request, bounds: BodyBounds) -> Request:
+    """The same request, with its body read within `bounds`. Raises as `read_body` does, but BodyUnreadable for a client
+    that left."""
+    try:
+        body = bytes(await read_body(request, bounds))
+    except ClientDisconnect:
+        raise BodyUnreadable("The connection ended within the body.") from None
+    rest: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replayed() -> Message:
+        return rest.pop() if rest else await request.receive()
+
+    return Request(request.scope, replayed)

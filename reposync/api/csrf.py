@@ -56,11 +56,16 @@ def is_from_elsewhere(headers: Headers) -> bool:
     return (named, port) != (ours[0], ours[1] or _DEFAULT_PORTS.get(split.scheme))
 
 
+def is_form(request: Request) -> bool:
+    """Whether a CSRF token may stand in the body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
+
+
 async def proof_in(request: Request) -> str:
     """What the request gives as its CSRF token, by header or in a form; empty where there is none."""
     if found := request.headers.get(CSRF_HEADER):
         return found
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+    if not is_form(request):
         return ""
     field = (await request.form()).get(CSRF_FIELD)
     return field if isinstance(field, str) else ""

@@ -1,14 +1,13 @@
-"""Bodies of which nothing is known before their last byte: read within bounds of their own."""
+"""Bodies of which nothing is known before their last byte: what all of them together may hold."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastapi import Request
 
-from reposync.api.bounds import BodyTooLarge, BodyTooSlow
+from reposync.api.bounds import BodyBounds, read_body
 from reposync.errors import RepoSyncError
 
 
@@ -20,12 +19,11 @@ class BodiesBusy(RepoSyncError):
 
 
 class Bodies:
-    """Of at most `max_bytes` each and `total_bytes` together, each within `seconds`."""
+    """Each within `bounds`, and of at most `total_bytes` together."""
 
-    def __init__(self, *, max_bytes: int, total_bytes: int, seconds: float) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, bounds: BodyBounds, *, total_bytes: int) -> None:
+        self._bounds = bounds
         self._free_bytes = total_bytes
-        self._seconds = seconds
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
@@ -37,30 +35,15 @@ class Bodies:
             self._free_bytes += reading.held_bytes
 
     async def read(self, request: Request, reading: Reading) -> bytearray:
-        """Raises BodyTooLarge, BodyTooSlow, BodiesBusy, and starlette's ClientDisconnect."""
-        declared = request.headers.get("content-length", "")
-        if declared.isdecimal() and (len(declared) > 15 or int(declared) > self._max_bytes):
-            raise self._too_large()
-        try:
-            async with asyncio.timeout(self._seconds):
-                return await self._read(request, reading)
-        except TimeoutError:
-            raise BodyTooSlow(f"The body did not come in whole within {self._seconds:g} s.") from None
+        """Raises BodiesBusy, and what `read_body` does."""
 
-    async def _read(self, request: Request, reading: Reading) -> bytearray:
-        body = bytearray()
-        async for piece in request.stream():
-            if len(body) + len(piece) > self._max_bytes:
-                raise self._too_large()
-            if len(piece) > self._free_bytes:
+        def take(size_bytes: int) -> None:
+            if size_bytes > self._free_bytes:
                 raise BodiesBusy("Too much is being sent at once.", remedy="Send it again in a moment.")
-            self._free_bytes -= len(piece)
-            reading.held_bytes += len(piece)
-            body += piece
-        return body
+            self._free_bytes -= size_bytes
+            reading.held_bytes += size_bytes
 
-    def _too_large(self) -> BodyTooLarge:
-        return BodyTooLarge(f"The body is larger than the {self._max_bytes:,} bytes that are taken.")
+        return await read_body(request, self._bounds, on_piece=take)
 
 
 class Reading:

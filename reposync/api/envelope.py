@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -40,14 +40,14 @@ class ErrorResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         show: ErrorPage | None = scope.get(PAGE_KEY)
-        page = show(scope, self) if show is not None else None
+        page = await show(scope, self) if show is not None else None
         if page is not None:
             await page(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
 
 
-ErrorPage = Callable[[Scope, ErrorResponse], Response | None]
+ErrorPage = Callable[[Scope, ErrorResponse], Awaitable[Response | None]]
 """The page about an error; None for who reads no pages."""
 
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from reposync.api.connections import PROBES_ALONE
 from reposync.api.csrf import SAFE_METHODS, is_from_elsewhere
 from reposync.api.envelope import error_answer
 from reposync.api.headers import protect
 from reposync.api.hosts import AllowedHosts, Proxies
 from reposync.config.http import HttpConfig
+from reposync.errors import RepoSyncError
 
 # Whoever watches the process asks by its address. With tokens nothing is answered there that depends on who asks.
 _PROBES = ("/healthz", "/readyz", "/metrics")
+# These alone answer at once, whatever else is slow.
+_WITH_RESERVE = ("/healthz", "/readyz")
+
+
+class TooManyConnections(RepoSyncError):
+    """All connections are busy, or all that one address may have."""
+
+    code = "TOO_MANY_CONNECTIONS"
+    status = 503
+    retryable = True
 
 
 class Gate:
@@ -32,18 +44,24 @@ class Gate:
             return
         self._proxies.correct(scope)
         https = scope["scheme"] == "https"
+        is_reserved = PROBES_ALONE in scope.get("state", ())
 
         async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
                 protect(message, https=https, alone=not self._root)
+                if is_reserved:
+                    MutableHeaders(scope=message)["Connection"] = "close"
             await send(message)
 
-        if refusal := self._refusal(scope):
+        if refusal := self._refusal(scope, is_reserved):
             await refusal(scope, receive, protected)
         else:
             await self._app(scope, receive, protected)
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _refusal(self, scope: Scope, is_reserved: bool) -> Response | None:
+        if is_reserved and self._path(scope) not in _WITH_RESERVE:
+            error = TooManyConnections("This pod has as many connections as it takes.", remedy="Ask again in a moment.")
+            return error_answer(error.status, error.code, str(error), headers={"Retry-After": "5"})
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._hosts.allows(host) and not self._is_for_everybody(self._path(scope)):

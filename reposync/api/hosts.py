@@ -24,6 +24,19 @@ def split_host(value: str) -> tuple[str, int | None] | None:
     return name, int(found["port"]) if found["port"] else None
 
 
+def client_network(client: str) -> str:
+    """What counts as one client: an IPv6 host owns a network of 2**64 addresses."""
+    try:
+        address = ipaddress.ip_address(client)
+    except ValueError:
+        return client
+    if address.version == 4:
+        return client
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+
+
 class AllowedHosts:
     """Which names are ours. A page whose name was made to point at this machine (DNS rebinding) sends its own.
 
@@ -45,11 +58,28 @@ class AllowedHosts:
         return name in self._names or name.endswith(self._endings or ("\0",)) or _is_loopback(name)
 
 
+class TrustedNetworks:
+    """Addresses and networks of proxies that are believed."""
+
+    def __init__(self, networks: Sequence[str]) -> None:
+        self._networks = [ipaddress.ip_network(each) for each in networks]
+
+    def have(self, address: str) -> bool:
+        """Also of an IPv6 network that is one client (`client_network`)."""
+        try:
+            parsed = ipaddress.ip_address(address.removesuffix("/64"))
+        except ValueError:
+            return False
+        if parsed.version == 6 and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return any(parsed.version == network.version and parsed in network for network in self._networks)
+
+
 class Proxies:
     """What stands between browsers and this server, as far as it is known."""
 
     def __init__(self, config: HttpConfig) -> None:
-        self._trusted = [ipaddress.ip_network(each) for each in config.trusted_proxies]
+        self._trusted = TrustedNetworks(config.trusted_proxies)
         self._root = config.root_path
 
     def correct(self, scope: Scope) -> None:
@@ -57,7 +87,7 @@ class Proxies:
         the whole path, whether the proxy takes the root path off or not."""
         headers = Headers(scope=scope)
         peer = scope.get("client")
-        if peer is not None and self._trusts(peer[0]):
+        if peer is not None and self._trusted.have(peer[0]):
             self._believe(scope, headers, peer)
         if self._root:
             self._complete_path(scope)
@@ -81,18 +111,9 @@ class Proxies:
             if address is None:
                 break
             client = address
-            if not self._trusts(address):
+            if not self._trusted.have(address):
                 break
         return client
-
-    def _trusts(self, address: str) -> bool:
-        try:
-            parsed = ipaddress.ip_address(address)
-        except ValueError:
-            return False
-        if parsed.version == 6 and parsed.ipv4_mapped is not None:
-            parsed = parsed.ipv4_mapped
-        return any(parsed.version == network.version and parsed in network for network in self._trusted)
 
     def _complete_path(self, scope: Scope) -> None:
         root, path = self._root, scope["path"]

@@ -12,10 +12,10 @@ from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import Path
-from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
+from reposync.api.routing import Route
 from reposync.store.repository import MAX_NAME_CHARS
 
 ACTIONS = ("sync", "wait", "index", "index/rollback", "index/pause", "index/resume")
@@ -32,9 +32,9 @@ RepositoryName = Annotated[
 ]
 
 
-class NamedRoute(APIRoute):
+class NamedRoute(Route):
     """A route whose path is `/repositories/{name:path}` or `/repositories/{name:path}/ACTION`. For routers that have
-    such routes: `APIRouter(route_class=NamedRoute)`."""
+    such routes: `Router(route_class=NamedRoute)`."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         _, is_named, action = self.path.partition("{name:path}")

@@ -8,10 +8,11 @@ import time
 from datetime import datetime
 from typing import Literal
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel
 
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.telemetry.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
@@ -28,12 +29,13 @@ class Alive(BaseModel):
 
 
 class ComponentHealth(BaseModel):
-    """`since`: when it came into this status."""
+    """`since`: when it came into this status. Whoever shows no token gets the status alone: reasons quote addresses,
+    and lines of the registry file."""
 
     status: Literal["ok", "degraded", "down"]
-    reason: str | None
-    since: datetime
-    latency_seconds: float | None
+    reason: str | None = None
+    since: datetime | None = None
+    latency_seconds: float | None = None
 
 
 class Readiness(BaseModel):
@@ -44,7 +46,7 @@ class Readiness(BaseModel):
 
 
 def probe_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(tags=["probes"])
+    routes = Router(tags=["probes"])
     figures = _Figures(parts)
 
     @routes.get("/healthz", summary="The process lives and its event loop turns")
@@ -57,8 +59,10 @@ def probe_routes(parts: ApiParts) -> APIRouter:
         summary="Whether it can work, and how each of its dependencies is",
         responses={503: {"model": Readiness, "description": "A dependency that everything needs is down"}},
     )
-    async def readyz(response: Response) -> Readiness:
+    async def readyz(request: Request, response: Response) -> Readiness:
         found = parts.health.snapshot()
+        # A wrong token is no reason to be unready.
+        is_known = await parts.access.known(request) is not None
         response.status_code = 503 if found.status == "down" else 200
         response.headers["Cache-Control"] = "no-store"
         return Readiness(
@@ -67,6 +71,8 @@ def probe_routes(parts: ApiParts) -> APIRouter:
                 name: ComponentHealth(
                     status=each.status, reason=each.reason, since=each.since, latency_seconds=each.latency_seconds
                 )
+                if is_known
+                else ComponentHealth(status=each.status)
                 for name, each in found.components.items()
             },
         )

@@ -1,4 +1,5 @@
-"""Logins of browsers: a signed cookie and nothing on the server, so that every pod knows the sessions of every other.
+"""Logins of browsers: a signed cookie, so that every pod knows the sessions of every other. Kept is only which ones
+were signed out.
 
 Everything is derived from the token that somebody logged in with. A session ends with its token, on all pods at once;
 other tokens may come and go.
@@ -12,6 +13,7 @@ import secrets
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from itsdangerous import BadSignature, TimestampSigner
 
@@ -26,11 +28,36 @@ _LONGEST_COOKIE_CHARS = 512
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """`csrf`: what forms and scripts of this session's pages send along; no other site can know it."""
+    """`id`: names it without giving its cookie away. `csrf`: what forms and scripts of this session's pages send along;
+    no other site can know it."""
 
+    id: str
     role: TokenRole
     key_id: str
     csrf: str
+
+
+class EndedSessions(Protocol):
+    """Which sessions were signed out before their time was over, on any pod."""
+
+    async def end(self, session_id: str) -> None:
+        """From now on. Raises StoreUnavailable."""
+
+    async def has_ended(self, session_id: str) -> bool:
+        """Raises StoreUnavailable: who cannot be told is not let in."""
+
+
+class EndedInMemory:
+    """Of a server that has no database behind it."""
+
+    def __init__(self) -> None:
+        self._ended: set[str] = set()
+
+    async def end(self, session_id: str) -> None:
+        self._ended.add(session_id)
+
+    async def has_ended(self, session_id: str) -> bool:
+        return session_id in self._ended
 
 
 class _Key:
@@ -40,7 +67,7 @@ class _Key:
         secret = token.secret.get_secret_value().encode()
         self.role = token.role
         self.id = key_id_of(token)
-        self._csrf = derived(secret, "csrf")
+        self._csrf, self._name = derived(secret, "csrf"), derived(secret, "session name")
         self._signer = TimestampSigner(
             derived(secret, "session"), salt=b"reposync.session", key_derivation="hmac", digest_method=hashlib.sha256
         )
@@ -55,7 +82,8 @@ class _Key:
             return None
         if not -_SKEW_SECONDS <= time.time() - begun_at.timestamp() <= SESSION_SECONDS:
             return None
-        return Session(self.role, self.id, hmac.digest(self._csrf, nonce, hashlib.sha256).hex())
+        session_id = hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32]
+        return Session(session_id, self.role, self.id, hmac.digest(self._csrf, nonce, hashlib.sha256).hex())
 
 
 class Sessions:
@@ -67,7 +95,7 @@ class Sessions:
         return self._keys[key_id].begin()
 
     def find(self, cookie: str) -> Session | None:
-        """None for one that is forged, over, or of a token that is not valid any more."""
+        """None for one that is forged, over, or of a token that is not valid any more. It may have been signed out."""
         if len(cookie) > _LONGEST_COOKIE_CHARS:
             return None
         key_id, _, signed = cookie.partition(".")

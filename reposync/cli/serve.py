@@ -75,9 +75,11 @@ async def _serve(
     from reposync import __version__
     from reposync.api.access import Access
     from reposync.api.app import ApiParts, create_app
+    from reposync.api.connections import HttpLimits
     from reposync.api.server import check_exposure, serve_http
     from reposync.errors import first_error
     from reposync.scheduling.daemon import Daemon
+    from reposync.store.ended_sessions import StoredEndings
     from reposync.store.status import RunStatus, RunTrigger
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
@@ -86,12 +88,13 @@ async def _serve(
     http = loaded.registry.http
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
-    access = Access(environment.api_tokens, http)
     triggers = [each.value for each in RunTrigger]
     metrics = Metrics(version=__version__, run_statuses=[each.value for each in RunStatus], run_triggers=triggers)
     health = Health()
     daemon = Daemon(environment, loaded, duties, metrics, health, secrets)
     _stop_on_signals(daemon.stop)
+    ended = StoredEndings(lambda: daemon.application().database)
+    access = Access(environment.api_tokens, http, ended=ended)
     parts = ApiParts(
         health=health,
         metrics=metrics,
@@ -101,7 +104,8 @@ async def _serve(
         access=access,
     )
     try:
-        async with serve_http(create_app(parts), host, port) as address:
+        limits = HttpLimits(trusted_proxies=http.trusted_proxies)
+        async with serve_http(create_app(parts), host, port, limits=limits) as address:
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine may do everything over HTTP")

@@ -26,6 +26,7 @@ from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.weights import REINSTALL, check_weights
 from reposync.embedding.windows import readable_windows
 from reposync.errors import ConfigError, EmbeddingError
+from reposync.threads import in_thread
 
 MODEL: Final = "all-MiniLM-L6-v2-int8"
 MODEL_SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
@@ -88,14 +89,14 @@ class LocalEmbedder:
         return np.split(rows, np.cumsum([len(parts) for parts in pieces])[:-1])
 
     async def embed_query(self, text: str) -> Matrix:
-        """One row: of a query longer than the window, the mean of its windows."""
+        """One row: of a query longer than the window, the mean of its windows. Cancelled, it ends with its thread."""
         model = await self._loaded()
 
         def run() -> Matrix:
             mean = np.mean(list(_vectors(model, _readable(model, text, self._window))), axis=0, keepdims=True)
             return np.asarray(mean / np.linalg.norm(mean), np.float32)
 
-        return await asyncio.get_running_loop().run_in_executor(self._query, run)
+        return await in_thread(run, self._query)
 
     async def ping(self) -> None:
         if self._model is None:
@@ -110,7 +111,7 @@ class LocalEmbedder:
     async def _loaded(self) -> Model:
         async with self._loading:
             if self._model is None:
-                self._model = await asyncio.get_running_loop().run_in_executor(self._query, load_model)
+                self._model = await in_thread(load_model, self._query)
             return self._model
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
@@ -53,6 +54,11 @@ class Answered:
     run_id: str
     answer: Mapping[str, Any]
     is_repeat: bool
+
+
+def _own_key(key: str, credential: str) -> str:
+    """What a key is kept under. `asked_by` is not enough: a token's place in the list becomes another one's."""
+    return hashlib.sha256(f"{credential}\n{key}".encode()).hexdigest() if credential else key
 
 
 def _covering(now: ColumnElement[datetime]) -> Select[Any]:
@@ -184,45 +190,50 @@ class Asking(RunHistory):
         trigger: RunTrigger,
         *,
         asked_by: str = "",
+        credential: str = "",
         answer: Callable[[Run], Mapping[str, Any]],
         full: bool = False,
         approved: bool = False,
         max_attempts: int,
     ) -> Answered:
-        """`enqueue`, once for each key of this client in 24 hours. `fingerprint`: what the key is for; `answer`: what
-        to tell of the run, JSON, kept for those who ask again.
+        """`enqueue`, once for each key of this credential in 24 hours. `fingerprint`: what the key is for; `answer`:
+        what to tell of the run, JSON, kept for those who ask again.
 
         Raises IdempotencyKeyReused, and RepositoryNotFound, which uses up no key.
         """
         how: dict[str, Any] = {"asked_by": asked_by, "full": full, "approval": {} if approved else None}
+        own = _own_key(key, credential)
         try:
             async with self._database.write() as connection:
                 identity = await lock_repository(connection, repository)
                 request = new_request(trigger, self._database.moment(), max_attempts=max_attempts, **how)
-                mine = and_(REQUESTS.c.asked_by == request.asked_by, REQUESTS.c.idempotency_key == key)
-                if before := await self._before(connection, key, fingerprint, request.asked_by):
+                mine = and_(REQUESTS.c.asked_by == request.asked_by, REQUESTS.c.idempotency_key == own)
+                if before := await self._before(connection, key, fingerprint, request.asked_by, credential):
                     return before
                 over = {"idempotency_key": None, "fingerprint": None, "answer": None}
                 await connection.execute(update(REQUESTS).where(mine).values(**over))
-                kept = {"idempotency_key": key, "fingerprint": fingerprint}
+                kept = {"idempotency_key": own, "fingerprint": fingerprint}
                 run, _ = await self._ask(connection, identity, repository, request, **kept)
                 told = json.dumps(answer(run))
                 await connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(answer=told))
                 return Answered(run.id, json.loads(told), False)
         except IntegrityError:  # sent for another repository at the same moment
-            if before := await self.answered(key, fingerprint, asked_by=asked_by or trigger):
+            if before := await self.answered(key, fingerprint, asked_by=asked_by or trigger, credential=credential):
                 return before
             raise
 
-    async def answered(self, key: str, fingerprint: str, *, asked_by: str) -> Answered | None:
-        """What was answered to this client's request with this key; None if it is free. Raises
+    async def answered(self, key: str, fingerprint: str, *, asked_by: str, credential: str = "") -> Answered | None:
+        """What was answered to a request of this credential with this key; None if it is free. Raises
         IdempotencyKeyReused."""
         async with self._database.read() as connection:
-            return await self._before(connection, key, fingerprint, asked_by)
+            return await self._before(connection, key, fingerprint, asked_by, credential)
 
-    async def _before(self, connection: AsyncConnection, key: str, fingerprint: str, asked_by: str) -> Answered | None:
+    async def _before(
+        self, connection: AsyncConnection, key: str, fingerprint: str, asked_by: str, credential: str
+    ) -> Answered | None:
         since = self._database.moment(-KEY_SECONDS)
-        mine = and_(REQUESTS.c.asked_by == asked_by, REQUESTS.c.idempotency_key == key, REQUESTS.c.asked_at >= since)
+        own = REQUESTS.c.idempotency_key == _own_key(key, credential)
+        mine = and_(REQUESTS.c.asked_by == asked_by, own, REQUESTS.c.asked_at >= since)
         query = select(REQUESTS.c.run_id, REQUESTS.c.fingerprint, REQUESTS.c.answer).where(mine)
         row = (await connection.execute(query)).one_or_none()
         if row is None:

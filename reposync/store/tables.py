@@ -291,6 +291,15 @@ class SupersededDigestRow(_Base, table=True):
     superseded_at: datetime = Field(sa_type=UTCDateTime)
 
 
+class EndedSessionRow(_Base, table=True):
+    """A session of a browser that was signed out. `id` names it, and gives its cookie away to nobody."""
+
+    __tablename__ = "ended_sessions"
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    ended_at: datetime = Field(sa_type=UTCDateTime)
+
+
 class WorkerRow(_Base, table=True):
     """A worker that claims runs, and when it said so last."""
 
@@ -360,6 +369,7 @@ MISSED_TICKS = _table(MissedTickRow)
 IDEMPOTENCY_KEYS = _table(IdempotencyRow)
 REGISTRY_FILES = _table(RegistryFileRow)
 SUPERSEDED_DIGESTS = _table(SupersededDigestRow)
+ENDED_SESSIONS = _table(EndedSessionRow)
 
 # Without the lines of `.gitattributes`: up to 13 MB, which one run in a while needs. `version_attributes` has them now.
 REPOSITORY_COLUMNS = tuple(column for column in REPOSITORIES.c if column.name != "attributes")
@@ -452,3 +462,4 @@ Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_
 Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL"))
 Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
 Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)
+Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at)

@@ -10,6 +10,7 @@ from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.sparse import query_vector
 from reposync.errors import UsageError
+from reposync.threads import in_thread
 from reposync.vectors.port import Index, SearchHit, SearchQuery
 
 MAX_QUERY_CHARS = 2_000
@@ -39,7 +40,7 @@ async def make_query(
 ) -> SearchQuery:
     """`text` is a checked one; `spec` is that of `embedder`. Without an embedder it is searched by words alone."""
     return SearchQuery(
-        sparse=await asyncio.to_thread(query_vector, text),
+        sparse=await in_thread(lambda: query_vector(text)),
         dense=await embedder.embed_query(text) if embedder is not None and spec.dimension else None,
         path_glob=path_glob,
         language=checked_language(language) if language else None,

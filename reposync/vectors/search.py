@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Protocol
 
 from reposync.errors import UsageError, VectorIndexError
+from reposync.threads import in_thread
 from reposync.vectors import filters
 from reposync.vectors.port import DENSE, SPARSE, SearchHit, SearchQuery
 from reposync.wildmatch import Glob
@@ -63,7 +63,7 @@ class Search:
         paths = [hit["value"] for hit in answer["hits"]]
         if len(paths) == _MAX_PATHS:
             return None
-        return await asyncio.to_thread(lambda: [path for path in paths if glob.match_file(path)])
+        return await in_thread(lambda: [path for path in paths if glob.match_file(path)])
 
     async def _search_on(self, glob: Glob, limit: int) -> list[dict[str, Any]]:
         """What is fetched grows until enough of it matches or there is no more."""

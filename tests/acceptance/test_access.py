@@ -47,6 +47,32 @@ def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_on
     assert READER not in "\n".join(pod.text) and OPERATOR not in "\n".join(pod.text)
 
 
+def test_whoever_signs_out_is_signed_out_also_after_the_daemon_started_again(person: Person, pod: Pod) -> None:
+    person.configures("embedding: {provider: none}\n")
+    pod.environment = {"REPOSYNC_API_TOKEN": OPERATOR}
+    pod.start()
+    until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+
+    def csrf_in(page: httpx.Response) -> str:
+        return page.text.partition('name="csrf" value="')[2].partition('"')[0]
+
+    with httpx.Client(base_url=str(pod.url), timeout=60) as browser:
+        browser.post("/login", data={"token": OPERATOR, "csrf": csrf_in(browser.get("/login"))})
+        copied = dict(browser.cookies)
+        home = browser.get("/")
+        assert home.status_code == 200
+        assert browser.post("/logout", data={"csrf": csrf_in(home)}).headers["location"] == "/login"
+
+    def shows_home() -> int:
+        return httpx.get(f"{pod.url}/", cookies=copied, timeout=60).status_code
+
+    assert shows_home() == 303
+    assert pod.terminate() == 0
+    pod.start()
+    until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+    assert shows_home() == 303
+
+
 def test_without_a_token_the_log_says_who_may_do_what_and_other_names_get_nothing(person: Person, pod: Pod) -> None:
     person.configures("embedding: {provider: none}\n")
     pod.start()

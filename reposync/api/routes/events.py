@@ -14,6 +14,7 @@ from reposync.api.access import Role
 from reposync.api.answers import errors
 from reposync.api.leaving import leaving_of
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.errors import RunNotFound, StoreUnavailable
 from reposync.scheduling.following import Following, TooManyWatchers
 from reposync.scheduling.progress import shown_progress
@@ -73,7 +74,7 @@ stream that ends without `ended` is to be opened again: the server is about to e
 
 
 def event_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["runs"])
+    routes = Router(prefix="/api/v1", tags=["runs"])
 
     async def fetch(ids: Any) -> dict[str, Run]:
         return await runs_by_id(parts.application().database, ids)

@@ -15,6 +15,7 @@ from reposync.api.models import MAX_PAGE_ITEMS, Asked, NoFilters, PlainText
 from reposync.api.naming import NamedRoute, RepositoryName
 from reposync.api.parts import ApiParts
 from reposync.api.routes.runs import PREFIX
+from reposync.api.routing import Router
 from reposync.errors import RepositoryInactive, RepositoryNotFound, RunStateConflict, UsageError
 from reposync.scheduling.index_overview import (
     CollectionChange,
@@ -117,7 +118,7 @@ class IndexPage(BaseModel):
 
 
 def index_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix=PREFIX, tags=["index"], route_class=NamedRoute)
+    routes = Router(prefix=PREFIX, tags=["index"], route_class=NamedRoute)
     reads = [parts.access.requires(Role.READ)]
     operates = [parts.access.requires(Role.OPERATE)]
     example = {"content": {"application/json": {"example": _OF_REPOSITORY}}}

@@ -15,6 +15,7 @@ from reposync.api.access import Role
 from reposync.api.answers import CHANGING, errors
 from reposync.api.models import Asked, NoFilters
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
 from reposync.scheduling.lock_overview import LockState, lock_overviews, release_lock
 from reposync.store.repository import MAX_NAME_CHARS
@@ -75,7 +76,7 @@ class Release(Lock):
 
 
 def lock_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["locks"])
+    routes = Router(prefix="/api/v1", tags=["locks"])
 
     @routes.get(
         "/locks",

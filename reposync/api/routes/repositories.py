@@ -31,6 +31,7 @@ from reposync.api.models import (
 from reposync.api.naming import NamedRoute, RepositoryName, path_of
 from reposync.api.parts import ApiParts
 from reposync.api.routes.runs import LOCATION, PREFIX, run_path
+from reposync.api.routing import Router
 from reposync.api.source_policy import check_source
 from reposync.api.waiting import end_of
 from reposync.config.loading import checked_repository
@@ -96,7 +97,7 @@ REPEATED = {"Idempotency-Replayed": {"schema": {"type": "string"}, "description"
 
 
 def repository_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix=PREFIX, tags=["repositories"], route_class=NamedRoute)
+    routes = Router(prefix=PREFIX, tags=["repositories"], route_class=NamedRoute)
     reads = [parts.access.requires(Role.READ)]
     operates = [parts.access.requires(Role.OPERATE)]
 
@@ -227,10 +228,11 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             shown = await together.ask((name, wanted, asked_by), enqueue)
             return await asked(request, response, shown, waiting.wait)
         fingerprint = _fingerprint("sync", name, wanted.full, wanted.allow_mass_delete)
-        answered = await app.runs.answered(key, fingerprint, asked_by=asked_by)
+        credential = parts.access.credential_of(request)
+        answered = await app.runs.answered(key, fingerprint, asked_by=asked_by, credential=credential)
         if answered is None:
             row = await syncable(app, name)
-            how["answer"] = _told(asked_by)
+            how |= {"answer": _told(asked_by), "credential": credential}
             answered = await app.runs.enqueue_once(key, fingerprint, row.name, RunTrigger.HTTP, **how)
         if answered.is_repeat:
             response.headers["Idempotency-Replayed"] = "true"

@@ -20,6 +20,7 @@ from reposync.api.models import (
     RunShown,
 )
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.errors import RepositoryNotFound, RunNotFound, RunStateConflict, UsageError
 from reposync.scheduling.application import Application
 from reposync.store.history import no_such_run
@@ -46,7 +47,7 @@ def run_path(request: Request, run_id: str) -> str:
 
 
 def run_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix=PREFIX, tags=["runs"])
+    routes = Router(prefix=PREFIX, tags=["runs"])
     reads = [parts.access.requires(Role.READ)]
     operates = [parts.access.requires(Role.OPERATE)]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, ClassVar
 
 from fastapi import APIRouter, Query
@@ -14,6 +13,7 @@ from reposync.api.access import Role
 from reposync.api.answers import errors
 from reposync.api.models import Asked, PlainText
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.errors import (
     EmbeddingError,
     EmbeddingUnavailable,
@@ -27,6 +27,7 @@ from reposync.errors import (
 )
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.sync.search import MAX_QUERY_CHARS
+from reposync.vectors.port import SearchHit
 
 AT_ONCE = 2
 """A local model takes all cores for a query, and the syncs want them too."""
@@ -125,21 +126,37 @@ class Turnstile:
         self._most = at_once + max_waiting
         self._inside = 0
 
-    @contextlib.asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
-        """Raises SearchBusy."""
+    async def search(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
+        """What `work` finds when it is its turn. Raises SearchBusy, SearchTimeout, and what `work` does.
+
+        One that takes too long is answered and cancelled, and keeps its place until it is over: a thread of the model
+        goes on, whoever waits for it.
+        """
         if self._inside >= self._most:
             raise SearchBusy("Too many searches wait on this pod.", remedy="Ask again in a moment.")
         self._inside += 1
+        task = asyncio.ensure_future(self._in_turn(work))
+        task.add_done_callback(self._left)
         try:
-            async with self._turn:
-                yield
+            await asyncio.wait({task}, timeout=LONGEST_SECONDS)
+            if not task.done():
+                raise SearchTimeout(f"The search took more than {LONGEST_SECONDS:g} s.")
+            return task.result()
         finally:
-            self._inside -= 1
+            task.cancel()
+
+    async def _in_turn(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
+        async with self._turn:
+            return await work()
+
+    def _left(self, task: asyncio.Task[list[SearchHit]]) -> None:
+        self._inside -= 1
+        if not task.cancelled():
+            task.exception()  # heard of, also where nobody waits for it any more
 
 
 def search_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["search"])
+    routes = Router(prefix="/api/v1", tags=["search"])
     turnstile = Turnstile(AT_ONCE, MAX_WAITING)
 
     @routes.get(
@@ -162,17 +179,11 @@ def search_routes(parts: ApiParts) -> APIRouter:
     )
     async def search_code(asked: Annotated[SearchAsked, Query()]) -> Hits:
         app = parts.application()
-        try:
-            async with asyncio.timeout(LONGEST_SECONDS), turnstile.turn():
-                found = await app.search(
-                    asked.q,
-                    repository=asked.repository,
-                    path_glob=asked.path,
-                    language=asked.language,
-                    limit=asked.limit,
-                )
-        except TimeoutError as error:
-            raise SearchTimeout(f"The search took more than {LONGEST_SECONDS:g} s.") from error
+        found = await turnstile.search(
+            lambda: app.search(
+                asked.q, repository=asked.repository, path_glob=asked.path, language=asked.language, limit=asked.limit
+            )
+        )
         return Hits(items=[Hit.model_validate(each) for each in found])
 
     return routes

@@ -8,9 +8,12 @@ from urllib.parse import quote, unquote, urlencode
 from fastapi import APIRouter, Request, Response
 
 from reposync.api.access import ACCESS_ERRORS, AccessDenied, TooManyAttempts
+from reposync.api.bounds import BodyBounds, with_body
 from reposync.api.csrf import CSRF_FIELD, CsrfRefused
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router, UnreadRoute
 
+FORM = BodyBounds(max_bytes=16_384)
 _LONGEST_NEXT_CHARS = 2_000
 
 
@@ -19,16 +22,23 @@ def session_routes(parts: ApiParts) -> APIRouter:
     redirect. A login that failed leads back to the form, which the query tells why: `failed` is `token`, `csrf` or
     `attempts` (then with `wait`, in seconds), and `next` stays.
     """
-    routes = APIRouter(tags=["session"], include_in_schema=False)
+    # The forms are read here: nothing is read of somebody who cannot have a session, or come by one.
+    routes = Router(tags=["session"], include_in_schema=False, route_class=UnreadRoute)
     access, root = parts.access, parts.access.config.root_path
 
     @routes.post("/login")
     async def log_in(request: Request) -> Response:
-        form = {name: value for name, value in (await request.form()).items() if isinstance(value, str)}
+        try:
+            if access.has_tokens and not access.may_log_in(request):
+                return _to(_login(root, f"{root}/", failed="csrf"))
+        except TooManyAttempts as error:
+            return _to(_login(root, f"{root}/", failed="attempts", wait=str(error.wait_seconds)))
+        fields = await (await with_body(request, FORM)).form()
+        form = {name: value for name, value in fields.items() if isinstance(value, str)}
         onward = local_address(form.get("next", ""), root)
-        if not access.has_tokens:
-            return _to(onward)
         response = _to(onward)
+        if not access.has_tokens:
+            return response
         try:
             access.log_in(request, response, form.get("token", "").strip(), form.get(CSRF_FIELD, ""))
         except CsrfRefused:
@@ -42,7 +52,8 @@ def session_routes(parts: ApiParts) -> APIRouter:
     @routes.post("/logout", responses=dict(ACCESS_ERRORS))
     async def log_out(request: Request) -> Response:
         response = _to(f"{root}/login" if access.has_tokens else f"{root}/")
-        await access.log_out(request, response)
+        if access.has_session(request):
+            await access.log_out(await with_body(request, FORM), response)
         return response
 
     return routes

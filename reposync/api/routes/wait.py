@@ -16,6 +16,7 @@ from reposync.api.leaving import leaving_of
 from reposync.api.models import Asked
 from reposync.api.naming import NamedRoute, RepositoryName
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.errors import RepositoryNotFound
 from reposync.scheduling.following import TooManyWatchers
 from reposync.scheduling.searchable import CommitNotFound, CommitState, Relation, SearchableCommits
@@ -99,7 +100,7 @@ class Searchable(BaseModel):
 
 
 def wait_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(prefix="/api/v1", tags=["repositories"], route_class=NamedRoute)
+    routes = Router(prefix="/api/v1", tags=["repositories"], route_class=NamedRoute)
     commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
 
     @routes.get(

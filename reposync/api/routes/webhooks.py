@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
@@ -14,17 +15,17 @@ from starlette.requests import ClientDisconnect
 
 from reposync.api.access import TooManyAttempts
 from reposync.api.answers import (
-    BodyUnreadable,
     CrossSiteRefused,
     HostNotAllowed,
     ShuttingDown,
     Unforeseen,
     errors_alone,
 )
-from reposync.api.attempts import Attempts
-from reposync.api.bounds import BodyTooLarge, BodyTooSlow, QueryTooLong, RequestInvalid
+from reposync.api.attempts import Attempts, Checked
+from reposync.api.bounds import BodyBounds, BodyTooLarge, BodyTooSlow, BodyUnreadable, QueryTooLong, RequestInvalid
 from reposync.api.deliveries import Bodies, BodiesBusy, Reading
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router, UnreadRoute
 from reposync.config.registry import GitLabInstance
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
@@ -160,7 +161,7 @@ _BODY = {
 
 
 def webhook_routes(parts: ApiParts) -> APIRouter:
-    routes = APIRouter(tags=["webhooks"])
+    routes = Router(tags=["webhooks"], route_class=UnreadRoute)
     desk = _Desk(parts)
 
     @routes.post(
@@ -199,7 +200,7 @@ class _Desk:
 
     def __init__(self, parts: ApiParts) -> None:
         self._parts = parts
-        self._bodies = Bodies(max_bytes=MAX_BODY_BYTES, total_bytes=MAX_BODIES_BYTES, seconds=BODY_SECONDS)
+        self._bodies = Bodies(BodyBounds(MAX_BODY_BYTES, BODY_SECONDS), total_bytes=MAX_BODIES_BYTES)
         self._attempts = Attempts()
         self._hinted_at = float("-inf")
         self._late: set[asyncio.Task[list[Outcome]]] = set()
@@ -246,22 +247,24 @@ class _Desk:
     ) -> tuple[list[GitLabInstance], bytearray]:
         address = request.client.host if request.client else ""
         servers = self._listening(app)
-        if self._attempts.wait_seconds(address):
-            # GitLab, behind the same proxy as somebody who guesses: what it has used before it may go on using.
-            servers = [server for server in servers if self._attempts.is_proven(address, _key_id(server))]
+        checked = self._attempts.checked(address)
+        if checked is Checked.NONE:
+            raise TooManyAttempts(self._attempts.wait_seconds(address))
+        if checked is Checked.USED:
+            servers = [server for server in servers if self._attempts.is_used(_key_id(server))]
         senders = senders_by_token(servers, given)
         # A stranger's body is read only where there is a signature over it.
         if not senders and not needs_body(servers, given):
-            raise self._refused(address, given)
+            raise self._refused(address, given, checked)
         body = await reading.body(request)
         if not senders:
-            senders = self._by_signature(servers, given, body, address)
+            senders = self._by_signature(servers, given, body, address, checked)
         for server in senders:
-            self._attempts.succeeded(address, _key_id(server))
+            self._attempts.succeeded(_key_id(server))
         return senders, body
 
     def _by_signature(
-        self, servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str
+        self, servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str, checked: Checked
     ) -> list[GitLabInstance]:
         try:
             senders = senders_by_signature(servers, given, body, time.time())
@@ -269,7 +272,7 @@ class _Desk:
             log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
             raise
         if not senders:
-            raise self._refused(address, given)
+            raise self._refused(address, given, checked)
         return senders
 
     def _listening(self, app: Application) -> list[GitLabInstance]:
@@ -282,10 +285,10 @@ class _Desk:
             # Who sent it is not known: the registry's keys are for the log.
             raise WebhooksOff(error.message, remedy="The log says what to set.") from error
 
-    def _refused(self, address: str, given: Credentials) -> RepoSyncError:
-        if wait_seconds := self._attempts.wait_seconds(address):
-            return TooManyAttempts(wait_seconds)
-        self._attempts.failed(address)
+    def _refused(self, address: str, given: Credentials, checked: Checked) -> RepoSyncError:
+        self._attempts.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
+        if checked is not Checked.ALL:
+            return TooManyAttempts(self._attempts.wait_seconds(address))
         shown = "signature" if given.signature else "secret token" if given.token else "nothing"
         log.warning(
             "a webhook was refused",

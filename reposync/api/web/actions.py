@@ -12,6 +12,7 @@ from reposync.api.access import ANONYMOUS, Role
 from reposync.api.parts import ApiParts
 from reposync.api.routes.runs import whole_id
 from reposync.api.routes.session import local_address
+from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
 from reposync.errors import UsageError
 from reposync.scheduling.application import Application
@@ -93,7 +94,7 @@ ACTIONS: dict[str, Callable[[Application, Form, str], Awaitable[str]]] = {
 def action_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
     """`POST /actions/{what}` with the fields of the button's form; `back`, where it is given, is the address of the
     page that it stands on, which is shown again."""
-    routes = APIRouter(include_in_schema=False)
+    routes = Router(include_in_schema=False)
 
     @routes.post("/actions/{what}", dependencies=[parts.access.page(Role.OPERATE)])
     async def act(request: Request, what: str) -> Response:

@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 
 from reposync.api.access import Role, Visitor
 from reposync.api.parts import ApiParts
-from reposync.api.routes.search import AT_ONCE, LONGEST_SECONDS, MAX_WAITING, SearchTimeout, Turnstile
+from reposync.api.routes.search import AT_ONCE, MAX_WAITING, Turnstile
+from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
 from reposync.api.web.rendering import highlighted
 from reposync.errors import RepoSyncError, StoreUnavailable
@@ -22,7 +23,7 @@ _ASKED = ("q", "repository", "path", "language")
 
 
 def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = APIRouter()
+    routes = Router()
     reader = parts.access.page(Role.READ)
     turnstile = Turnstile(AT_ONCE, MAX_WAITING)
 
@@ -58,17 +59,15 @@ def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
 async def _hits(
     app: Application, turnstile: Turnstile, query: str, asked: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
-    try:
-        async with asyncio.timeout(LONGEST_SECONDS), turnstile.turn():
-            found = await app.search(
-                query,
-                repository=asked["repository"],
-                path_glob=asked["path"],
-                language=asked["language"],
-                limit=PAGE_HITS,
-            )
-    except TimeoutError as error:
-        raise SearchTimeout(f"The search took more than {LONGEST_SECONDS:g} s.") from error
+    found = await turnstile.search(
+        lambda: app.search(
+            query,
+            repository=asked["repository"],
+            path_glob=asked["path"],
+            language=asked["language"],
+            limit=PAGE_HITS,
+        )
+    )
     return [
         {
             "repository": hit.repository,

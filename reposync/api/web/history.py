@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 
 from reposync.api.access import Role, Visitor
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.api.web.askers import askers_of, request_lines
 from reposync.api.web.charts import run_chart
 from reposync.api.web.renderer import IDLE_REFRESH_SECONDS, Renderer
@@ -39,7 +40,7 @@ LIVE_REFRESH_SECONDS = 1
 
 
 def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = APIRouter()
+    routes = Router()
     reader = parts.access.page(Role.READ)
 
     @routes.get("/runs")

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Request, Response
 
 from reposync.api.access import Role, Visitor
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.api.web.finding import search_page
 from reposync.api.web.history import run_pages
 from reposync.api.web.registered import registered_page
@@ -17,7 +18,7 @@ from reposync.scheduling.lock_overview import lock_overviews
 
 
 def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = APIRouter(include_in_schema=False)
+    routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
     for pages in (registered_page, run_pages, search_page):
         routes.include_router(pages(parts, renderer))

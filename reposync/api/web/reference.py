@@ -13,11 +13,10 @@ from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.access import Visitor
 from reposync.api.hosts import split_host
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
-from reposync.errors import RepoSyncError
 
 Document = Mapping[str, Any]
 
@@ -90,7 +89,7 @@ class Reference:
 
 def reference_page(parts: ApiParts, renderer: Renderer, document: Callable[[], Document]) -> APIRouter:
     """`document`: the OpenAPI document of the application that this page is a part of; as open as that is."""
-    routes = APIRouter(include_in_schema=False)
+    routes = Router(include_in_schema=False)
 
     @cache
     def reference() -> Reference:
@@ -98,9 +97,8 @@ def reference_page(parts: ApiParts, renderer: Renderer, document: Callable[[], D
 
     @routes.get("/docs")
     async def docs(request: Request) -> Response:
-        return renderer.page(
-            request, "reference.html", _visitor(parts, request), reference=reference(), base=_base(request, renderer)
-        )
+        visitor = await parts.access.known(request)
+        return renderer.page(request, "reference.html", visitor, reference=reference(), base=_base(request, renderer))
 
     return routes
 
@@ -117,13 +115,6 @@ def described(document: Document) -> Reference:
     ordered = found | ({"probes": probes} if probes else {})
     everywhere = sorted((status, code, words) for code, (status, words) in common.items())
     return Reference(tuple((tag, tuple(each)) for tag, each in ordered.items()), tuple(everywhere))
-
-
-def _visitor(parts: ApiParts, request: Request) -> Visitor | None:
-    try:
-        return parts.access.visitor(request)
-    except RepoSyncError:
-        return None
 
 
 def _base(request: Request, renderer: Renderer) -> str:

@@ -11,7 +11,6 @@ from reposync.api.access import Access, Visitor
 from reposync.api.csrf import SAFE_METHODS
 from reposync.api.envelope import PAGE_KEY, ErrorResponse
 from reposync.api.web.renderer import Renderer
-from reposync.errors import RepoSyncError
 
 # These are read by programs, whatever they accept.
 _NO_PAGES = ("/api", "/static", "/healthz", "/readyz", "/metrics", "/openapi.json")
@@ -75,7 +74,7 @@ class ErrorPages:
             scope[PAGE_KEY] = self._page
         await self._app(scope, receive, send)
 
-    def _page(self, scope: Scope, error: ErrorResponse) -> Response | None:
+    async def _page(self, scope: Scope, error: ErrorResponse) -> Response | None:
         request = Request(scope)
         if not reads_pages(request, self._renderer.root):
             return None
@@ -84,7 +83,7 @@ class ErrorPages:
         answer = self._renderer.page(
             request,
             "error.html",
-            self._visitor(request, error),
+            await self._visitor(request, error),
             status=error.status_code,
             heading=told.heading,
             message=told.message or error.message,
@@ -95,14 +94,9 @@ class ErrorPages:
         answer.headers.update(error.extra_headers)
         return answer
 
-    def _visitor(self, request: Request, error: ErrorResponse) -> Visitor | None:
+    async def _visitor(self, request: Request, error: ErrorResponse) -> Visitor | None:
         # Under a name that is not ours nobody is anybody.
-        if error.code == "HOST_NOT_ALLOWED":
-            return None
-        try:
-            return self._access.visitor(request)
-        except RepoSyncError:
-            return None
+        return None if error.code == "HOST_NOT_ALLOWED" else await self._access.known(request)
 
 
 def reads_pages(request: Request, root: str) -> bool:

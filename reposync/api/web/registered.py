@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from reposync.api.access import Role, Visitor
 from reposync.api.cursors import cursor_after, key_before
 from reposync.api.parts import ApiParts
+from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
 from reposync.scheduling.application import Application
 from reposync.scheduling.index_overview import collection_changes
@@ -56,7 +57,7 @@ class _Known:
 
 
 def registered_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
-    routes = APIRouter()
+    routes = Router()
     reader = parts.access.page(Role.READ)
 
     @routes.get("/")

@@ -13,6 +13,7 @@ from fastapi import Request
 from reposync.api.access import Access, Role, Visitor
 from reposync.api.app import create_app
 from reposync.api.server import serve_http
+from reposync.telemetry.health import Health
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.documented import is_documented
 
@@ -21,9 +22,10 @@ TOKENS = (f"read:{READER}", OPERATOR)
 
 
 @contextlib.asynccontextmanager
-async def server(access: Access, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def server(access: Access, *, health: Health | None = None, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
     reads, shows = access.requires(Role.READ), access.page()
-    app = create_app(replace(Daemon().parts, access=access))
+    daemon = Daemon() if health is None else Daemon(health=health)
+    app = create_app(replace(daemon.parts, access=access))
 
     @app.get("/test/read", dependencies=[access.requires(Role.READ)])
     async def read() -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
 
 import httpx
 import pytest
@@ -11,10 +14,14 @@ from hypothesis import strategies as st
 
 from reposync.api.access import Access
 from reposync.api.attempts import Attempts
+from reposync.api.routing import Route
 from reposync.config.http import HttpConfig
+from tests.integration.api.conftest import Daemon
+from tests.integration.api.documented import api_routes
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server
 
 WRONG = "this-token-nobody-has"
+NUMBERS = count()
 
 
 class Clock:
@@ -75,34 +82,126 @@ async def test_metrics_are_open_by_token_or_off(setting: str, anybody: int, read
         assert (await door.get("/healthz")).status_code == 200
 
 
-async def test_who_guesses_has_to_wait_and_is_not_told_what_is_right_while_others_go_on(
+async def test_who_guesses_is_told_nothing_any_more_while_those_behind_the_same_address_go_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
+    attempts = Attempts(per_client=10, of_used=40, monotonic=clock)
     config = HttpConfig(trusted_proxies=("127.0.0.1",))
-    async with server(Access(TOKENS, config, attempts=Attempts(monotonic=clock))) as door:
+    async with server(Access(TOKENS, config, attempts=attempts)) as door:
 
         async def read(token: str, client: str) -> httpx.Response:
             return await door.get("/test/read", headers={**bearer(token), "X-Forwarded-For": client})
 
-        assert (await read(READER, "192.0.2.1")).status_code == 200
-        guesses = [(await read(f"{WRONG}{number}", "192.0.2.1")).status_code for number in range(12)]
-        assert guesses == [401] * 10 + [429] * 2
+        async def guess(times: int) -> list[int]:
+            return [(await read(f"{WRONG}{next(NUMBERS)}", "192.0.2.1")).status_code for _ in range(times)]
 
-        # Right, and used from there for the first time: it cannot be told from a guess.
-        limited = await read(OPERATOR, "192.0.2.1")
+        # Used before, and from elsewhere.
+        assert (await read(READER, "192.0.2.2")).status_code == 200
+        assert await guess(12) == [401] * 10 + [429] * 2
+
+        # Right and never used: it cannot be told from a guess.
+        limited, wrong = await read(OPERATOR, "192.0.2.1"), await read(WRONG, "192.0.2.1")
         assert (limited.status_code, code_of(limited)) == (429, "TOO_MANY_ATTEMPTS")
-        assert limited.headers["retry-after"] == "60"
-        assert limited.json()["error"]["details"] == {"wait_seconds": 60}
-        # Used from there before, or from elsewhere: not concerned.
+        assert limited.json() == wrong.json()
+        assert limited.json()["error"]["details"] == {"wait_seconds": int(limited.headers["retry-after"])}
         assert (await read(READER, "192.0.2.1")).status_code == 200
-        assert (await read(OPERATOR, "192.0.2.2")).status_code == 200
+
+        # The tokens in use are not guessed at without end, either.
+        assert await guess(40) == [429] * 40
+        assert (await read(READER, "192.0.2.1")).status_code == 429
+        for token in (READER, OPERATOR):
+            assert (await read(token, "192.0.2.2")).status_code == 200
 
         clock.now += 61
         assert (await read(OPERATOR, "192.0.2.1")).status_code == 200
     told = [record for record in caplog.records if record.getMessage() == "too many wrong tokens"]
     assert [record.__dict__["client"] for record in told] == ["192.0.2.1"]
     assert WRONG not in caplog.text
+
+
+async def test_a_program_with_an_outdated_token_locks_nobody_out(door: httpx.AsyncClient) -> None:
+    assert {(await door.get("/test/read", headers=bearer(WRONG))).status_code for _ in range(70)} == {401}
+    assert (await door.get("/test/read", headers=bearer(READER))).status_code == 200
+
+
+@pytest.mark.parametrize("root", ["", "/reposync"])
+async def test_nothing_is_read_of_a_request_before_it_is_known_who_asks(root: str) -> None:
+    """Whoever waited for the body would answer 408, after 15 s."""
+    async with server(Access(TOKENS, HttpConfig(root_path=root))) as door:
+        described = (await door.get("/openapi.json")).json()["paths"]
+        asked = [(method.upper(), path) for path, methods in described.items() for method in methods]
+        below = "/api/v1/repositories/x/api/v1/webhooks/gitlab"
+        asked += [("PATCH", below), ("PATCH", below.replace("/webhooks", "%2Fwebhooks")), ("DELETE", below)]
+        asked += [("POST", path) for path in ("/login", "/logout", "/actions/sync", "/no/such/page", "/healthz")]
+        statuses = {}
+        for method, path in asked:
+            if method != "GET":
+                path = path.replace("{", "").replace("}", "")
+                statuses[method, path] = await status_of_head(door, method, root + path)
+
+    refused = {where: status for where, status in statuses.items() if status != 401}
+    assert len(statuses) > 15
+    assert refused == {
+        # There is no database behind this server, and so no secret of a webhook.
+        ("POST", "/api/v1/webhooks/gitlab"): 503,
+        ("POST", "/login"): 303,
+        ("POST", "/logout"): 303,
+        ("POST", "/actions/sync"): 303,
+        ("POST", "/no/such/page"): 404,
+        ("POST", "/healthz"): 405,
+    }
+
+
+def test_every_route_of_the_api_admits_by_the_head() -> None:
+    assert [each.path for each in api_routes() if not isinstance(each, Route)] == []
+
+
+async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int:
+    """What is answered to a request whose body does not come."""
+    reader, writer = await asyncio.open_connection(door.base_url.host, door.base_url.port)
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n"
+    writer.write(head.encode())
+    async with asyncio.timeout(60):
+        answer = await reader.read()
+    writer.close()
+    return int(answer.split()[1])
+
+
+async def test_whoever_shows_no_token_sees_that_something_is_wrong_and_not_what() -> None:
+    reason = "/etc/reposync/repositories.yaml:7:1: unknown key `Tr0ub4dor-and-3`"
+    daemon = Daemon()
+    daemon.health.report("database", "ok")
+    daemon.health.report("registry", "degraded", reason)
+    nothing = {"reason": None, "since": None, "latency_seconds": None}
+    async with server(Access(TOKENS), health=daemon.health) as door:
+        for headers in ({}, bearer(WRONG)):
+            answer = await door.get("/readyz", headers=headers)
+            assert (answer.status_code, answer.json()) == (
+                200,
+                {
+                    "status": "degraded",
+                    "components": {
+                        "database": {"status": "ok", **nothing},
+                        "registry": {"status": "degraded", **nothing},
+                    },
+                },
+            )
+        shown = (await door.get("/readyz", headers=bearer(READER))).json()["components"]["registry"]
+        assert shown["reason"] == reason
+        assert shown["since"] is not None
+    # Without tokens everybody on this machine is trusted.
+    async with server(Access([]), health=daemon.health) as door:
+        assert (await door.get("/readyz")).json()["components"]["registry"]["reason"] == reason
+
+
+async def test_a_body_that_is_no_json_is_not_looked_at_for_strangers(door: httpx.AsyncClient) -> None:
+    rubbish: dict[str, Any] = {"content": b"{bad", "headers": {"Content-Type": "application/json"}}
+    assert (await door.patch("/api/v1/repositories/alpha", **rubbish)).status_code == 401
+    rubbish["headers"] |= bearer(READER)
+    assert (await door.patch("/api/v1/repositories/alpha", **rubbish)).status_code == 403
+    rubbish["headers"] |= bearer(OPERATOR)
+    assert (await door.patch("/api/v1/repositories/alpha", **rubbish)).status_code == 422
 
 
 async def test_the_right_token_is_no_attempt_however_often_it_is_sent(door: httpx.AsyncClient) -> None:
@@ -246,7 +345,9 @@ _NAMES = [
 
 async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() -> None:
     config = HttpConfig(root_path="/reposync", trusted_proxies=("0.0.0.0/0",), allowed_hosts=("127.0.0.1",))
-    async with server(Access(TOKENS, config, attempts=Attempts(per_client=10**6, altogether=10**6))) as door:
+    async with server(
+        Access(TOKENS, config, attempts=Attempts(per_client=10**6, of_used=10**6, altogether=10**6))
+    ) as door:
         for method, path, headers, body in _made_up_requests():
             try:
                 answer = await door.request(method, path, headers=headers, content=body)

@@ -12,19 +12,23 @@ import pytest
 import structlog
 from fastapi import FastAPI, Request
 
-from reposync.api.bounds import Bounded, RequestBounds
+from reposync.api.bounds import BodyBounds, Bounded, HeadBounds
 from reposync.api.errors import add_error_handlers
 from reposync.api.request_ids import RequestIds
+from reposync.api.routing import Route
 from reposync.api.server import HttpAddress, serve_http
 from tests.integration.api.conftest import Daemon
 
-BOUNDS = RequestBounds(body_bytes=1_000, body_seconds=0.2, query_bytes=100)
+
+class SmallRoute(Route):
+    body = BodyBounds(max_bytes=1_000, seconds=0.2)
 
 
 @pytest.fixture
 async def address() -> AsyncIterator[HttpAddress]:
     app = FastAPI()
-    app.add_middleware(Bounded, bounds=BOUNDS)
+    app.router.route_class = SmallRoute
+    app.add_middleware(Bounded, bounds=HeadBounds(query_bytes=100))
     add_error_handlers(app)
     app.add_middleware(RequestIds)
 

@@ -1,11 +1,13 @@
 import asyncio
 import contextlib
 import gc
+import http.client
 import logging
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -275,20 +277,128 @@ async def test_a_client_that_sends_its_head_drop_by_drop_is_shown_out(app: FastA
         dripping.cancel()
 
 
-async def test_more_connections_than_the_limit_are_closed_and_the_others_served(app: FastAPI) -> None:
-    limits = HttpLimits(max_connections=3)
-    async with serve_http(app, "127.0.0.1", 0, limits=limits) as address, contextlib.AsyncExitStack() as stack:
-        held = [await stack.enter_async_context(connected(address)) for _ in range(3)]
-        reader, writer = await stack.enter_async_context(connected(address))
-        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert await rest(reader) == b""
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
-        for reader, writer in held:
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            assert (await rest(reader)).startswith(b"HTTP/1.1 200 OK")
-        # There is room again.
-        async with httpx.AsyncClient() as client:
-            assert (await client.get(f"{address.url}/healthz")).status_code == 200
+
+async def asks(address: HttpAddress, path: str, *, source: str = "127.0.0.1") -> httpx.Response:
+    """Over a connection of its own, from that address of this machine."""
+    transport = httpx.AsyncHTTPTransport(local_address=source)
+    async with httpx.AsyncClient(base_url=address.url, transport=transport, timeout=60) as client:
+        return await client.get(path)
+
+
+async def test_500_idle_connections_of_one_address_keep_out_neither_probes_nor_anybody_else(app: FastAPI) -> None:
+    async with serve_http(app, "127.0.0.1", 0) as address, contextlib.AsyncExitStack() as stack:
+        for _ in range(500):
+            reader, writer = await stack.enter_async_context(connected(address))
+            writer.write(PROBE)
+            assert await reader.readuntil(b"}")
+
+        for source in ("127.0.0.1", "127.0.0.2"):
+            assert (await asks(address, "/healthz", source=source)).status_code == 200
+            # Without a database behind it.
+            assert (await asks(address, "/readyz", source=source)).json()["status"] == "down"
+            assert (await asks(address, "/openapi.json", source=source)).status_code == 200
+
+
+@contextlib.asynccontextmanager
+async def busy(app: FastAPI, limits: HttpLimits) -> AsyncIterator[tuple[HttpAddress, Callable[[int, str], Any]]]:
+    """A server, and what occupies so many of its connections, from that address, until the end."""
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
+
+    @app.get("/wait")
+    async def wait() -> None:
+        begun.release()
+        await go_on.wait()
+
+    async with serve_http(app, "127.0.0.1", 0, limits=limits) as address, asyncio.TaskGroup() as group:
+
+        async def occupy(connections: int, source: str) -> None:
+            for _ in range(connections):
+                group.create_task(asks(address, "/wait", source=source))
+                await begun.acquire()
+
+        try:
+            yield address, occupy
+        finally:
+            go_on.set()
+
+
+async def test_a_client_with_all_of_its_share_busy_gets_probes_and_another_one_gets_everything(app: FastAPI) -> None:
+    limits = HttpLimits(max_connections=5, connections_a_client=3)
+    async with busy(app, limits) as (address, occupy):
+        await occupy(3, "127.0.0.1")
+
+        refused = await asks(address, "/openapi.json")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "TOO_MANY_CONNECTIONS")
+        assert refused.headers["retry-after"] == "5"
+        assert (await asks(address, "/healthz")).status_code == 200
+        assert (await asks(address, "/openapi.json", source="127.0.0.2")).status_code == 200
+
+
+async def test_with_every_connection_busy_probes_are_answered_and_the_reserve_cannot_be_held(app: FastAPI) -> None:
+    limits = HttpLimits(max_connections=4, connections_a_client=2, reserved_connections=2)
+    async with busy(app, limits) as (address, occupy), contextlib.AsyncExitStack() as stack:
+        await occupy(2, "127.0.0.1")
+        await occupy(2, "127.0.0.2")
+
+        held = [await stack.enter_async_context(connected(address)) for _ in range(5)]
+        assert (await asks(address, "/healthz", source="127.0.0.3")).status_code == 200
+        assert (await asks(address, "/openapi.json", source="127.0.0.3")).status_code == 503
+        # Whoever held a place for probes, and said nothing, had to leave it.
+        assert await rest(held[0][0]) == b""
+
+
+async def test_a_trusted_proxy_stands_for_many_and_has_no_share(app: FastAPI) -> None:
+    limits = HttpLimits(max_connections=4, connections_a_client=1, trusted_proxies=("127.0.0.1/32",))
+    async with busy(app, limits) as (address, occupy):
+        await occupy(3, "127.0.0.1")
+
+        assert (await asks(address, "/openapi.json")).status_code == 200
+
+
+@pytest.mark.parametrize("size_bytes", [26_000_000, 40_000_000])
+async def test_a_client_that_is_refused_before_its_body_came_in_still_reads_why(app: FastAPI, size_bytes: int) -> None:
+    def sends(path: str, headers: dict[str, str]) -> int:
+        connection = http.client.HTTPConnection(address.host, address.port, timeout=120)
+        with contextlib.closing(connection):
+            connection.request("POST", path, body=b"x" * size_bytes, headers=headers)
+            return connection.getresponse().status
+
+    async with serve_http(app, "127.0.0.1", 0) as address:
+        for path, headers, status in (
+            ("/api/v1/repositories", {"Sec-Fetch-Site": "cross-site"}, 403),
+            ("/api/v1/repositories", {}, 413),
+            ("/no/such/page", {}, 404),
+            ("/healthz", {}, 405),
+        ):
+            assert await asyncio.to_thread(sends, path, headers) == status, path
+
+
+async def test_what_comes_after_the_last_answer_is_taken_within_limits(app: FastAPI) -> None:
+    limits = HttpLimits(linger_bytes=1_000_000, linger_seconds=60.0)
+    async with serve_http(app, "127.0.0.1", 0, limits=limits) as address, connected(address) as (reader, writer):
+        writer.write(b"POST /no/such/page HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n")
+        head = await rest(reader)
+        assert head.startswith(b"HTTP/1.1 404")
+        assert b"\r\nconnection: close\r\n" in head
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(60):
+                while True:
+                    writer.write(b"x" * 65_536)
+                    await writer.drain()
+    async with (
+        serve_http(app, "127.0.0.1", 0, limits=HttpLimits(linger_seconds=0.05)) as address,
+        connected(address) as (reader, writer),
+    ):
+        writer.write(b"POST /no/such/page HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n")
+        await rest(reader)
+        with pytest.raises(ConnectionError):
+            async with asyncio.timeout(60):
+                while True:
+                    writer.write(b"x")
+                    await writer.drain()
+                    await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,15 @@ import pytest
 from reposync.api.access import Access
 from reposync.api.attempts import Attempts
 from reposync.config.http import HttpConfig
+from reposync.errors import StoreUnavailable
+from reposync.store.database import Database
+from reposync.store.ended_sessions import StoredEndings
+from tests.fixtures.databases import (  # noqa: F401
+    database_kind,
+    database_url,
+    postgresql,
+    upgraded_sqlite_file,
+)
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, code_of, log_in, server
 
 WRONG = "this-token-nobody-has"
@@ -100,12 +109,13 @@ async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.
 
 
 async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
-    async with server(Access(TOKENS, attempts=Attempts(per_client=2, monotonic=lambda: 1_000.0))) as browser:
-        for _ in range(2):
-            await log_in(browser, WRONG)
+    attempts = Attempts(per_client=2, of_used=3, monotonic=lambda: 1_000.0)
+    async with server(Access(TOKENS, attempts=attempts)) as browser:
+        for number in range(2):
+            await log_in(browser, f"{WRONG}{number}")
         answer = await log_in(browser, OPERATOR)
 
-        assert answer.headers["location"] == "/login?failed=attempts&wait=60"
+        assert answer.headers["location"] == "/login?failed=attempts&wait=30"
         assert "reposync-session" not in cookies_set(answer)
         shown = await browser.get(answer.headers["location"])
         assert shown.status_code == 200
@@ -189,6 +199,44 @@ async def test_logging_out_needs_the_proof_and_ends_the_session_of_this_browser(
     assert (await browser.get("/test/page")).status_code == 303
     # Twice does no harm.
     assert (await browser.post("/logout")).status_code == 303
+
+
+async def test_a_cookie_that_somebody_copied_ends_with_the_session_on_every_pod(database_url: str) -> None:  # noqa: F811
+    async with (
+        await Database.open(database_url) as here,
+        await Database.open(database_url) as there,
+        server(Access(TOKENS, ended=StoredEndings(lambda: here))) as browser,
+        server(Access(TOKENS, ended=StoredEndings(lambda: there))) as other_pod,
+    ):
+        await log_in(browser, OPERATOR)
+        copied, csrf = dict(browser.cookies), await csrf_of(browser)
+        other_pod.cookies.update(copied)
+        assert (await other_pod.get("/test/read")).status_code == 200
+
+        await browser.post("/logout", data={"csrf": csrf})
+
+        for pod in (browser, other_pod):
+            pod.cookies.update(copied)
+            assert (await pod.get("/test/page")).status_code == 303
+            assert (await pod.get("/test/read")).status_code == 401
+            assert (await pod.post("/test/operate", headers={"X-CSRF-Token": csrf})).status_code == 401
+        # Another session of the same token goes on.
+        other_pod.cookies.clear()
+        await log_in(other_pod, OPERATOR)
+        assert (await other_pod.get("/test/read")).status_code == 200
+
+
+async def test_without_a_database_that_knows_nobody_is_let_in_by_a_cookie() -> None:
+    def away() -> Database:
+        raise StoreUnavailable("The database does not answer.")
+
+    async with server(Access(TOKENS, ended=StoredEndings(away))) as browser:
+        await log_in(browser, OPERATOR)
+        for path in ("/test/page", "/test/read"):
+            assert (await browser.get(path)).status_code == 503
+        # Nobody was signed in: there is nothing to ask the database.
+        browser.cookies.clear()
+        assert (await browser.get("/test/page")).status_code == 303
 
 
 async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_goes(

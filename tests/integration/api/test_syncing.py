@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import httpx
 from sqlalchemy import insert, select, update
 
+from reposync.api.access import Access
 from reposync.api.app import create_app
 from reposync.api.server import serve_http
 from reposync.store.database import Database
@@ -20,6 +23,7 @@ from tests.fixtures.databases import (  # noqa: F401
     postgresql,
     upgraded_sqlite_file,
 )
+from tests.integration.api.doors import bearer, log_in
 from tests.integration.api.rest import API, Rest, opened, parts_of, rest  # noqa: F401
 
 SYNC = "/repositories/platform/api/sync"
@@ -89,6 +93,37 @@ async def test_a_key_is_for_one_request(rest: Rest) -> None:  # noqa: F811
     other = await rest.refusal("POST", "/repositories/payments/sync", 422, headers=key)
     assert other == "IDEMPOTENCY_KEY_REUSED"
     assert (await asks(rest, headers={"Idempotency-Key": "l"})).status_code == 202
+
+
+async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_change_places(rest: Rest) -> None:  # noqa: F811
+    first, second = "operate-secret-of-tests-1", "operate-secret-of-tests-2"
+    key = {"Idempotency-Key": "1"}
+
+    async def answered(tokens: list[str], headers: dict[str, str], **options: Any) -> httpx.Response:
+        parts = replace(parts_of(rest.app), access=Access(tokens))
+        async with (
+            serve_http(create_app(parts), "127.0.0.1", 0) as address,
+            httpx.AsyncClient(base_url=address.url, timeout=60) as client,
+        ):
+            if "Authorization" not in headers:
+                await log_in(client, first)
+                csrf = (await client.get("/")).text.partition('name="csrf" value="')[2].partition('"')[0]
+                headers = {"X-CSRF-Token": csrf}
+            return await client.post(API + SYNC, headers=headers | key, **options)
+
+    mine, others = bearer(first), bearer(second)
+    answers = [
+        await answered([first, second], mine),
+        await answered([first, second], others, json={"full": True}),
+        # The token that is at the place of the first one now.
+        await answered([second], others, json={"allow_mass_delete": True}),
+        await answered([first], {}, json={"full": True}),
+        await answered([first], {}),
+        await answered([first, second], mine),
+    ]
+
+    assert [each.status_code for each in answers] == [202] * 6
+    assert [each.headers.get("idempotency-replayed") for each in answers] == [None] * 5 + ["true"]
 
 
 async def test_a_request_that_failed_uses_up_no_key(rest: Rest) -> None:  # noqa: F811

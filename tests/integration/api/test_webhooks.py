@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import http.client
 import json
 import logging
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -23,6 +26,7 @@ from sqlalchemy import event as sqlalchemy_event
 from reposync.api import app as api
 from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
+from reposync.api.attempts import Attempts
 from reposync.api.routes import webhooks
 from reposync.api.server import HttpAddress, serve_http
 from reposync.catalog.apply import registry_in_force
@@ -497,20 +501,45 @@ async def test_a_secret_that_changed_in_the_registry_counts_at_once(site: Site) 
         assert (await site.posts(X_Gitlab_Token=OTHER_SECRET)).status_code == 202
 
 
-async def test_guessing_ends_after_ten_failures_unless_the_address_has_known_a_secret(site: Site) -> None:
+async def test_guessing_ends_unless_the_secret_was_known_before_and_in_the_end_for_everybody(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guess = partial(_guesses, site)
+    monkeypatch.setattr(webhooks, "Attempts", partial(Attempts, per_client=10, of_used=40))
     async with site.open(APP):
-        guesses = [code(await site.posts(X_Gitlab_Token=f"guess-{number}")) for number in range(11)]
-        assert guesses == [(401, "WEBHOOK_REFUSED")] * 10 + [(429, "TOO_MANY_ATTEMPTS")]
+        assert await guess(11) == [401] * 10 + [429]
         # Not even the right one: or guessing would go on.
         last = await site.posts()
         assert code(last) == (429, "TOO_MANY_ATTEMPTS")
         assert int(last.headers["retry-after"]) > 0
     async with site.open(APP):
         assert (await site.posts()).status_code == 202
-        guesses = [code(await site.posts(X_Gitlab_Token=f"guess-{number}"))[0] for number in range(12)]
-        assert guesses == [401] * 10 + [429] * 2
+        assert await guess(12) == [401] * 10 + [429] * 2
         # Behind a proxy GitLab has the same address as somebody who guesses.
         assert (await site.posts()).status_code == 202
+        assert await guess(40) == [429] * 40
+        assert (await site.posts()).status_code == 429
+
+
+async def _guesses(site: Site, times: int) -> list[int]:
+    return [(await site.posts(X_Gitlab_Token=f"guess-{number}-{times}")).status_code for number in range(times)]
+
+
+async def test_an_event_of_25_mb_that_is_refused_is_told_why(site: Site) -> None:
+    """By a client that sends everything before it reads, as GitLab's does."""
+
+    def sends(token: str) -> int:
+        address = urlsplit(site.url)
+        with contextlib.closing(http.client.HTTPConnection(str(address.hostname), address.port, timeout=120)) as client:
+            headers = {"X-Gitlab-Event": "Push Hook", "X-Gitlab-Token": token}
+            client.request("POST", address.path, body=b" " * 26_500_000, headers=headers)
+            return client.getresponse().status
+
+    async with site.open(APP):
+        assert await asyncio.to_thread(sends, "wrong-secret-wrong-secret") == 401
+        assert await asyncio.to_thread(sends, SECRET) == 413
+    async with site.open(APP, secrets="token: glpat-x"):
+        assert await asyncio.to_thread(sends, SECRET) == 403
 
 
 # Bounds -----------------------------------------------------------------------------------------------------------

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reposync.api.attempts import Attempts
+from reposync.api.attempts import Attempts, Checked
+
+HERE, THERE = "192.0.2.1", "192.0.2.2"
 
 
 class Clock:
@@ -14,81 +19,118 @@ class Clock:
         return self.now
 
 
-def attempts(clock: Clock, *, per_client: int = 3, altogether: int = 10) -> Attempts:
-    return Attempts(per_client=per_client, altogether=altogether, window_seconds=60.0, monotonic=clock)
+GUESSES: Iterator[bytes] = (str(number).encode() for number in count())
 
 
-def test_after_so_many_failures_an_address_waits_until_the_first_of_them_is_a_minute_old() -> None:
+def attempts(clock: Clock, *, per_client: int = 3, of_used: int = 6, altogether: int = 10) -> Attempts:
+    return Attempts(per_client=per_client, of_used=of_used, altogether=altogether, window_seconds=60.0, monotonic=clock)
+
+
+def guess(counted: Attempts, client: str, times: int = 1) -> list[bool]:
+    return [counted.failed(client, next(GUESSES)) for _ in range(times)]
+
+
+def test_after_so_many_wrong_ones_only_used_credentials_are_compared_and_then_none() -> None:
+    counted = attempts(Clock())
+
+    assert guess(counted, HERE, 3) == [False, False, True]
+    assert (counted.checked(HERE), counted.checked(THERE)) == (Checked.USED, Checked.ALL)
+    guess(counted, HERE, 2)
+    assert counted.checked(HERE) is Checked.USED
+    guess(counted, HERE)
+    assert (counted.checked(HERE), counted.checked(THERE)) == (Checked.NONE, Checked.ALL)
+
+
+def test_both_bounds_come_back_evenly() -> None:
     clock = Clock()
     counted = attempts(clock)
-    reached = []
-    for _ in range(3):
-        reached.append(counted.failed("192.0.2.1"))
-        clock.now += 10
+    guess(counted, HERE, 6)
 
-    assert reached == [False, False, True]
-    assert counted.wait_seconds("192.0.2.1") == 30.0
-    assert counted.wait_seconds("192.0.2.2") == 0.0
-    clock.now += 30
-    assert counted.wait_seconds("192.0.2.1") == 0.0
+    assert counted.wait_seconds(HERE) == 20.0
+    clock.now += 10
+    assert counted.checked(HERE) is Checked.USED
+    clock.now += 10
+    assert (counted.checked(HERE), counted.wait_seconds(HERE)) == (Checked.ALL, 0.0)
+    guess(counted, HERE)
+    assert counted.checked(HERE) is Checked.USED
+
+
+def test_a_wrong_credential_is_counted_once_however_often_and_from_wherever_it_comes() -> None:
+    counted = attempts(Clock())
+    for client in (HERE, THERE) * 50:
+        counted.failed(client, b"an outdated token")
+
+    assert counted.checked(HERE) is Checked.ALL
+    assert counted.checked(THERE) is Checked.ALL
+
+
+def test_the_limit_is_reported_once_a_window() -> None:
+    clock = Clock()
+    counted = attempts(clock)
+    reported = []
+    for _ in range(100):
+        reported += guess(counted, HERE)
+        clock.now += 1
+
+    assert reported.count(True) == 2
 
 
 def test_a_network_that_one_ipv6_host_owns_is_one_client_and_so_is_ipv4_in_ipv6() -> None:
-    clock = Clock()
-    counted = attempts(clock)
+    counted = attempts(Clock())
     for host in range(3):
-        counted.failed(f"2001:db8::{host:x}")
-        counted.failed("::ffff:192.0.2.1")
+        guess(counted, f"2001:db8::{host:x}")
+        guess(counted, "::ffff:192.0.2.1")
 
-    assert counted.wait_seconds("2001:db8::ffff:1") > 0
-    assert counted.wait_seconds("2001:db8:0:1::1") == 0.0
-    assert counted.wait_seconds("192.0.2.1") > 0
+    assert counted.checked("2001:db8::ffff:1") is Checked.USED
+    assert counted.checked("2001:db8:0:1::1") is Checked.ALL
+    assert counted.checked(HERE) is Checked.USED
 
 
 def test_many_addresses_together_reach_a_limit_that_concerns_none_that_has_not_failed() -> None:
     clock = Clock()
     counted = attempts(clock)
     for host in range(10):
-        counted.failed(f"192.0.2.{host}")
+        guess(counted, f"192.0.2.{host}")
 
-    assert counted.wait_seconds("192.0.2.1") > 0
-    assert counted.wait_seconds("198.51.100.1") == 0.0
+    assert counted.checked("192.0.2.9") is Checked.USED
+    assert counted.checked("198.51.100.1") is Checked.ALL
     clock.now += 60
-    assert counted.wait_seconds("192.0.2.1") == 0.0
+    assert counted.checked("192.0.2.9") is Checked.ALL
 
 
-def test_an_address_is_proven_for_the_token_that_it_used_alone() -> None:
+def test_a_credential_is_used_wherever_it_was_used() -> None:
     counted = attempts(Clock())
-    counted.succeeded("192.0.2.1", "one")
+    counted.succeeded("one")
 
-    assert counted.is_proven("192.0.2.1", "one")
-    assert not counted.is_proven("192.0.2.1", "two")
-    assert not counted.is_proven("192.0.2.2", "one")
+    assert counted.is_used("one")
+    assert not counted.is_used("two")
 
 
 def test_a_million_addresses_cost_no_more_memory_than_a_few_thousand() -> None:
     counted = attempts(Clock())
     for number in range(20_000):
-        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
-        counted.failed(address)
-        counted.succeeded(address, "one")
+        guess(counted, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
 
     sizes = [len(each) for each in vars(counted).values() if hasattr(each, "__len__")]
     assert sizes and max(sizes) <= 4_096
 
 
 @settings(max_examples=60)
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=40))
-def test_nobody_gets_more_attempts_in_a_minute_than_allowed(steps: list[tuple[str, float]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
+def test_nobody_has_more_guesses_compared_than_the_two_bounds_allow(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
     counted = attempts(clock, altogether=1_000)
-    tried: dict[str, list[float]] = {}
+    compared: dict[tuple[str, Checked], list[float]] = {}
     for client, pause in steps:
         clock.now += pause
-        if counted.wait_seconds(client) == 0:
-            counted.failed(client)
-            tried.setdefault(client, []).append(clock.now)
+        checked = counted.checked(client)
+        if checked is not Checked.NONE:
+            guess(counted, client)
+            compared.setdefault((client, checked), []).append(clock.now)
 
-    for times in tried.values():
-        for first, fourth in zip(times, times[3:], strict=False):
-            assert fourth - first >= 60 - 1e-6
+    for (_, checked), times in compared.items():
+        most = 3 if checked is Checked.ALL else 6
+        # At once, and then one for each part of the window.
+        for start, first in enumerate(times):
+            for number, later in enumerate(times[start:], 1):
+                assert number <= most + (later - first) / 60 * most + 1e-6

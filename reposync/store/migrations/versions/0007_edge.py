@@ -1,0 +1,20 @@
+"""Sessions of browsers that were signed out before their time was over."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+
+
+def upgrade() -> None:
+    # Programs before do not know the table: they take a signed-out session until it ends by itself.
+    op.create_table(
+        "ended_sessions",
+        sa.Column("id", sa.Text, nullable=False),
+        sa.Column("ended_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_ended_sessions"),
+    )
+    op.create_index("ix_ended_sessions_ended_at", "ended_sessions", ["ended_at"])

@@ -1,0 +1,89 @@
+"""Searches that take too long: answered in time, and counted until their threads are done."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from reposync.api.routes import search
+from reposync.api.routes.search import SearchBusy, SearchTimeout, Turnstile
+from reposync.threads import in_thread
+from reposync.vectors.port import SearchHit
+
+
+class Model:
+    """One whose threads go on until it is told to answer."""
+
+    def __init__(self) -> None:
+        self.answers = threading.Event()
+        self.began = 0
+        self.at_work = self.most_at_work = 0
+        self._counting = threading.Lock()
+
+    def _embed(self) -> list[SearchHit]:
+        with self._counting:
+            self.began += 1
+            self.at_work += 1
+            self.most_at_work = max(self.most_at_work, self.at_work)
+        assert self.answers.wait(60)
+        with self._counting:
+            self.at_work -= 1
+        return []
+
+    async def search(self) -> list[SearchHit]:
+        return await in_thread(self._embed)
+
+
+async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "LONGEST_SECONDS", 0.2)
+    model, turnstile = Model(), Turnstile(at_once=2, max_waiting=3)
+    try:
+        given_up = await asyncio.gather(*(turnstile.search(model.search) for _ in range(5)), return_exceptions=True)
+        assert [type(each) for each in given_up] == [SearchTimeout] * 5
+        async with asyncio.timeout(60):
+            while model.began < 2:
+                await asyncio.sleep(0.01)
+        # Those that only waited have left; the two at work are still there.
+        again = await asyncio.gather(*(turnstile.search(model.search) for _ in range(4)), return_exceptions=True)
+        assert sorted(type(each).__name__ for each in again) == ["SearchBusy"] + ["SearchTimeout"] * 3
+        assert (model.began, model.most_at_work) == (2, 2)
+    finally:
+        model.answers.set()
+
+    monkeypatch.setattr(search, "LONGEST_SECONDS", 60.0)
+    assert await asyncio.gather(*(turnstile.search(model.search) for _ in range(3))) == [[]] * 3
+    assert (model.began, model.most_at_work) == (5, 2)
+
+
+async def test_what_a_search_raises_comes_out_and_its_place_is_free() -> None:
+    async def failing() -> list[SearchHit]:
+        raise SearchBusy("elsewhere")
+
+    turnstile = Turnstile(at_once=1, max_waiting=0)
+    for _ in range(3):
+        with pytest.raises(SearchBusy, match="elsewhere"):
+            await turnstile.search(failing)
+
+
+async def test_a_client_that_is_cancelled_cancels_its_search() -> None:
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def endless() -> list[SearchHit]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return []
+
+    task = asyncio.create_task(Turnstile(at_once=1, max_waiting=0).search(endless))
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(60):
+        await cancelled.wait()
