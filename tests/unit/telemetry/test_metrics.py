@@ -111,9 +111,9 @@ def test_requests_and_rate_limits_of_sources_are_counted(metrics: Metrics) -> No
 
 
 def test_locks_ticks_reloads_discoveries_and_workers_are_counted(metrics: Metrics) -> None:
-    metrics.lock_waited(0.002)
+    metrics.lock_taken(0.002)
     metrics.lock_lost("expired")
-    metrics.lock_unavailable()
+    metrics.lock_missing()
     metrics.tick("queued")
     metrics.tick("missed", 3)
     metrics.registry_reloaded("invalid")
@@ -123,7 +123,7 @@ def test_locks_ticks_reloads_discoveries_and_workers_are_counted(metrics: Metric
     assert value(metrics, "lock_wait_seconds_count") == 1
     assert value(metrics, "lock_losses_total", reason="expired") == 1
     assert value(metrics, "lock_unavailable_total") == 1
-    assert series(metrics, "ticks_total") == {"queued": 1, "joined": 0, "handled": 0, "missed": 3}
+    assert series(metrics, "ticks_total") == {"queued": 1, "joined": 0, "handled": 0, "missed": 3, "rejected": 0}
     assert series(metrics, "registry_reloads_total") == {"ok": 0, "invalid": 1}
     assert series(metrics, "group_discoveries_total") == {"ok": 1}
     assert (value(metrics, "workers_busy"), value(metrics, "workers_slots")) == (2, 4)
