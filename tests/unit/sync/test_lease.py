@@ -1,5 +1,9 @@
 """A run's right to write ends by the clock, without anybody's help."""
 
+import shutil
+import subprocess
+import sys
+
 import pytest
 
 from reposync.clock import elapsed_seconds
@@ -34,4 +38,28 @@ def test_a_lost_lease_stays_lost():
     lease.lose("taken over")
     lease.extend(60, since=elapsed_seconds())
     with pytest.raises(LeaseLost, match="taken over"):
+        lease.check()
+
+
+ASKS = """
+import time
+from reposync.clock import elapsed_seconds
+print(elapsed_seconds() - time.monotonic())
+"""
+
+
+def test_a_lease_runs_on_while_the_machine_is_suspended():
+    """In a time namespace where the machine seems to have been suspended for a day."""
+    suspended = ["unshare", "--time", "--boottime", "86400", "--monotonic", "0", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*suspended, "true"], capture_output=True).returncode:
+        pytest.skip("no time namespaces here")
+
+    done = subprocess.run([*suspended, sys.executable, "-c", ASKS], capture_output=True, text=True, check=True)
+
+    assert float(done.stdout) == pytest.approx(86_400, abs=60)
+    slept = 0.0
+    lease = Lease(60, elapsed=lambda: elapsed_seconds() + slept)
+    lease.check()
+    slept = 61.0
+    with pytest.raises(LeaseLost, match="ran out"):
         lease.check()

@@ -149,6 +149,19 @@ def test_a_clock_that_runs_behind_the_databases_makes_no_negative_age(metrics: M
     assert series(metrics, "repository_freshness_seconds") == {"api": 0}
 
 
+def test_ages_are_of_the_databases_clock_and_a_moment_to_come_has_none() -> None:
+    metrics = Metrics(version="1", now=Clock((NOW + timedelta(days=1)).timestamp()))
+    metrics.clock_skew(86_400.0)
+    metrics.freshness({"api": NOW - timedelta(hours=1), "of a pod whose clock is ahead": NOW + timedelta(hours=1)})
+
+    ages = {"api": 3600, "of a pod whose clock is ahead": math.inf}
+    assert series(metrics, "repository_freshness_seconds") == ages
+    assert value(metrics, "clock_skew_seconds") == 86_400
+
+    metrics.refresh_failed()
+    assert value(metrics, "clock_skew_seconds") is None
+
+
 def test_a_repository_that_was_removed_or_renamed_disappears(metrics: Metrics) -> None:
     metrics.freshness({"old-name": NOW, "api": NOW})
     metrics.queue(QueueFigures({"queued": 3, "running": 1}, 12.5))
