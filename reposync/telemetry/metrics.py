@@ -84,7 +84,11 @@ class Metrics:
         self._chunks = self._counter(
             "chunks", "Chunks stored: embedded anew, or taken over from known content.", "source"
         )
-        self._ticks = self._counter("ticks", "Ticks of schedules, by what became of them; of those that passed while no pod ran, the latest.", "outcome")
+        self._ticks = self._counter(
+            "ticks",
+            "Ticks of schedules, by what became of them; of those that passed while no pod ran, the latest.",
+            "outcome",
+        )
         self._busy = self._gauge("workers_busy", "Runs that this pod executes now.")
         self._slots = self._gauge("workers_slots", "Runs that this pod executes at most at a time.")
         for status in statuses:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -18,7 +17,7 @@ from reposync.store.database import Database
 from reposync.store.repositories import Registration, Repositories
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunTrigger
 from reposync.sync.progress import RunProgress
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
