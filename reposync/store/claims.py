@@ -14,7 +14,7 @@ from reposync.store.database import Database
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.run import Run, run_record
 from reposync.store.status import WAITING, RunStatus
-from reposync.store.tables import ATTEMPTS, RUNS, is_active, status_is
+from reposync.store.tables import RUNS, is_active, status_is
 from reposync.store.transitions import Event, locked, move
 
 CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)
@@ -36,12 +36,12 @@ def _orphaned(now: ColumnElement[datetime]) -> ColumnElement[bool]:
 
 
 def _due(database: Database) -> ColumnElement[bool]:
-    """A pause that began in the future was set before the database's clock went back; nobody knows what is left."""
+    """A run of the future was queued, or began its last attempt, before the database's clock was set back: nobody knows
+    what is left of its pause. One whose attempt took longer than the clock went back waits for no longer than that."""
     now, future = database.moment(), database.moment(AHEAD_SECONDS)
     other = RUNS.alias("other")
     alone = ~exists().where(other.c.repository_id == RUNS.c.repository_id, status_is(RunStatus.RUNNING, runs=other))
-    set_back = exists().where(ATTEMPTS.c.run_id == RUNS.c.id, ATTEMPTS.c.ended_at > future)
-    due = or_(RUNS.c.not_before <= now, RUNS.c.queued_at > future, set_back)
+    due = or_(RUNS.c.not_before <= now, RUNS.c.queued_at > future, RUNS.c.started_at > future)
     return and_(is_active(), status_is(*WAITING), due, alone)
 
 
