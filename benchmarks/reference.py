@@ -215,6 +215,7 @@ def metrics() -> Iterator[tuple[str, list[str], str, str]]:
     found.late(["any"])
     found.indexes({"live": 1}, {"any": {"done": 1}})
     found.dependencies({"any": "ok"})
+    found.clock_skew(0.1)
     for family in text_string_to_metric_families(found.render()[0].decode()):
         if family.name.startswith(OF_A_PROCESS):
             continue

@@ -253,6 +253,13 @@ class StoreUnavailable(RepoSyncError):
     retryable = True
 
 
+class ClockSkewed(RepoSyncError):
+    """This machine's clock differs from the database's."""
+
+    code = "CLOCK_SKEWED"
+    status = 503
+
+
 class LeaseLost(RepoSyncError):
     """Another worker took this run over; nothing more is written under it."""
 

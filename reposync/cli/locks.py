@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncGenerator
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -106,10 +105,9 @@ def _lock_ends(each: LockOverview) -> str:
 
 
 def _lease_ends(each: LockOverview) -> str:
-    if each.lease_until is None:
+    if each.lease_seconds is None:
         return "-"
-    left = (each.lease_until - datetime.now(UTC)).total_seconds()
-    return "over" if left <= 0 else f"{left:.0f} s"
+    return "over" if each.lease_is_over else f"{each.lease_seconds:.0f} s"
 
 
 async def _list() -> list[LockOverview]:

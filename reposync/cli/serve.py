@@ -15,6 +15,7 @@ import click
 from reposync.cli.startup import settings, share_one_heap
 
 if TYPE_CHECKING:
+    from reposync.clock import Clock
     from reposync.config.loading import LoadedRegistry
     from reposync.config.settings import Settings
     from reposync.scheduling.daemon import Duties
@@ -60,10 +61,11 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     secrets = Secrets(Configuration(environment, loaded.registry).secrets())
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
-    asyncio.run(_serve(environment, loaded, Duties(not no_workers, not no_scheduler), host, port, root_path, secrets))
+    duties = Duties(not no_workers, not no_scheduler)
+    asyncio.run(serve_until_stopped(environment, loaded, duties, host, port, root_path, secrets))
 
 
-async def _serve(
+async def serve_until_stopped(
     environment: Settings,
     loaded: LoadedRegistry,
     duties: Duties,
@@ -71,14 +73,18 @@ async def _serve(
     port: int,
     root_path: str | None,
     secrets: Secrets,
+    clock: Clock | None = None,
 ) -> None:
+    """The daemon and its HTTP server, composed. `clock` is this machine's. Raises RepoSyncError."""
     from reposync import __version__
     from reposync.api.access import Access
     from reposync.api.app import ApiParts, create_app
     from reposync.api.connections import HttpLimits
     from reposync.api.server import check_exposure, serve_http
+    from reposync.clock import Clock
     from reposync.errors import first_error
     from reposync.scheduling.daemon import Daemon
+    from reposync.store.attempts import LOST
     from reposync.store.ended_sessions import StoredEndings
     from reposync.store.status import RunStatus, RunTrigger
     from reposync.telemetry.health import Health
@@ -89,9 +95,15 @@ async def _serve(
     if root_path is not None:
         http = http.model_copy(update={"root_path": root_path})
     triggers = [each.value for each in RunTrigger]
-    metrics = Metrics(version=__version__, run_statuses=[each.value for each in RunStatus], run_triggers=triggers)
+    clock = clock or Clock()
+    metrics = Metrics(
+        version=__version__,
+        run_statuses=[*(each.value for each in RunStatus), LOST],
+        run_triggers=triggers,
+        now=lambda: clock.now().timestamp(),
+    )
     health = Health()
-    daemon = Daemon(environment, loaded, duties, metrics, health, secrets)
+    daemon = Daemon(environment, loaded, duties, metrics, health, secrets, clock)
     _stop_on_signals(daemon.stop)
     ended = StoredEndings(lambda: daemon.application().database)
     access = Access(environment.api_tokens, http, ended=ended)

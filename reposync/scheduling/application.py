@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, Target
+from reposync.clock import Clock
 from reposync.config.configuration import Configuration
 from reposync.config.registry import Registry
 from reposync.config.registry_document import Clear
@@ -332,15 +333,17 @@ async def open_application(
     clear: Clear | None = None,
     prepare: Callable[[Database], Awaitable[None]] | None = None,
     with_engine: bool = False,
+    clock: Clock | None = None,
 ) -> AsyncGenerator[Application, None]:
     """Open the database, bring its schema up to date, and read the registry that is in force. `prepare` comes before
     that is read. `clear`: secrets that this process read in the clear. `with_engine`: where the embedded engine will be
-    used, it comes up from here on, beside the imports of what works with it (Qdrant's client takes a second).
+    used, it comes up from here on, beside the imports of what works with it (Qdrant's client takes a second). `clock`:
+    this machine's.
 
     Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
     async with contextlib.AsyncExitStack() as resources:
-        database = await Database.open(settings.database_url)
+        database = await Database.open(settings.database_url, clock=clock)
         resources.push_async_callback(database.close)
         observer = observer or Observer()
         await database.upgrade(told=observer.store_waited)
@@ -351,7 +354,7 @@ async def open_application(
         if with_engine:
             await asyncio.to_thread(start_engine, configuration)
         presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
-        repositories, runs = Repositories(database), Runs(database)
+        repositories, runs = Repositories(database), Runs(database, on_lost=observer.attempt_lost)
         locks = _open_locks(configuration, runs, observer)
         resources.push_async_callback(locks.close)
         yield Application(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -12,7 +13,7 @@ from functools import partial
 import structlog
 
 from reposync.config.registry import GitLabInstance
-from reposync.errors import RepoSyncError
+from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
 from reposync.sources.spec import Timeouts
 from reposync.telemetry.health import Health, HealthStatus
@@ -23,6 +24,8 @@ log = structlog.get_logger(__name__)
 # How often it is looked whether the registry names other servers than before.
 _LOOK_SECONDS = 2.0
 _LATE = 4
+LONGEST_SKEW_SECONDS = 30.0
+"""Certificates, signatures of webhooks and the times in logs go by the pod's clock, and nothing else does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class HealthChecks:
         app = self._app
         registry = app.configuration.registry
         yield Check("database", app.database.ping, self._own, "down")
+        if app.database.clock.is_measured:
+            yield Check("clock", self._ask_clock, self._own)
         ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
         if ping is not None:
             # The database's claim guards every sync alone, too.
@@ -96,6 +101,17 @@ class HealthChecks:
             yield Check("embedding", lambda: app.embedder().ping(), self._others)
         for server in registry.gitlab:
             yield Check(f"gitlab:{server.name}", partial(self._ask_gitlab, server), self._others, subject=server)
+
+    async def _ask_clock(self) -> None:
+        with contextlib.suppress(StoreUnavailable):  # for the check of the database to report
+            await self._app.database.clock.measure()
+        skew_seconds = self._app.database.clock.skew_seconds
+        if abs(skew_seconds) > LONGEST_SKEW_SECONDS:
+            way = "ahead of" if skew_seconds > 0 else "behind"
+            raise ClockSkewed(
+                f"This pod's clock is {abs(skew_seconds):,.0f} s {way} the database's, which all pods go by.",
+                remedy="Set the clock of its node (NTP), or of the database's machine.",
+            )
 
     async def _ask_index(self) -> None:
         await self._app.index(self._app.configuration.registry.defaults.collection).ping()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepoSyncError
 from reposync.scheduling.execution import FAREWELL_SECONDS, Terms
 from reposync.scheduling.progress import told_progress
@@ -70,7 +70,7 @@ class CommandRun:
         run that is waited for alone, after a worker said that it cannot. Whether that was the run, and it is over as
         far as this command is concerned."""
         app, run = self._app, self._run
-        asked = time.monotonic()
+        asked = elapsed_seconds()
         if not (workers := await app.live_workers()):
             claimed = await app.claim(run.repository_id)
         elif run.status in WAITING and run.error_code in CANNOT_HERE:

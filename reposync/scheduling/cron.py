@@ -6,14 +6,16 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
 from apscheduler.executors.base import BaseExecutor  # type: ignore[import-untyped]
 from apscheduler.job import Job  # type: ignore[import-untyped]
 from apscheduler.schedulers.asyncio import AsyncIOScheduler  # type: ignore[import-untyped]
+from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
 
+from reposync.clock import elapsed_seconds
 from reposync.config.daemon import DaemonConfig
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import StoreUnavailable
@@ -26,12 +28,27 @@ log = structlog.get_logger(__name__)
 # How long a change of registrations may stay unnoticed where no news of it come.
 REFRESH_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 10.0
+# A clock that moved by more against elapsed time was set.
+_SET_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
     cron_expression: str
     timezone: str
+
+
+class ShiftedTrigger(BaseTrigger):  # type: ignore[misc]
+    """Ticks are moments of the database's clock. APScheduler goes by this machine's, which is `ahead` of it."""
+
+    def __init__(self, schedule: Schedule, ahead: timedelta) -> None:
+        self._trigger = schedule.trigger()
+        self.ahead = ahead
+
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        previous = previous_fire_time and previous_fire_time - self.ahead
+        tick: datetime = self._trigger.get_next_fire_time(previous, now - self.ahead)
+        return tick.astimezone(UTC) + self.ahead
 
 
 class TickExecutor(BaseExecutor):  # type: ignore[misc]
@@ -43,13 +60,13 @@ class TickExecutor(BaseExecutor):  # type: ignore[misc]
         self._collect = collect
 
     def _do_submit_job(self, job: Job, run_times: list[datetime]) -> None:
-        self._collect(job.id, run_times[-1].astimezone(UTC))
+        self._collect(job.id, run_times[-1].astimezone(UTC) - job.trigger.ahead)
         # Not at once: the caller counts the job as running only after this.
         asyncio.get_running_loop().call_soon(self._run_job_success, job.id, [])
 
 
 class CronScheduler:
-    """`run` until cancelled. The schedules are those of the database's active repositories."""
+    """`run` until cancelled. The schedules are those of the database's active repositories, and so is the time."""
 
     def __init__(
         self,
@@ -66,6 +83,9 @@ class CronScheduler:
         self._due: dict[str, datetime] = {}
         self._is_due = asyncio.Event()
         self._entries: dict[str, _Entry] = {}
+        self._clocks: tuple[float, float] | None = None
+        self._ahead = timedelta(0)
+        self._rejected = False
         self._scheduler = AsyncIOScheduler(
             executors={"default": TickExecutor(self._collect)},
             timezone=UTC,
@@ -95,11 +115,14 @@ class CronScheduler:
             await self._news.wait(REGISTRATIONS, REFRESH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _refresh(self) -> None:
+        await self._look_at_clocks()
         rows = {row.id: row for row in await self._ticks.scheduled()}
         for gone in self._entries.keys() - rows.keys():
             if self._scheduler.get_job(gone) is not None:
                 self._scheduler.remove_job(gone)
             del self._entries[gone]
+        # The loop's timers stand still while the machine is suspended.
+        self._scheduler.wakeup()
         fresh = [row for row in rows.values() if self._entries.get(row.id) != _entry(row)]
         if not fresh:
             return
@@ -123,12 +146,25 @@ class CronScheduler:
         schedules: Mapping[str, Schedule],
         latest: Mapping[str, datetime],
     ) -> None:
-        now = datetime.now(UTC)
+        now = self._ticks.clock.now()
         for row in rows:
             if schedule := schedules.get(row.id):
                 missed = schedule.last_before(now, max(row.since, latest.get(row.id, row.since)))
                 if missed is not None:
                     self._collect(row.id, missed)
+
+    async def _look_at_clocks(self) -> None:
+        """If the database's clock was set, or the one that APScheduler goes by, every job is made anew: the next run of
+        those that there are may be hours away."""
+        await self._ticks.clock.measure()
+        elapsed, database, machine = elapsed_seconds(), self._ticks.clock.now(), datetime.now(UTC)
+        clocks = database.timestamp() - elapsed, machine.timestamp() - elapsed
+        moved = [now - before for now, before in zip(clocks, self._clocks or clocks, strict=True)]
+        if self._clocks is None or max(map(abs, moved)) > _SET_SECONDS:
+            if self._clocks is not None:
+                log.warning("a clock was set", database_seconds=round(moved[0], 1), machine_seconds=round(moved[1], 1))
+            self._clocks, self._ahead = clocks, machine - database
+            self._entries.clear()
 
     def _schedule(self, row: ScheduledRepository) -> Schedule | None:
         try:
@@ -136,7 +172,8 @@ class CronScheduler:
         except ScheduleError as error:
             log.error("a schedule in the database cannot be read", repository=row.name, reason=str(error))
             return None
-        self._scheduler.add_job(_never_called, schedule.trigger(), id=row.id, name=row.name, replace_existing=True)
+        trigger = ShiftedTrigger(schedule, self._ahead)
+        self._scheduler.add_job(_never_called, trigger, id=row.id, name=row.name, replace_existing=True)
         return schedule
 
     def _collect(self, identity: str, tick: datetime) -> None:
@@ -163,6 +200,18 @@ class CronScheduler:
                 continue
             pause = 0.25
             self._on_ticks(outcome)
+            self._note_rejected(outcome)
+
+    def _note_rejected(self, outcome: TickOutcome) -> None:
+        """The database's clock is not where it was thought to be; each tick comes again."""
+        if outcome.rejected:
+            self._entries.clear()
+        if bool(outcome.rejected) != self._rejected:
+            self._rejected = not self._rejected
+            if self._rejected:
+                log.warning("ticks of the future were rejected", ticks=outcome.rejected)
+            else:
+                log.info("ticks are accepted again")
 
 
 def _entry(row: ScheduledRepository) -> _Entry:

@@ -8,10 +8,11 @@ import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import structlog
 
+from reposync.clock import Clock
 from reposync.config.configuration import Configuration
 from reposync.config.daemon import DaemonConfig
 from reposync.config.loading import LoadedRegistry
@@ -72,22 +73,23 @@ class Telling(Observer):
     def rate_limited(self, seconds: float) -> None:
         self._metrics.rate_limited(seconds)
 
-    def lock_waited(self, seconds: float) -> None:
-        self._metrics.lock_waited(seconds)
+    def lock_taken(self, seconds: float) -> None:
+        self._metrics.lock_taken(seconds)
+
+    def lock_missing(self) -> None:
+        self._metrics.lock_missing()
 
     def lock_lost(self, reason: str) -> None:
         self._metrics.lock_lost(reason)
 
     def lock_unavailable(self, reason: str) -> None:
-        self._metrics.lock_unavailable()
         self._health.report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
 
     def lock_available(self) -> None:
         self._health.report("redis", "ok")
 
     def run_started(self, run: Run) -> None:
-        since = max(run.queued_at, run.not_before)
-        self._metrics.run_started(max(0.0, ((run.started_at or since) - since).total_seconds()))
+        self._metrics.run_started(run.waited_seconds)
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
         self._metrics.run_ended(
@@ -113,12 +115,14 @@ class Daemon:
         metrics: Metrics,
         health: Health,
         secrets: Secrets,
+        clock: Clock | None = None,
     ) -> None:
-        """`loaded`: the registry file, which this process applies."""
+        """`loaded`: the registry file, which this process applies. `clock`: this machine's."""
         self.app: Application | None = None
         self._secrets = secrets
         secrets.replace(Configuration(settings, loaded.registry).secrets())
         self._settings = settings
+        self._clock = clock
         self._watcher = RegistryWatcher(
             loaded, health, by=applied_by(settings.pod_name), on_reload=metrics.registry_reloaded
         )
@@ -170,6 +174,7 @@ class Daemon:
                     clear=clear_secrets(self._watcher.loaded.registry),
                     prepare=self._watcher.apply,
                     with_engine=True,
+                    clock=self._clock,
                 )
                 app = await stack.enter_async_context(opening)
             except StoreUnavailable as error:
@@ -250,7 +255,7 @@ class Daemon:
         return registry.daemon
 
     def _count_ticks(self, outcome: TickOutcome) -> None:
-        for name in ("queued", "joined", "handled", "missed"):
+        for name in ("queued", "joined", "handled", "missed", "rejected"):
             if count := getattr(outcome, name):
                 self._metrics.tick(name, count)
         if outcome.missed:
@@ -279,7 +284,7 @@ class Daemon:
             days = self._config().history_days
             if days is not None:
                 with contextlib.suppress(StoreUnavailable):
-                    gone = await app.runs.purge(datetime.now(UTC) - timedelta(days=days))
+                    gone = await app.runs.purge(app.runs.now() - timedelta(days=days))
                     if gone:
                         log.info("history shortened", runs=gone, older_than_days=days)
             await asyncio.sleep(_PURGE_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
@@ -297,7 +302,8 @@ class Daemon:
         self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
         # Who is paused is meant to grow old.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
-        self._metrics.late(await self._lateness.names(states, datetime.now(UTC)))
+        self._metrics.late(await self._lateness.names(states, app.runs.now()))
+        self._metrics.clock_skew(app.database.clock.skew_seconds)
         self._metrics.workers_alive(len(await app.live_workers()))
         self._metrics.files_failed(await failed_files(app))
         changes = await collection_changes(app, count_chunks=False)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol, assert_never
 
+from reposync.clock import elapsed_seconds
 from reposync.errors import (
     CANNOT_HERE,
     DefinitionChanged,
@@ -151,11 +151,11 @@ class Execution:
         secrets: Secrets | None = None,
     ) -> None:
         """`secrets` stay out of the history, whatever a server says. `claimed_since`: when the claim was asked for
-        (monotonic). The lease runs from then on: the answer may have been long on its way, or this process frozen
-        before it read it."""
+        (`elapsed_seconds`). The lease runs from then on: the answer may have been long on its way, or this process
+        frozen before it read it."""
         self.run = run
         self.progress = progress
-        self.started = time.monotonic()
+        self.started = elapsed_seconds()
         self._runs = runs
         self._locks = locks
         self._terms = terms
@@ -200,7 +200,7 @@ class Execution:
             await _end(heartbeat, telling, self._body)
         run = await self._write(ending)
         outcome = ending.outcome if isinstance(ending, HandedBack) else str(run.status)
-        self._observer.run_ended(run, outcome, time.monotonic() - self.started, self.figures)
+        self._observer.run_ended(run, outcome, elapsed_seconds() - self.started, self.figures)
         return run
 
     @property
@@ -208,9 +208,7 @@ class Execution:
         return self._work.figures if self._work is not None else RunFigures()
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
-        asked = time.monotonic()
         async with self._locks.guard(self.run) as guard:
-            self._observer.lock_waited(time.monotonic() - asked)
             watchdog = asyncio.create_task(self._watch(guard.watch), name=f"watchdog of {self.run.id}")
             try:
                 self._work = await make(self._lease)
@@ -249,7 +247,6 @@ class Execution:
             case HandedBack():
                 return reason
             case LeaseLost():
-                self._observer.lock_lost("lease")
                 raise reason
             case DeletionBlocked():
                 return Ended(RunStatus.BLOCKED, reason.code, str(reason), brake=reason.facts)
@@ -322,7 +319,7 @@ class Execution:
             # Where the database is away, not past the lease: another worker is at it by then. A process that was
             # frozen asks once in peace: nobody may have noticed.
             await asyncio.sleep(self._at_most(lease_seconds / 3))
-            since = time.monotonic()
+            since = elapsed_seconds()
             try:
                 async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
                     beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)

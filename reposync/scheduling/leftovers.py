@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
+from reposync.clock import elapsed_seconds
 from reposync.scheduling.application import Application
 from reposync.scheduling.execution import Terms
 from reposync.store.leftovers import begin_leftover_removal, ever_known
@@ -53,7 +53,7 @@ async def find_leftovers(app: Application) -> list[Leftover]:
 async def remove_leftover(app: Application, identity: str, name: str) -> Run | None:
     """Remove it from all collections, in a run of its own; the run as it ended. None where it is registered again, or
     another run of it is under way. Raises LeaseLost, StoreUnavailable, CancelledError."""
-    asked, terms = time.monotonic(), Terms()
+    asked, terms = elapsed_seconds(), Terms()
     worker = app.presence.name
     run = await begin_leftover_removal(app.database, identity, name[:MAX_NAME_CHARS], worker, terms.lease_seconds)
     if run is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -33,7 +33,8 @@ class LockState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LockOverview:
     """`repository`: None where the database does not know it. `holder`: the worker, or a foreign value as it is.
-    `lease_until`: aware UTC, of the run that the holder executes."""
+    `lease_until`: aware UTC, of the run that the holder executes; `lease_seconds`: what is left of it by the database's
+    clock."""
 
     repository: str | None
     repository_id: str
@@ -44,6 +45,7 @@ class LockOverview:
     attempt: int | None
     ttl_seconds: float | None
     lease_until: datetime | None
+    lease_seconds: float | None
     value: str | None
 
     @property
@@ -52,7 +54,7 @@ class LockOverview:
 
     @property
     def lease_is_over(self) -> bool:
-        return self.lease_until is not None and self.lease_until < datetime.now(UTC)
+        return self.lease_seconds is not None and self.lease_seconds < 0
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -85,9 +87,11 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
     records = await locks.list()
     running = {run.id: run for run in await runs.history(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
     names = await repositories.names_of({record.repository_id for record in records})
-    found = [_of_record(record, await _run_of(record, running, runs), names) for record in records]
+    held = [(record, await _run_of(record, running, runs)) for record in records]
+    now = runs.now()
+    found = [_of_record(record, run, names, now) for record, run in held]
     locked = {each.run_id for each in found if each.state is LockState.HELD}
-    found += [_of_run(run) for run in running.values() if run.id not in locked]
+    found += [_of_run(run, now) for run in running.values() if run.id not in locked]
     return sorted(found, key=lambda each: (each.repository is None, each.shown_name, each.state))
 
 
@@ -147,7 +151,7 @@ async def _run_of(record: LockRecord, running: Mapping[str, Run], runs: Runs) ->
         return None
 
 
-def _of_record(record: LockRecord, run: Run | None, names: Mapping[str, str]) -> LockOverview:
+def _of_record(record: LockRecord, run: Run | None, names: Mapping[str, str], now: datetime) -> LockOverview:
     holder = record.holder
     if holder is None or run is None:
         state = LockState.FOREIGN
@@ -165,11 +169,12 @@ def _of_record(record: LockRecord, run: Run | None, names: Mapping[str, str]) ->
         attempt=holder.attempt if holder else None,
         ttl_seconds=record.ttl_seconds,
         lease_until=run.lease_until if run and state is LockState.HELD else None,
+        lease_seconds=_left(run, now) if run and state is LockState.HELD else None,
         value=record.value,
     )
 
 
-def _of_run(run: Run) -> LockOverview:
+def _of_run(run: Run, now: datetime) -> LockOverview:
     worker = run.worker or ""
     return LockOverview(
         repository=run.repository,
@@ -181,8 +186,13 @@ def _of_run(run: Run) -> LockOverview:
         attempt=run.attempt,
         ttl_seconds=None,
         lease_until=run.lease_until,
+        lease_seconds=_left(run, now),
         value=None,
     )
+
+
+def _left(run: Run, now: datetime) -> float | None:
+    return None if run.lease_until is None else (run.lease_until - now).total_seconds()
 
 
 def _text(value: str) -> str:

@@ -74,7 +74,13 @@ IsStale = Callable[[LockHolder], Awaitable[bool]]
 
 
 class LockObserver(Protocol):
-    """Told on the event loop when something changes; every method returns at once and raises nothing."""
+    """Told on the event loop; every method returns at once and raises nothing."""
+
+    def lock_taken(self, seconds: float) -> None:
+        """A sync got its lock after so long."""
+
+    def lock_missing(self) -> None:
+        """A sync begins without its lock: Redis does not do its work."""
 
     def lock_lost(self, reason: str) -> None:
         """A sync had to be stopped. `unreachable`: Redis was away until the lock nearly ran out; `taken`: somebody

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from reposync.store.attempts import LOST, LostAttempt
 from reposync.store.run import Run, RunFigures
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,11 @@ class Observer:
     def rate_limited(self, seconds: float) -> None:
         """A source asked for patience."""
 
-    def lock_waited(self, seconds: float) -> None:
-        """A repository's lock was taken after so long."""
+    def lock_taken(self, seconds: float) -> None:
+        """A sync got its repository's lock in Redis after so long."""
+
+    def lock_missing(self) -> None:
+        """A sync begins without its lock in Redis, which does not do its work."""
 
     def lock_lost(self, reason: str) -> None:
         """A repository's lock could not be kept."""
@@ -40,3 +44,7 @@ class Observer:
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
         """An attempt ended so: `run` as it is now; time and figures are of this attempt alone."""
+
+    def attempt_lost(self, attempt: LostAttempt) -> None:
+        """An attempt of a worker that is gone ended when this process found it."""
+        self.run_ended(attempt.run, LOST, attempt.seconds, attempt.figures)

@@ -7,7 +7,7 @@ import contextlib
 import difflib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
@@ -95,7 +95,7 @@ async def overviews(
     ids = None if names is None else [row.id for row in rows]
     versions = None if names is None else [row.live_version or row.id for row in rows]
     latest, counts = await runs.latest(ids), await manifests.counts(versions)
-    now = datetime.now(UTC)
+    now = runs.now()
     return [
         _overview(row, counts.get(row.live_version or row.id, ManifestCounts()), latest.get(row.id), now)
         for row in rows

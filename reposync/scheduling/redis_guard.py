@@ -1,17 +1,17 @@
 """One repository's lock while its sync runs, and the watchdog that keeps it.
 
-All times are of the monotonic clock and taken before the call that they belong to: the lock lives at least that long.
+All times are `elapsed_seconds` and taken before the call that they belong to: the lock lives at least that long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from reposync.clock import elapsed_seconds
 from reposync.errors import ConfigError, LockHeld, LockLost, RedisUnavailable
 from reposync.scheduling.locks import IsStale, LockHolder, LockObserver
 from reposync.store.run import Run
@@ -98,9 +98,11 @@ class RedisGuard:
 
     async def acquire(self) -> None:
         """Raises LockHeld. Returns without the lock where Redis cannot be asked; the watchdog goes on trying."""
+        asked = elapsed_seconds()
         try:
             other = await self._take()
         except RedisUnavailable as error:
+            self._observer.lock_missing()
             log.warning("the sync of %s begins without its Redis lock: %s", self._run.repository, error)
             return
         if other is not None:
@@ -108,6 +110,7 @@ class RedisGuard:
                 f"The sync of {self._run.repository!r} waits for its Redis lock: {_described(other)}.",
                 remedy="`reposync locks list` shows it, and `reposync locks release` removes it.",
             )
+        self._observer.lock_taken(elapsed_seconds() - asked)
 
     async def watch(self) -> None:
         """Runs until cancelled. Raises LockLost."""
@@ -146,7 +149,7 @@ class RedisGuard:
             log.info("the lock of %s was not given back: %s", self._run.repository, error)
 
     async def _keep(self) -> None:
-        since = time.monotonic()
+        since = elapsed_seconds()
         taken = await self._token.take(self._terms.ttl_seconds, new=False, replacing=None)
         if taken is Taken.HELD:
             self._held_since = since
@@ -165,7 +168,7 @@ class RedisGuard:
         replacing: str | None = None
         tries = 0
         while True:
-            since = time.monotonic()
+            since = elapsed_seconds()
             taken = await self._token.take(self._terms.ttl_seconds, new=True, replacing=replacing)
             if not isinstance(taken, Other):
                 self._held_since = since
@@ -184,7 +187,7 @@ class RedisGuard:
     def _remaining_seconds(self) -> float:
         if self._held_since is None:
             return float("inf")
-        return self._held_since + self._terms.lost_after_seconds - time.monotonic()
+        return self._held_since + self._terms.lost_after_seconds - elapsed_seconds()
 
     def _lost(self, reason: str, told: str) -> LockLost:
         self._observer.lock_lost(reason)

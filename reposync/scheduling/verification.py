@@ -6,7 +6,6 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from reposync.errors import RepoSyncError, StoreUnavailable
@@ -23,8 +22,6 @@ from reposync.sync.progress import Watch
 # A repository that is synced again and again while it is read is read so often; then its guard is needed.
 READS = 5
 _RUNS_LOOKED_AT = 100
-# The database's clock and this machine's; a lease that seems to be over may go on.
-_CLOCKS_APART = timedelta(seconds=30)
 
 Tell = Callable[[str], None]
 
@@ -132,7 +129,7 @@ class Verification:
 
     async def _is_alive(self, run: Run) -> bool:
         """Whether its worker may still write: its lease goes on, and it is not known to be dead."""
-        over = run.lease_until is not None and run.lease_until + _CLOCKS_APART < datetime.now(UTC)
+        over = run.lease_until is not None and run.lease_until < self._app.runs.now()
         return not over and not await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
 
     async def _read(self, row: Repository) -> Verdict:

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import platform
 import random
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from reposync import __version__
+from reposync.clock import elapsed_seconds
 from reposync.config.daemon import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
@@ -90,7 +89,7 @@ class WorkerPool:
 
     async def _beat(self) -> None:
         """By the loop that claims, so that it says of itself what is true: commands leave their runs to it."""
-        now = time.monotonic()
+        now = elapsed_seconds()
         if now < self._beat_due:
             return
         name, workers = self._app.presence.name, self._app.workers
@@ -108,7 +107,7 @@ class WorkerPool:
         """Claim as long as there is room and work."""
         terms = self._terms()
         while not self._stopping and len(self._running) < self._config().concurrency:
-            asked = time.monotonic()
+            asked = elapsed_seconds()
             run = await self._app.runs.claim(self._app.presence.name, terms.lease_seconds)
             if run is None:
                 return
@@ -140,7 +139,7 @@ class WorkerPool:
 
     async def _perform(self, execution: Execution) -> Run:
         run = execution.run
-        log.info("run started", trigger=run.trigger, full=run.full, waited_seconds=_waited(run))
+        log.info("run started", trigger=run.trigger, full=run.full, waited_seconds=round(run.waited_seconds, 3))
         try:
             if run.removal:
                 return await self._app.execute(execution, None, lambda _: None)
@@ -171,7 +170,7 @@ class WorkerPool:
     async def _be_fair(self) -> None:
         """Where every place is taken and others wait for longer than a moment, the run that has had its share goes
         back into the queue. It must have got somewhere: a share that is too short for its listing is no share."""
-        now = time.monotonic()
+        now = elapsed_seconds()
         if len(self._running) < self._config().concurrency or now < self._fairness_due:
             return
         self._fairness_due = now + _FAIRNESS_SECONDS
@@ -236,11 +235,6 @@ class WorkerPool:
 
     def _told_load(self) -> None:
         self._on_load(len(self._running), self._config().concurrency)
-
-
-def _waited(run: Run) -> float:
-    started = run.started_at or datetime.now(UTC)
-    return round(max(0.0, (started - max(run.queued_at, run.not_before)).total_seconds()), 3)
 
 
 def _log_end(run: Run, figures: RunFigures) -> None:

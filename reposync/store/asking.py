@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Boolean, ColumnElement, Row, Select, and_, bindparam, exists, func, insert, or_, select, update
@@ -177,7 +177,7 @@ class Asking(RunHistory):
         query = _BY_SERVERS_CLOCK
         if not self._database.is_postgresql:
             query = _BY_OUR_CLOCK
-            asked["now"] = datetime.now(UTC)
+            asked["now"] = self.now()
         async with self._database.read() as connection:
             row = (await connection.execute(query, asked)).one_or_none()
         return None if row is None else run_record(row)

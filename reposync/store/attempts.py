@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.database import Database
 from reposync.store.fence import Attempt
-from reposync.store.run import RunFigures
+from reposync.store.run import Run, RunFigures, run_record
 from reposync.store.status import RunStatus
 from reposync.store.tables import ATTEMPTS
 
@@ -43,9 +43,18 @@ class RunAttempt:
     error_message: str | None
 
 
-async def begin_attempt(connection: AsyncConnection, run: Any) -> None:
-    """`run` was just claimed: a row of `sync_runs`. An attempt before it that never ended was lost."""
-    await lose_attempt(connection, run.id, run.started_at)
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """Its worker vanished: `run` as whoever noticed found it. `figures`: of its last heartbeat."""
+
+    run: Run
+    seconds: float
+    figures: RunFigures
+
+
+async def begin_attempt(connection: AsyncConnection, run: Any) -> list[LostAttempt]:
+    """`run` was just claimed: a row of `sync_runs`. Returns the attempt before it if that never ended."""
+    lost = await lose_attempt(connection, run, run.started_at)
     await connection.execute(
         ATTEMPTS.insert().values(
             run_id=run.id,
@@ -55,6 +64,7 @@ async def begin_attempt(connection: AsyncConnection, run: Any) -> None:
             **dict.fromkeys(_COUNTS, 0),
         )
     )
+    return lost
 
 
 async def note_figures(connection: AsyncConnection, run: Attempt, figures: RunFigures) -> dict[str, int]:
@@ -89,10 +99,18 @@ async def end_attempt(
     return await noted_figures(connection, run.id)
 
 
-async def lose_attempt(connection: AsyncConnection, run_id: str, now: datetime) -> None:
-    """The attempt that goes on, if there is one, has no worker any more."""
-    goes_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id, ATTEMPTS.c.ended_at.is_(None))
-    await connection.execute(goes_on.values(outcome=LOST, ended_at=now))
+async def lose_attempt(connection: AsyncConnection, run: Any, now: datetime) -> list[LostAttempt]:
+    """The attempt of `run`, a row, that goes on has no worker any more; none, if there is no such attempt."""
+    goes_on = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.ended_at.is_(None))
+    rows = await connection.execute(goes_on.values(outcome=LOST, ended_at=now).returning(*ATTEMPTS.c))
+    return [
+        LostAttempt(
+            run_record(run),
+            max(0.0, (now - row.started_at).total_seconds()),
+            RunFigures(**{name: getattr(row, name) for name in _COUNTS}),
+        )
+        for row in rows
+    ]
 
 
 async def break_off_attempts(

@@ -11,7 +11,7 @@ import ssl
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, select, text
@@ -21,7 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
+from reposync.clock import Clock
 from reposync.store.addresses import PostgresqlAddress, SqliteAddress, not_understood, parse_address
+from reposync.store.database_clock import DatabaseClock
 from reposync.store.failures import connection_failure, is_locked, translated
 from reposync.store.migrations import HEAD
 from reposync.store.pooling import check_idle_connections
@@ -64,6 +66,7 @@ class Database:
         make_engine: Callable[[], AsyncEngine],
         lock_seconds: float = LOCK_SECONDS,
         writer: AsyncEngine | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self._engine = engine
         self._make_engine = make_engine  # for a migration, which has other time-outs than everything else
@@ -78,18 +81,19 @@ class Database:
         """Opens a connection of asyncpg beside the pool; None on SQLite."""
         self.where = where
         """Which database, in words for a person: no user, no password."""
+        self.clock = DatabaseClock(clock or Clock(), self._ask_time if self.is_postgresql else None)
 
     @classmethod
-    async def open(cls, url: str, *, lock_seconds: float = LOCK_SECONDS) -> Database:
+    async def open(cls, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> Database:
         """Connect. `url` is `sqlite:///path` or `postgresql://...` in libpq's form (sslmode and all). `lock_seconds` is
-        how long to wait for another process that writes.
+        how long to wait for another process that writes; `clock` is this machine's.
 
         Does not look at the schema: `upgrade` or `require_current` do. Raises ConfigError for a URL of another kind.
         """
         address = parse_address(url)
         if isinstance(address, SqliteAddress):
-            return await _open_sqlite(address, lock_seconds)
-        return await _open_postgresql(address, lock_seconds)
+            return await _open_sqlite(address, lock_seconds, clock)
+        return await _open_postgresql(address, lock_seconds, clock)
 
     async def close(self) -> None:
         """PostgreSQL's driver waits for the server to close each connection; what has not ended after 5 s is cut."""
@@ -202,11 +206,15 @@ class Database:
         """Now (or so many seconds later) by the one clock that all who share the database have: PostgreSQL's own. The
         users of an SQLite file are on one machine."""
         if not self.is_postgresql:
-            return literal(datetime.now(UTC) + timedelta(seconds=after_seconds), UTCDateTime())
+            return literal(self.clock.now() + timedelta(seconds=after_seconds), UTCDateTime())
         now = func.statement_timestamp(type_=UTCDateTime())
         if not after_seconds:
             return now
         return now + bindparam(None, timedelta(seconds=after_seconds))
+
+    async def _ask_time(self) -> datetime:
+        async with self.read() as connection:
+            return (await connection.execute(select(self.moment()))).scalar_one()
 
     def insert(self, table: Table) -> postgresql.Insert:
         """An INSERT that knows `ON CONFLICT`, which both databases write alike."""
@@ -247,7 +255,7 @@ class Database:
                 await engine.dispose()
 
 
-async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
+async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:
     with translated(address.where):
         await asyncio.to_thread(address.path.parent.mkdir, parents=True, exist_ok=True, mode=0o700)
     url = URL.create("sqlite+aiosqlite", database=str(address.path))
@@ -261,7 +269,7 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float) -> Database:
 
     engine = make_engine(lock_seconds, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
     writer = make_engine(_TRY_SECONDS, pool_size=1, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
-    database = Database(engine, address.where, make_engine, lock_seconds, writer)
+    database = Database(engine, address.where, make_engine, lock_seconds, writer, clock)
     return await _checked(database, lambda engine: _turn_on_wal(engine, lock_seconds))
 
 
@@ -300,7 +308,7 @@ async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
                 await asyncio.sleep(random.uniform(0.005, 0.05))  # noqa: S311
 
 
-async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> Database:
+async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
     import asyncpg
 
     connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
@@ -339,17 +347,12 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float) -> D
     pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_timeout": POOL_SECONDS}
     engine = make_engine(STATEMENT_SECONDS, **pool)
     check_idle_connections(engine)
-    database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool))
+    database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool), clock=clock)
     if address.statement_cache_size:
         database.read_alone()
     database.connect = connect
     database._connections = connections
-    return await _checked(database, _ping)
-
-
-async def _ping(engine: AsyncEngine) -> None:
-    async with engine.connect():
-        pass
+    return await _checked(database, lambda _: database.clock.measure())
 
 
 async def _checked(database: Database, check: Callable[[AsyncEngine], Awaitable[None]]) -> Database:

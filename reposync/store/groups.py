@@ -11,9 +11,11 @@ from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.database import Database
+from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.tables import GROUPS
 
 MAX_MESSAGE_CHARS = 10_000
+_LONGEST_LEASE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,13 @@ class Groups:
         """The group of `among` that has been due for longest and that nobody looks through, as this worker's from now
         on. A lease that ran out is nobody's."""
         now = self._database.moment()
-        free = or_(GROUPS.c.lease_until.is_(None), GROUPS.c.lease_until < now)
+        # Neither a lease nor a look can be of the future: the database's clock was set back since.
+        lost = or_(GROUPS.c.lease_until < now, GROUPS.c.lease_until > self._database.moment(_LONGEST_LEASE_SECONDS))
+        free = or_(GROUPS.c.lease_until.is_(None), lost)
+        due = or_(GROUPS.c.due_at <= now, GROUPS.c.checked_at > self._database.moment(AHEAD_SECONDS))
         query = (
             select(GROUPS.c.key)
-            .where(GROUPS.c.key.in_(among), GROUPS.c.due_at <= now, free)
+            .where(GROUPS.c.key.in_(among), due, free)
             .order_by(GROUPS.c.due_at, GROUPS.c.key)
             .limit(1)
         )

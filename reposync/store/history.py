@@ -32,6 +32,10 @@ class RunHistory:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    def now(self) -> datetime:
+        """By the database's clock, which all moments of runs are of. Aware UTC."""
+        return self._database.clock.now()
+
     async def get(self, run_id: str) -> Run:
         """By id or by a beginning of it that no other run has. Raises RunNotFound."""
         async with self._database.read() as connection:

@@ -33,7 +33,8 @@ async def begin_leftover_removal(
             run = new_run(identity, name, now, [request])
             await connection.execute(insert(RUNS).values(**run))
             await add_requests(connection, [request], run_id=run["id"], repository_id=identity)
-            return await take(connection, database, worker, lease_seconds, run["id"])
+            claimed, _ = await take(connection, database, worker, lease_seconds, run["id"])
+            return claimed
     except IntegrityError:
         return None  # somebody registered it in this moment, and asked for a sync
 

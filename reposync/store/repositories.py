@@ -259,10 +259,13 @@ class Repositories:
                 raise _not_found(name)
             _require_as_expected(row, expected)
             identity = str(row.id)
-            changes = {"is_active": active, "paused_reason": paused_reason}
+            now = self._database.moment()
+            changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
             if not active:
                 await self._withdraw_unasked(connection, [identity], by)
-            row = await _change(connection, identity, changes | {"updated_at": self._database.moment()})
+            elif not row.is_active:
+                changes["scheduled_since"] = now  # ticks of the pause are nobody's
+            row = await _change(connection, identity, changes)
             await self._database.announce(connection, REGISTRATIONS)
             return repository_record(row)
 

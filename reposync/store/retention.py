@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, delete, select, tuple_
+from sqlalchemy import Row, case, delete, select, tuple_, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.status import FINAL, RunStatus
@@ -14,6 +14,18 @@ from reposync.store.tables import MISSED_TICKS, RUNS
 
 # Some tens of milliseconds, for which SQLite's other writers wait.
 PURGED_AT_ONCE = 500
+# What is nearer comes within a day, and keeps its place in the history.
+_FAR = timedelta(days=1)
+
+
+async def date_back(connection: AsyncConnection, now: datetime) -> None:
+    """Runs and missed ticks of a future that is more than a day away count from now on: they were written while the
+    database's clock was ahead, and would stay until that date."""
+    runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
+    past = {name: case((RUNS.c[name] > now, now), else_=RUNS.c[name]) for name in ("started_at", "completed_at")}
+    await connection.execute(runs.values(queued_at=now, **past))
+    ticks = update(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at > now + _FAR)
+    await connection.execute(ticks.values(noticed_at=now))
 
 
 async def purge_some(

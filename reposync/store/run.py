@@ -86,6 +86,12 @@ class Run:
         return self.attempt - self.handed_back
 
     @property
+    def waited_seconds(self) -> float:
+        """From the moment at which it was due, or its last worker's lease was over, to the start of this attempt."""
+        due_at = max(self.queued_at, self.not_before)
+        return max(0.0, (self.started_at - due_at).total_seconds()) if self.started_at else 0.0
+
+    @property
     def is_final(self) -> bool:
         return self.status not in ACTIVE
 

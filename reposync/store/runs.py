@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -16,11 +16,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepositoryNotFound, RepoSyncError, RunCancelled
 from reposync.store.asking import Asking
-from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, note_figures
+from reposync.store.attempts import RELEASED, LostAttempt, RunAttempt, end_attempt, note_figures
 from reposync.store.blocked import close_blocked, stop_again
-from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, take
+from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, shorten_leases, take
 from reposync.store.columns import path_key
-from reposync.store.database import QUEUE
+from reposync.store.database import QUEUE, Database
 from reposync.store.fence import Attempt, held_by, hold, lease_lost
 from reposync.store.repositories import lock_repository_by_id
 from reposync.store.requests import (
@@ -32,7 +32,7 @@ from reposync.store.requests import (
     read_requests,
     use_up_approvals,
 )
-from reposync.store.retention import PURGED_AT_ONCE, forget_missed_ticks, purge_some
+from reposync.store.retention import PURGED_AT_ONCE, date_back, forget_missed_ticks, purge_some
 from reposync.store.run import HeartbeatState, Run, RunFigures, RunProblem, run_record
 from reposync.store.status import FINAL, RunStatus, RunTrigger
 from reposync.store.tables import PROBLEMS, REQUESTS, RUNS, is_over, status_is
@@ -49,6 +49,11 @@ class Runs(Asking):
     """Every method raises StoreUnavailable; those that take a run as its worker raise LeaseLost once it is another's,
     and then have written nothing."""
 
+    def __init__(self, database: Database, *, on_lost: Callable[[LostAttempt], None] = lambda _: None) -> None:
+        """`on_lost` is called for each attempt that a claim here found without its worker."""
+        super().__init__(database)
+        self._on_lost = on_lost
+
     # Executing a run -----------------------------------------------------------------------------------------------
 
     async def claim(self, worker: str, lease_seconds: float, *, run_id: str | None = None) -> Run | None:
@@ -61,10 +66,14 @@ class Runs(Asking):
                     return None
             try:
                 async with self._database.write() as connection:
-                    await end_abandoned(connection, self._database)
-                    return await take(connection, self._database, worker, lease_seconds, run_id)
+                    await shorten_leases(connection, self._database)
+                    lost = await end_abandoned(connection, self._database)
+                    run, before = await take(connection, self._database, worker, lease_seconds, run_id)
             except IntegrityError:
                 continue  # the race for this repository is lost; another one may have work
+            for attempt in [*lost, *before]:
+                self._on_lost(attempt)
+            return run
         return None
 
     async def expire(self, run: Attempt) -> None:
@@ -256,6 +265,7 @@ class Runs(Asking):
         noticed before it; how many runs. Blocked ones wait, and stay. `at_once`: how many in one transaction."""
         gone, after = 0, None
         async with self._database.write() as connection:
+            await date_back(connection, self.now())
             await forget_missed_ticks(connection, before)
         while True:
             began = time.monotonic()

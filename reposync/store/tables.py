@@ -301,7 +301,7 @@ class EndedSessionRow(_Base, table=True):
 
 
 class WorkerRow(_Base, table=True):
-    """A worker that claims runs, and when it said so last."""
+    """A worker that claims runs, when it said so last, and how far its machine's clock was ahead of the database's."""
 
     __tablename__ = "workers"
 
@@ -310,6 +310,7 @@ class WorkerRow(_Base, table=True):
     version: str = Field(sa_type=SafeText)
     started_at: datetime = Field(sa_type=UTCDateTime)
     seen_at: datetime = Field(sa_type=UTCDateTime)
+    clock_skew_seconds: float | None = None
 
 
 class ProblemRow(_Base, table=True):

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, bindparam, exists, func, or_, select, update
+from sqlalchemy import ColumnElement, Row, and_, bindparam, case, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import QUEUE, Database
+from reposync.store.database_clock import AHEAD_SECONDS, DatabaseClock
 from reposync.store.requests import (
     MAX_ATTEMPTS,
     RunRequest,
@@ -27,6 +28,7 @@ from reposync.store.tables import MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is
 
 # Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200
+_AHEAD = timedelta(seconds=AHEAD_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +44,15 @@ class ScheduledRepository:
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """How many ticks led to a new run, joined one that waited already, had been handled before (by another pod), or
-    came too late. `handled` counts those of repositories that were paused in the meantime too."""
+    """How many ticks led to a new run, joined one that waited already, had been handled before (by another pod), came
+    too late, or were rejected because they lie in the database's future. `handled` counts those of repositories that
+    were paused in the meantime too."""
 
     queued: int = 0
     joined: int = 0
     handled: int = 0
     missed: int = 0
+    rejected: int = 0
 
     def __add__(self, other: TickOutcome) -> TickOutcome:
         return TickOutcome(
@@ -56,6 +60,7 @@ class TickOutcome:
             self.joined + other.joined,
             self.handled + other.handled,
             self.missed + other.missed,
+            self.rejected + other.rejected,
         )
 
 
@@ -74,6 +79,11 @@ class Ticks:
     def __init__(self, database: Database) -> None:
         self._database = database
 
+    @property
+    def clock(self) -> DatabaseClock:
+        """By which a tick is due."""
+        return self._database.clock
+
     async def scheduled(self) -> list[ScheduledRepository]:
         """The active repositories that have a schedule."""
         columns = REPOSITORIES.c
@@ -89,22 +99,24 @@ class Ticks:
         found: dict[str, datetime] = {}
         for page in _pages(sorted(identities)):
             async with self._database.read() as connection:
-                found |= await _latest(connection, page)
+                found |= await _latest(connection, page, await self._now(connection))
         return found
 
     async def enqueue(self, due: Mapping[str, datetime], *, grace_seconds: float, max_attempts: int) -> TickOutcome:
         """Ask for a run for each tick (by repository id). A tick that is not later than the latest one was handled; a
         run that waits takes the tick over; one that is older than the grace is recorded as missed, and nothing runs for
-        it."""
+        it. Nor for one that is to come: it counts when it does."""
         outcome = TickOutcome()
         for page in _pages(sorted(due)):
             batch = {identity: due[identity] for identity in page}
             async with self._database.read() as connection:
-                fresh = await _unhandled(connection, batch)
+                now = await self._now(connection)
+                come = {identity: tick for identity, tick in batch.items() if tick <= now + _AHEAD}
+                fresh = await _unhandled(connection, come, now)
             if fresh:
                 async with self._database.write() as connection:
                     outcome += await self._enqueue(connection, fresh, timedelta(seconds=grace_seconds), max_attempts)
-            outcome += TickOutcome(handled=len(batch) - len(fresh))
+            outcome += TickOutcome(handled=len(come) - len(fresh), rejected=len(batch) - len(come))
         return outcome
 
     async def missed(self, identity: str, limit: int = 20) -> list[MissedTick]:
@@ -139,9 +151,10 @@ class Ticks:
         self, connection: AsyncConnection, due: Mapping[str, datetime], grace: timedelta, max_attempts: int
     ) -> TickOutcome:
         names = await _lock_active(connection, sorted(due))
-        fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names})
-        waiting = await _waiting(connection, fresh)
         now = await self._now(connection)
+        fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names}, now)
+        await _forget_future_ticks(connection, fresh, now)
+        waiting = await _waiting(connection, fresh)
         asked = {
             identity: new_request(RunTrigger.SCHEDULE, now, scheduled_for=tick, max_attempts=max_attempts)
             for identity, tick in fresh.items()
@@ -228,17 +241,33 @@ async def _join(connection: AsyncConnection, waiting: Mapping[str, Row[Any]], as
     await connection.execute(taken, runs)
 
 
-async def _latest(connection: AsyncConnection, identities: Collection[str]) -> dict[str, datetime]:
-    """A pod of an earlier version writes its ticks into the log alone."""
+async def _latest(connection: AsyncConnection, identities: Collection[str], now: datetime) -> dict[str, datetime]:
+    """What lies in the future is not known to have been handled. A pod of an earlier version writes its ticks into the
+    log alone."""
     # One probe of an index a repository; grouping would read their whole history.
-    newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id).scalar_subquery()
-    query = select(REPOSITORIES.c.id, REPOSITORIES.c.last_tick_at, newest).where(REPOSITORIES.c.id.in_(identities))
+    newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id, ~_is_future(now))
+    handled = case((REPOSITORIES.c.last_tick_at <= now + _AHEAD, REPOSITORIES.c.last_tick_at))
+    query = select(REPOSITORIES.c.id, handled, newest.scalar_subquery()).where(REPOSITORIES.c.id.in_(identities))
     rows = await connection.execute(query)
     return {row[0]: max(ticks) for row in rows if (ticks := [each for each in row[1:] if each is not None])}
 
 
-async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime]) -> dict[str, datetime]:
-    latest = await _latest(connection, due) if due else {}
+def _is_future(now: datetime) -> ColumnElement[bool]:
+    """Of a run whose tick is to come: it was queued by a pod whose clock was ahead, or before the database's clock was
+    set back."""
+    return or_(RUNS.c.scheduled_for > now + _AHEAD, RUNS.c.queued_at > now + _AHEAD)
+
+
+async def _forget_future_ticks(connection: AsyncConnection, identities: Collection[str], now: datetime) -> None:
+    """When such a tick comes it is due again, and there is one run of a tick. Earlier programs, which believe any
+    stored tick, go on as well."""
+    mine = and_(RUNS.c.repository_id.in_(identities), RUNS.c.scheduled_for.is_not(None), _is_future(now))
+    if await connection.scalar(select(RUNS.c.id).where(mine).limit(1)) is not None:
+        await connection.execute(update(RUNS).where(mine).values(scheduled_for=None))
+
+
+async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime], now: datetime) -> dict[str, datetime]:
+    latest = await _latest(connection, due, now) if due else {}
     return {key: tick for key, tick in due.items() if key not in latest or latest[key] < tick}
 
 

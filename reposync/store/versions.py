@@ -237,9 +237,7 @@ class Versions:
             await connection.execute(update(RUNS).where(first).values(full_from_epoch=row.epoch - 1))
             return int(row.epoch)
 
-    async def publish(
-        self, run: Run, version: IndexVersion, read: Repository, published: Published, *, when: datetime
-    ) -> IndexVersion:
+    async def publish(self, run: Run, version: IndexVersion, read: Repository, published: Published) -> IndexVersion:
         """`version` holds the commit, and is what is searched from now on; the one that was live before is retired.
         `read`: the definition that the run went by. Raises DefinitionChanged where that is another one by now."""
         attributes = await asyncio.to_thread(elsewhere, published.attributes)
@@ -274,7 +272,7 @@ class Versions:
             await write_attributes(connection, version.id, published.attributes, attributes)
             live = await self._change(connection, version.id, changes)
             repeated = _repeated(live) | {
-                "last_sync_at": when,
+                "last_sync_at": now,
                 "content_fingerprint": published.fingerprint_before_02,
                 # Programs before 0.2 read `.gitattributes` again.
                 "attributes": {},

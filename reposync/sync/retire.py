@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.repository import Repository
@@ -59,7 +59,7 @@ class Retirement:
 
     async def _remove(self, versions: Sequence[IndexVersion]) -> None:
         """Every retired version whose time is over. One that was never live is of no use to anybody."""
-        oldest = datetime.now(UTC) - timedelta(seconds=self._parts.keep_retired_seconds)
+        oldest = self._parts.runs.now() - timedelta(seconds=self._parts.keep_retired_seconds)
         for version in versions:
             if version.state is not VersionState.RETIRED or version.retired_at is None:
                 continue

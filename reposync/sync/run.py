@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 
 from reposync.embedding.port import Embedder
 from reposync.errors import EmbeddingError, GateClosed
@@ -220,7 +219,6 @@ class SyncRun:
                 branch_name=branch,
                 project_id=await source.project_id(),
             ),
-            when=datetime.now(UTC),
         )
         self._published = head.sha
         await self._retirement.settle(situation)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+_AHEAD_SECONDS = 60.0
+
 HEALTH_STATUSES = ("ok", "degraded", "down")
 
 
@@ -25,10 +27,11 @@ class Figures(Collector):
         self.late: Mapping[str, int] | None = None
         self.index_versions: Mapping[str, int] | None = None
         self.index_changes: Mapping[str, Mapping[str, int]] | None = None
+        self.clock_skew_seconds: float | None = None
 
     def forget_refreshed(self) -> None:
         self.queue = self.last_sync = self.repositories = self.workers = None
-        self.late = self.files_failed = self.index_versions = self.index_changes = None
+        self.late = self.files_failed = self.index_versions = self.index_changes = self.clock_skew_seconds = None
 
     def describe(self) -> list[GaugeMetricFamily]:
         """Nothing: names are checked against this when the registry registers it, and there are no values yet."""
@@ -58,16 +61,24 @@ class Figures(Collector):
             yield _gauge("index_versions", "Versions of the indexes of all repositories.", "state", versions)
         if (changes := self.index_changes) is not None:
             yield _index_changes(changes)
+        if (skew := self.clock_skew_seconds) is not None:
+            text = "How far this pod's clock is ahead of the database's; negative: behind."
+            yield _gauge("clock_skew_seconds", text, None, {"": skew})
         if (dependencies := self.dependencies) is not None:
             yield from _dependencies(dependencies)
 
     def _freshness(self, last_sync: Mapping[str, float | None]) -> Iterator[GaugeMetricFamily]:
-        now = self._now()
+        now = self._now() - (self.clock_skew_seconds or 0.0)
+        # A moment to come says nothing of when it was: a pod of an earlier version wrote it by a clock that was ahead.
+        ages = {
+            name: float("inf") if at is None or at > now + _AHEAD_SECONDS else max(now - at, 0.0)
+            for name, at in last_sync.items()
+        }
         yield _gauge(
             "repository_freshness_seconds",
-            "Since the last successful sync; +Inf where there was none, so that an alert on it fires.",
+            "Since the last successful sync; +Inf if there was none that is known, so that an alert on it fires.",
             "repository",
-            {name: float("inf") if at is None else max(now - at, 0.0) for name, at in last_sync.items()},
+            ages,
         )
         yield _gauge(
             "repository_last_sync_timestamp_seconds",

@@ -69,7 +69,10 @@ class Metrics:
 
     def _define_runs(self, statuses: tuple[str, ...], triggers: tuple[str, ...]) -> None:
         self._runs = self._counter(
-            "runs", "Attempts at runs that ended, by how and by what started them.", "status", "trigger"
+            "runs",
+            "Attempts at runs that ended, by how and by what started them; `lost`: the worker died or froze.",
+            "status",
+            "trigger",
         )
         self._duration = self._histogram(
             "run_duration_seconds", "From claim to end of an attempt.", _RUN_BUCKETS, "trigger"
@@ -81,7 +84,11 @@ class Metrics:
         self._chunks = self._counter(
             "chunks", "Chunks stored: embedded anew, or taken over from known content.", "source"
         )
-        self._ticks = self._counter("ticks", "Ticks of schedules, by what became of them.", "outcome")
+        self._ticks = self._counter(
+            "ticks",
+            "Ticks of schedules, by what became of them; of those that passed while no pod ran, the latest.",
+            "outcome",
+        )
         self._busy = self._gauge("workers_busy", "Runs that this pod executes now.")
         self._slots = self._gauge("workers_slots", "Runs that this pod executes at most at a time.")
         for status in statuses:
@@ -91,7 +98,7 @@ class Metrics:
             self._files.labels(outcome)
         for source in ("embedded", "reused"):
             self._chunks.labels(source)
-        for outcome in ("queued", "joined", "handled", "missed"):
+        for outcome in ("queued", "joined", "handled", "missed", "rejected"):
             self._ticks.labels(outcome)
 
     def _define_sources_and_locks(self) -> None:
@@ -100,7 +107,9 @@ class Metrics:
         self._limit_seconds = self._counter("rate_limit_wait_seconds", "Seconds spent in such waits.")
         self._lock_wait = self._histogram("lock_wait_seconds", "To get a repository's Redis lock.", _LOCK_BUCKETS)
         self._lock_losses = self._counter("lock_losses", "Redis locks lost while a sync ran.", "reason")
-        self._no_lock = self._counter("lock_unavailable", "Syncs guarded by the database alone: Redis did not answer.")
+        self._no_lock = self._counter(
+            "lock_unavailable", "Syncs that began guarded by the database alone: Redis did not answer."
+        )
         self._reloads = self._counter("registry_reloads", "Times the registry file was read again.", "result")
         self._discoveries = self._counter("group_discoveries", "Listings of the projects of a GitLab group.", "result")
         for result in ("ok", "invalid"):
@@ -164,13 +173,13 @@ class Metrics:
         self._limits.inc()
         self._limit_seconds.inc(max(seconds, 0.0))
 
-    def lock_waited(self, seconds: float) -> None:
+    def lock_taken(self, seconds: float) -> None:
         self._lock_wait.observe(max(seconds, 0.0))
 
     def lock_lost(self, reason: str) -> None:
         self._lock_losses.labels(self._value("reason", reason)).inc()
 
-    def lock_unavailable(self) -> None:
+    def lock_missing(self) -> None:
         self._no_lock.inc()
 
     def registry_reloaded(self, result: str) -> None:
@@ -219,6 +228,10 @@ class Metrics:
     def dependencies(self, statuses: Mapping[str, str]) -> None:
         """`ok`, `degraded` or `down` of each component, as Health has them."""
         self._figures.dependencies = dict(statuses)
+
+    def clock_skew(self, seconds: float) -> None:
+        """How far this pod's clock is ahead of the database's."""
+        self._figures.clock_skew_seconds = seconds
 
     def refresh_failed(self) -> None:
         """The database's figures could not be had: they are left out until they can, rather than shown as they were."""

@@ -87,6 +87,7 @@ def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
         ("lost", "first"),
         ("completed", "second"),
     ]
+    assert second.metric("reposync_runs_total", status="lost", trigger="schedule") == 1
     # It lay there for no longer than a lease of 15 s, a poll, and the time that the second pod took to look.
     assert (attempts[1].started_at - attempts[0].started_at).total_seconds() < 60
     # What the first one had stored was not embedded again, but for what was on its way.

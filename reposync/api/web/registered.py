@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Literal
 from urllib.parse import urlencode
 
@@ -17,6 +17,7 @@ from reposync.api.web.renderer import Renderer
 from reposync.scheduling.application import Application
 from reposync.scheduling.index_overview import collection_changes
 from reposync.scheduling.overview import Overview, late_after, overviews, state_words
+from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.following import incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.status import RunStatus
@@ -73,7 +74,7 @@ def registered_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
         left = [each for each in chosen if after is None or each > after]
         names = left[:PAGE_REPOSITORIES]
         found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
-        now = datetime.now(UTC)
+        now = app.runs.now()
         kept = {key: value for key, value in (("name", name), ("show", choice)) if value}
         return renderer.page(
             request,
@@ -105,6 +106,8 @@ def freshness(each: Overview, now: datetime) -> Freshness:
         return ""
     if each.last_sync_at is None:
         return "never"
+    if each.last_sync_at > now + timedelta(seconds=AHEAD_SECONDS):
+        return "late"  # a pod of an earlier version wrote it by a clock that was ahead
     return "late" if late_after(each.cron_expression, each.timezone, each.last_sync_at) < now else "fresh"
 
 

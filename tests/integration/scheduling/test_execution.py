@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import update
 
+from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, SecretMissing
 from reposync.scheduling.execution import NOBODY_CAN_SECONDS, Execution, Terms
 from reposync.scheduling.locks import NoLocks
@@ -63,7 +63,7 @@ async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Data
     runs, work = Runs(database), Writes()
     run = await claimed(runs, database)
 
-    ended = await execution(runs, run, claimed_since=time.monotonic()).perform(work.make)
+    ended = await execution(runs, run, claimed_since=elapsed_seconds()).perform(work.make)
 
     assert ended.status is RunStatus.COMPLETED
     assert work.written == 1
@@ -79,7 +79,7 @@ async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writ
     assert (other.id, other.attempt) == (run.id, 2)
 
     with pytest.raises(LeaseLost):
-        await execution(runs, run, claimed_since=time.monotonic() - LEASE_SECONDS).perform(work.make)
+        await execution(runs, run, claimed_since=elapsed_seconds() - LEASE_SECONDS).perform(work.make)
 
     assert work.written == 0
     assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
@@ -94,7 +94,7 @@ async def test_a_process_that_was_frozen_goes_on_with_a_run_that_nobody_took_ove
             await asyncio.sleep(0.01)
         return await work.make(lease)
 
-    ended = await execution(runs, run, claimed_since=time.monotonic() - 2 * LEASE_SECONDS).perform(later)
+    ended = await execution(runs, run, claimed_since=elapsed_seconds() - 2 * LEASE_SECONDS).perform(later)
 
     assert ended.status is RunStatus.COMPLETED
     assert (work.written, ended.attempt) == (1, 1)
@@ -127,23 +127,23 @@ async def test_what_one_process_cannot_execute_is_left_to_others(database: Datab
     runs = Runs(database)
     run = await claimed(runs, database)
 
-    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
 
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SecretMissing.code, 0)
     assert handed.error_message == "The variable GITLAB_TOKEN is not set here."
     again = await claimed_again(runs, database, handed)
-    ended = await execution(runs, again, claimed_since=time.monotonic()).perform(Writes().make)
+    ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Writes().make)
     assert (ended.status, ended.error_code) == (RunStatus.COMPLETED, None)
 
 
 async def test_what_nobody_can_execute_for_a_quarter_of_an_hour_fails_and_says_why(database: Database) -> None:
     runs = Runs(database)
     run = await claimed(runs, database)
-    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
     await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
 
     again = await claimed_again(runs, database, handed)
-    ended = await execution(runs, again, claimed_since=time.monotonic()).perform(Unable().make)
+    ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
 
     assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
     assert ended.error_message == "The variable GITLAB_TOKEN is not set here."
@@ -152,12 +152,12 @@ async def test_what_nobody_can_execute_for_a_quarter_of_an_hour_fails_and_says_w
 async def test_the_quarter_of_an_hour_begins_anew_after_an_attempt_that_could(database: Database) -> None:
     runs = Runs(database)
     run = await claimed(runs, database)
-    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
     await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
     able = await runs.release(await claimed_again(runs, database, handed))
 
     again = await claimed_again(runs, database, able)
-    handed = await execution(runs, again, claimed_since=time.monotonic()).perform(Unable().make)
+    handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
 
     assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
 

@@ -112,7 +112,6 @@ class Store:
         run: Run,
         version: IndexVersion | None = None,
         *,
-        when: datetime = WHEN,
         read: Repository | None = None,
         **said: Any,
     ) -> IndexVersion:
@@ -135,7 +134,7 @@ class Store:
             **said,
         }
         read = read or await self.repositories.by_id(run.repository_id)
-        return await self.versions.publish(run, version, read, Published(**what), when=when)
+        return await self.versions.publish(run, version, read, Published(**what))
 
     async def replaced(self, run: Run, **columns: str) -> tuple[IndexVersion, IndexVersion]:
         """A version that was live, and the one that is now."""

@@ -47,9 +47,9 @@ async def test_what_the_index_holds_is_read_for_many_repositories_at_once(store:
     await store.runs.enqueue("synced", "command")
     run = await store.runs.claim("worker-1", 60.0)
     assert run is not None
-    when = run.started_at
+    await store.publishes(run)
+    when = (await store.repositories.get("synced")).last_sync_at
     assert when is not None
-    await store.publishes(run, when=when)
     await store.repositories.pause("fresh", "holidays")
 
     found = await indexed_commits(store.database, {synced.id, fresh.id, "gone"})

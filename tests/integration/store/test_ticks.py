@@ -263,14 +263,16 @@ async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_n
     assert moments == sorted(set(moments))
 
 
-async def test_ticks_during_a_pause_are_told_as_missed_when_it_ends(store: Store) -> None:
+async def test_ticks_during_a_pause_are_nobodys(store: Store) -> None:
     before = await store.repository(cron_expression="0 3 * * *")
-    await store.repositories.pause("payments", "being moved")
-    await store.repositories.resume("payments")
+    paused = await store.repositories.pause("payments", "being moved")
+    resumed = await store.repositories.resume("payments")
 
     (scheduled,) = await store.ticks.scheduled()
+    await store.repositories.resume("payments")
 
-    assert scheduled.since == before.scheduled_since
+    assert scheduled.since == resumed.scheduled_since > paused.scheduled_since == before.scheduled_since
+    assert await store.ticks.scheduled() == [scheduled], "it was active: the schedule goes on"
 
 
 async def test_the_tick_of_a_repository_that_was_paused_in_the_meantime_is_dropped(store: Store) -> None:

@@ -19,7 +19,7 @@ from tests.unit.chart.matrix import INGRESS, MONITORED, REDIS, SCALED, SERVERS
 
 RULES = {"metrics": {"rules": {"enabled": True}}}
 # Words of PromQL, and of what a recording rule of ours makes.
-LANGUAGE = {"absent", "and", "by", "increase", "max", "min", "sum"}
+LANGUAGE = {"abs", "absent", "and", "by", "increase", "max", "min", "sum"}
 ADDED_BY_PROMETHEUS = {"namespace", "job", "pod"}
 SELECTOR = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 
@@ -41,10 +41,11 @@ def exported() -> dict[str, dict[str, set[str]]]:
     metrics.files_failed({"payments-api": 3})
     metrics.late(["payments-api"])
     metrics.indexes({"live": 1, "building": 1}, {"code": {"done": 1}})
-    metrics.dependencies({"database": "ok", "registry": "degraded"})
+    metrics.dependencies({"database": "ok", "registry": "degraded", "clock": "ok"})
+    metrics.clock_skew(0.1)
     for result in ("ok", "failed"):
         metrics.group_discovered(result)
-    for reason in ("lease", "expired"):
+    for reason in ("unreachable", "taken"):
         metrics.lock_lost(reason)
     found: dict[str, dict[str, set[str]]] = {}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):

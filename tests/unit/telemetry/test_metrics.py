@@ -111,9 +111,9 @@ def test_requests_and_rate_limits_of_sources_are_counted(metrics: Metrics) -> No
 
 
 def test_locks_ticks_reloads_discoveries_and_workers_are_counted(metrics: Metrics) -> None:
-    metrics.lock_waited(0.002)
+    metrics.lock_taken(0.002)
     metrics.lock_lost("expired")
-    metrics.lock_unavailable()
+    metrics.lock_missing()
     metrics.tick("queued")
     metrics.tick("missed", 3)
     metrics.registry_reloaded("invalid")
@@ -123,7 +123,7 @@ def test_locks_ticks_reloads_discoveries_and_workers_are_counted(metrics: Metric
     assert value(metrics, "lock_wait_seconds_count") == 1
     assert value(metrics, "lock_losses_total", reason="expired") == 1
     assert value(metrics, "lock_unavailable_total") == 1
-    assert series(metrics, "ticks_total") == {"queued": 1, "joined": 0, "handled": 0, "missed": 3}
+    assert series(metrics, "ticks_total") == {"queued": 1, "joined": 0, "handled": 0, "missed": 3, "rejected": 0}
     assert series(metrics, "registry_reloads_total") == {"ok": 0, "invalid": 1}
     assert series(metrics, "group_discoveries_total") == {"ok": 1}
     assert (value(metrics, "workers_busy"), value(metrics, "workers_slots")) == (2, 4)
@@ -147,6 +147,19 @@ def test_a_clock_that_runs_behind_the_databases_makes_no_negative_age(metrics: M
     metrics.freshness({"api": NOW + timedelta(seconds=3)})
 
     assert series(metrics, "repository_freshness_seconds") == {"api": 0}
+
+
+def test_ages_are_of_the_databases_clock_and_a_moment_to_come_has_none() -> None:
+    metrics = Metrics(version="1", now=Clock((NOW + timedelta(days=1)).timestamp()))
+    metrics.clock_skew(86_400.0)
+    metrics.freshness({"api": NOW - timedelta(hours=1), "of a pod whose clock is ahead": NOW + timedelta(hours=1)})
+
+    ages = {"api": 3600, "of a pod whose clock is ahead": math.inf}
+    assert series(metrics, "repository_freshness_seconds") == ages
+    assert value(metrics, "clock_skew_seconds") == 86_400
+
+    metrics.refresh_failed()
+    assert value(metrics, "clock_skew_seconds") is None
 
 
 def test_a_repository_that_was_removed_or_renamed_disappears(metrics: Metrics) -> None:

@@ -91,6 +91,14 @@ class Heard:
 
     told: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
+    taken: int = 0
+    missing: int = 0
+
+    def lock_taken(self, seconds: float) -> None:
+        self.taken += 1
+
+    def lock_missing(self) -> None:
+        self.missing += 1
 
     def lock_lost(self, reason: str) -> None:
         self.told.append(f"lost: {reason}")

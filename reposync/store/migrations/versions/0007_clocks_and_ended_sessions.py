@@ -1,4 +1,4 @@
-"""Sessions of browsers that were signed out before their time was over."""
+"""Clocks that are wrong, sessions that were signed out."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ down_revision = "0006"
 
 
 def upgrade() -> None:
+    # How far the clock of each worker's machine is ahead of the database's.
+    op.add_column("workers", sa.Column("clock_skew_seconds", sa.Float))
     # Programs before do not know the table: they take a signed-out session until it ends by itself.
     op.create_table(
         "ended_sessions",

@@ -1,0 +1,272 @@
+"""Clocks that are wrong or are set: time is the database's, and what lies in its future is not believed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import update
+
+from reposync.store.attempts import LostAttempt
+from reposync.store.claims import LONGEST_LEASE_SECONDS
+from reposync.store.groups import Groups
+from reposync.store.run import RunFigures
+from reposync.store.runs import Runs
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS
+from reposync.store.ticks import TickOutcome
+from reposync.store.workers import Workers
+from tests.fixtures.clocks import DatabaseTime, ShiftedClock, database_time  # noqa: F401
+from tests.integration.store.conftest import Store
+
+HOUR = 3600.0
+A_YEAR = timedelta(days=365)
+
+
+@pytest.fixture
+async def store(database_time: DatabaseTime) -> AsyncIterator[Store]:  # noqa: F811
+    async with await database_time.open() as database:
+        yield Store(database)
+
+
+async def synced(store: Store, name: str = "payments") -> None:
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None and run.repository == name
+    await store.publishes(run)
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+
+
+# Ticks --------------------------------------------------------------------------------------------------------------
+
+
+async def test_a_tick_that_is_to_come_is_rejected_and_runs_when_it_comes(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    await store.repository()
+    tick = store.runs.now() + timedelta(hours=1)
+
+    assert await store.tick(tick) == TickOutcome(rejected=1)
+    assert await store.runs.history() == []
+
+    await database_time.set(HOUR)
+    assert await store.tick(tick) == TickOutcome(queued=1)
+
+
+@pytest.mark.parametrize("wrote", ["the repository's row", "a run that ended", "a run that waits"])
+async def test_schedules_go_on_after_a_pod_whose_clock_was_ahead_whatever_it_wrote(store: Store, wrote: str) -> None:
+    row = await store.repository()
+    now = store.runs.now()
+    waits = wrote == "a run that waits"
+    await store.tick(now - timedelta(minutes=1))
+    if not waits:
+        await synced(store)
+    async with store.database.write() as connection:
+        if wrote == "the repository's row":
+            await connection.execute(update(REPOSITORIES).values(last_tick_at=now + A_YEAR))
+        else:
+            await connection.execute(update(REPOSITORIES).values(last_tick_at=None))
+            await connection.execute(update(RUNS).values(scheduled_for=now + A_YEAR))
+            await connection.execute(update(REQUESTS).values(scheduled_for=now + A_YEAR))
+
+    outcome = TickOutcome(joined=1) if waits else TickOutcome(queued=1)
+    assert await store.tick(now) == outcome
+    assert await store.tick(now) == TickOutcome(handled=1)
+    assert await store.ticks.latest([row.id]) == {row.id: now}
+
+
+async def test_ticks_come_again_after_the_databases_clock_was_set_back(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    await store.repository()
+    await database_time.set(2 * HOUR)
+    await store.database.clock.measure()
+    ticks = [store.runs.now() - timedelta(minutes=minutes) for minutes in range(130, 0, -10)]
+    for tick in ticks:
+        assert await store.tick(tick) == TickOutcome(queued=1)
+        await synced(store)
+
+    await database_time.set(0)
+
+    # The first is of before the change, the second is the first that comes again.
+    outcomes = [await store.tick(tick) for tick in ticks[:3]]
+    assert outcomes[0] == TickOutcome(queued=1) and outcomes[2] == TickOutcome(rejected=1)
+    await database_time.set(HOUR)
+    assert await store.tick(ticks[5]) in (TickOutcome(queued=1), TickOutcome(joined=1))
+    scheduled = [run.scheduled_for for run in await store.runs.history() if run.scheduled_for is not None]
+    assert len(scheduled) == len(set(scheduled))
+
+
+# The queue ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_pause_that_was_set_before_the_clock_went_back_is_over(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    run = await store.running()
+    await store.runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+    assert await store.runs.claim("worker-1", 60.0) is None, "the pause is respected"
+
+    await database_time.set(-2 * HOUR)
+
+    again = await store.runs.claim("worker-1", 60.0)
+    assert again is not None and again.id == run.id
+
+
+async def test_a_run_that_was_queued_before_the_clock_went_back_is_due(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    run = await store.queued()
+
+    await database_time.set(-2 * HOUR)
+
+    claimed = await store.runs.claim("worker-1", 60.0)
+    assert claimed is not None and (claimed.id, claimed.waited_seconds) == (run.id, 0.0)
+
+
+async def test_a_dead_workers_run_goes_on_within_the_longest_lease_after_the_clock_went_back(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    run = await store.running(worker="dead")
+    await database_time.set(-2 * HOUR)
+    assert await store.runs.claim("worker-2", 60.0) is None, "it may be alive"
+
+    await database_time.set(-2 * HOUR + LONGEST_LEASE_SECONDS + 1)
+
+    taken_over = await store.runs.claim("worker-2", 60.0)
+    assert taken_over is not None and (taken_over.id, taken_over.attempt) == (run.id, 2)
+
+
+async def test_a_living_worker_keeps_its_run_when_the_clock_goes_back(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    run = await store.running()
+    await database_time.set(-2 * HOUR)
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    beat = await store.runs.heartbeat(run, 60.0)
+
+    await store.database.clock.measure()
+    assert beat.lease_until <= store.runs.now() + timedelta(seconds=61)
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+
+async def test_a_worker_that_was_heard_of_in_the_future_is_not_alive(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    workers = Workers(store.database)
+    await workers.join("dead", host="node-1", version="1")
+    await workers.join("living", host="node-1", version="1")
+
+    await database_time.set(-2 * HOUR)
+    await workers.beat("living")
+
+    assert [each.name for each in await workers.alive()] == ["living"]
+
+
+async def test_a_group_is_looked_through_again_after_the_clock_went_back(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    groups = Groups(store.database)
+    await groups.declare(["looked through", "begun"])
+    await groups.claim("looked through", "worker-1", 300.0)
+    await groups.record("looked through", "worker-1", lambda now: now + timedelta(hours=6), projects=3)
+    await database_time.set(3 * HOUR)
+    await groups.claim("begun", "worker-1", 300.0)
+
+    await database_time.set(-2 * HOUR)
+
+    among = ["looked through", "begun"]
+    await groups.declare(among)
+    assert {await groups.claim_due("worker-2", 300.0, among=among) for _ in among} == set(among)
+
+
+# What is kept -------------------------------------------------------------------------------------------------------
+
+
+async def test_the_history_does_not_keep_a_run_of_the_future_for_ever(
+    store: Store,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    await database_time.set(A_YEAR.total_seconds())
+    await store.queued()
+    await synced(store)
+    await database_time.set(0)
+    await store.database.clock.measure()
+
+    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 0
+    (kept,) = await store.runs.history()
+    assert kept.queued_at <= store.runs.now(), "it counts from now on"
+    await database_time.set(timedelta(days=91).total_seconds())
+    await store.database.clock.measure()
+    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 1
+
+
+# This machine's clock -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [90.0, -7_200.0])
+async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
+    database_time: DatabaseTime,  # noqa: F811
+    seconds: float,
+) -> None:
+    if not database_time.is_postgresql:
+        pytest.skip("the users of an SQLite file have one clock")
+    async with await database_time.open() as right, await database_time.open(ShiftedClock(seconds)) as wrong:
+        pod, workers = Store(wrong), Workers(wrong)
+        before = right.clock.now()
+        await workers.join("pod-1:7:a", host="node-1", version="1")
+        await pod.queued()
+        await synced(pod)
+
+        row = await pod.repositories.get("payments")
+        (run,) = await pod.runs.history()
+        (worker,) = await workers.alive()
+
+        a_bit = timedelta(seconds=1)
+        moments = [row.last_sync_at, run.queued_at, run.completed_at, worker.seen_at, wrong.clock.now()]
+        assert all(before - a_bit <= moment <= right.clock.now() + a_bit for moment in moments if moment is not None)
+        assert worker.clock_skew_seconds == pytest.approx(seconds, abs=5.0)
+        assert right.clock.skew_seconds == pytest.approx(0.0, abs=5.0)
+
+
+# Attempts without an end --------------------------------------------------------------------------------------------
+
+
+async def test_an_attempt_that_was_lost_is_counted_once_by_whoever_finds_it(store: Store) -> None:
+    found: list[LostAttempt] = []
+    others = Runs(store.database, on_lost=found.append)
+    run = await store.running(worker="dead")
+    await store.runs.heartbeat(run, 60.0, figures=RunFigures(files_processed=7))
+    await store.runs.expire(run)
+
+    await others.claim("worker-2", 60.0)
+    await others.claim("worker-3", 60.0)
+
+    (lost,) = found
+    assert (lost.run.id, lost.run.trigger, lost.figures.files_processed) == (run.id, RunTrigger.COMMAND, 7)
+    assert lost.seconds >= 0
+
+
+async def test_the_last_attempt_that_a_run_had_is_counted_when_the_run_is_given_up(store: Store) -> None:
+    found: list[LostAttempt] = []
+    others = Runs(store.database, on_lost=found.append)
+    await store.queued()
+    for attempt in range(3):
+        run = await others.claim(f"dead-{attempt}", 60.0)
+        assert run is not None
+        await others.expire(run)
+
+    assert await others.claim("worker-2", 60.0) is None
+    assert await others.claim("worker-2", 60.0) is None
+
+    assert len(found) == 3
+    assert (await store.runs.get(run.id)).error_code == "RUN_ABANDONED"
