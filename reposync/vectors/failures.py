@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -38,17 +39,31 @@ class AlreadyExists(VectorIndexError):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`where` names the server or folder in messages; it holds no secret."""
+    """`where` names the server or folder in messages; it holds no secret. `within_seconds`: how long a call may take
+    with all its attempts; None: as long as these take."""
 
     where: str
     attempts: int
     longest_wait_seconds: float
+    within_seconds: float | None = None
 
     async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of `attempt`, tried again while Qdrant is unavailable. Every request of ours may be repeated.
 
         Raises VectorIndexError and its kinds.
         """
+        try:
+            async with asyncio.timeout(self.within_seconds) as bound:
+                return await self._call(what, attempt)
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            raise IndexUnavailable(
+                f"{self.where} did not answer within {self.within_seconds:.0f} s: could not {what}.",
+                remedy="Its log, index/engine.log, may say why.",
+            ) from error
+
+    async def _call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.attempts),
             wait=self._wait,
