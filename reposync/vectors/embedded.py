@@ -18,8 +18,18 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reposync.errors import IndexUnavailable
-from reposync.vectors.engine.files import EXIT_LOCKED, LOCK, LOG, RECORD, REVISION, is_narrower, limits, machine
+from reposync.errors import IndexUnavailable, VectorIndexError
+from reposync.vectors.engine.files import (
+    EXIT_LOCKED,
+    EXIT_UNREADABLE,
+    LOCK,
+    LOG,
+    RECORD,
+    REVISION,
+    is_narrower,
+    limits,
+    machine,
+)
 
 START_SECONDS = 60.0  # a folder of a million points is read in less
 _POLL_SECONDS = 0.005
@@ -247,6 +257,8 @@ class EmbeddedEngine:
             return False
         self._child = None
         code = os.waitstatus_to_exitcode(status)
+        if code == EXIT_UNREADABLE:
+            raise VectorIndexError(f"The embedded engine in {self.folder} cannot be started{self._last_words()}.")
         if code > 0 and code != EXIT_LOCKED and not self._child_answered:
             raise self._unavailable(f"ended with status {code} while starting{self._last_words()}")
         return True
@@ -260,7 +272,7 @@ class EmbeddedEngine:
             lines = (self.folder / LOG).read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return f": {lines[-1]}" if lines else ""
+        return f": {lines[-1].removesuffix('.')}" if lines else ""
 
     def _unavailable(self, what: str) -> IndexUnavailable:
         return IndexUnavailable(f"The embedded engine in {self.folder} {what}.", remedy=f"See {self.folder / LOG}.")

@@ -123,6 +123,8 @@ class Patience:
             return VectorIndexError(f"{self.where} refuses the API key, {said}", remedy=remedy)
         if status == HTTPStatus.NOT_FOUND and "ollection" in message:
             return CollectionMissing(f"{self.where}: {said}", remedy="A sync makes the collection.")
+        if "cannot be opened: " in message:  # the embedded engine: further attempts meet the same files
+            return VectorIndexError(f"{self.where}: {said}")
         if status == HTTPStatus.CONFLICT or "already exists" in message:
             return AlreadyExists(f"{self.where}: {said}")
         if status == HTTPStatus.NOT_IMPLEMENTED:

@@ -19,6 +19,9 @@ REVISION = 1
 EXIT_LOCKED = 3
 """Exit status of an engine that found another one on its folder."""
 
+EXIT_UNREADABLE = 4
+"""Exit status of an engine that cannot read what is in its folder; its last line of the log says what to do."""
+
 # sockaddr_un holds 104 bytes on macOS and 108 on Linux.
 LONGEST_SOCKET_PATH_BYTES = 100
 

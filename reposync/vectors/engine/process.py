@@ -16,9 +16,10 @@ from pathlib import Path
 import uvicorn
 
 from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.catalogue import CatalogueUnreadable
 from reposync.vectors.engine.claim import Claim
 from reposync.vectors.engine.collections import Collections
-from reposync.vectors.engine.files import EXIT_LOCKED, LOG
+from reposync.vectors.engine.files import EXIT_LOCKED, EXIT_UNREADABLE, LOG
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,8 @@ _WATCH_SECONDS = 1.0
 # A process whose event loop has stood still for so long hangs: it never comes back when memory cannot be allocated
 # inside the engine, which holds Python's lock meanwhile. Tidying up, the longest of all, takes 25 s.
 HANG_SECONDS = 120.0
+# Of what blocks it for as long as there are points: to open the collections, and to tidy them up.
+_PATIENT_FACTOR = 5
 
 
 def main() -> None:
@@ -43,7 +46,11 @@ def main() -> None:
         sys.exit(EXIT_LOCKED)
     _bound_log(folder / LOG)
     with claim:
-        asyncio.run(_serve(folder, claim, idle_seconds=arguments.idle))
+        try:
+            asyncio.run(_serve(folder, claim, idle_seconds=arguments.idle, hang_seconds=arguments.hang))
+        except CatalogueUnreadable as error:
+            sys.stderr.write(f"{error}\n")
+            sys.exit(EXIT_UNREADABLE)
 
 
 def _arguments() -> argparse.Namespace:
@@ -52,11 +59,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--idle", type=float, default=60.0, metavar="SECONDS", help="end after so long without a request; 0: never"
     )
+    parser.add_argument(
+        "--hang", type=float, default=HANG_SECONDS, metavar="SECONDS", help="end when nothing moves for so long"
+    )
     parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 in place of a Unix socket; 0: any")
     return parser.parse_args()
 
 
-async def _serve(folder: Path, claim: Claim, *, idle_seconds: float) -> None:
+def _expect_a_sign_within(seconds: float) -> None:
+    """End this process if it is not called again in time. By a thread that needs no lock of Python's."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_seconds: float) -> None:
+    _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
     collections = Collections(folder)
     app = EngineApp(collections, server=claim.identity)
     server = uvicorn.Server(
@@ -84,7 +100,7 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float) -> None:
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: end())
     claim.publish()
-    watch = asyncio.create_task(_end_when_unused(app, claim, collections, folder / LOG, idle_seconds))
+    watch = asyncio.create_task(_end_when_unused(app, claim, collections, folder / LOG, idle_seconds, hang_seconds))
     try:
         await server.serve(sockets=[claim.listener])
     finally:
@@ -95,11 +111,10 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float) -> None:
 
 
 async def _end_when_unused(
-    app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float
+    app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float, hang_seconds: float
 ) -> None:
     while True:
-        # A thread of its own, which needs no lock of Python's.
-        faulthandler.dump_traceback_later(HANG_SECONDS, exit=True)
+        _expect_a_sign_within(hang_seconds)
         await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
         _bound_log(log_file)
         if not claim.folder_is_mine:
@@ -114,6 +129,7 @@ async def _end_when_unused(
         claim.renew()
         if not idle_seconds or app.active or time.monotonic() - app.last_used < idle_seconds:
             continue
+        _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
         collections.tidy()
         # A request may have come in while the engine tidied up: it is answered, and the wait begins anew.
         await asyncio.sleep(0.01)
