@@ -192,8 +192,9 @@ def _lines(verdict: Verdict, limit: int) -> Iterator[str]:
     if verdict.exact:
         yield f"{name}: exact{at}: {size}" if verdict.note is None else f"{name}: {verdict.note}"
         return
-    counts = ", ".join(f"{number:,} {kind.value.replace('_', ' ')}" for kind, number in verdict.counts.items())
-    yield f"{name}: NOT exact{at}: {counts} ({size})"
+    told = [f"{number:,} {kind.value.replace('_', ' ')}" for kind, number in verdict.counts.items()]
+    told += [f"{verdict.failed:,} failed"] if verdict.failed else []
+    yield f"{name}: NOT exact{at}: {', '.join(told)} ({size})"
     if verdict.note is not None:
         yield f"  {verdict.note}"
     for each in verdict.differences[:limit]:
@@ -250,6 +251,7 @@ def _verdict_json(verdict: Verdict, limit: int) -> dict[str, Any]:
         "files": verdict.files,
         "chunks": verdict.chunks,
         "points": verdict.points,
+        "failed": verdict.failed,
         "counts": {kind.value: number for kind, number in verdict.counts.items()},
         "differences": [
             {"kind": each.kind.value, "path": each.path, "what": each.what, "points": each.points}

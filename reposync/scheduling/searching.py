@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import EmbeddingError, UsageError
+from reposync.errors import EmbeddingError, IndexUnavailable, UsageError
 from reposync.store.database import Database
 from reposync.store.served import Served, findable, searched_repository, served
 from reposync.store.versions import VersionState
@@ -68,6 +68,11 @@ class Searching:
             searched, scope = scope, await self._scope(repository, version)
             if may_be_shown and searched.lasts(scope):
                 break
+        if not found and scope.collections:
+            raise IndexUnavailable(
+                "There is nothing to search: the index is gone, or was damaged and set aside.",
+                remedy="The next `reposync sync` makes it again, and its record says why.",
+            )
         if not found:
             raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
         hits = [hit for hit in hits if hit.version not in met.unwanted]

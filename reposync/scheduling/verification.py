@@ -29,7 +29,9 @@ Tell = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """What was found of one repository. `counts`: of points (or chunks, or files), by kind; `differences`: one a path
-    and kind, at most 10,000. `note`: what a person should know besides. `trouble`: why nothing could be proven."""
+    and kind, at most 10,000. `failed`: files that could not be read or embedded as the commit has them; the index has
+    what it should, and that is not the commit. `note`: what a person should know besides. `trouble`: why nothing could
+    be proven."""
 
     repository: str
     collection: str | None = None
@@ -39,12 +41,13 @@ class Verdict:
     points: int = 0
     counts: Mapping[DifferenceKind, int] = field(default_factory=dict)
     differences: Sequence[Difference] = ()
+    failed: int = 0
     note: str | None = None
     trouble: str | None = None
 
     @property
     def exact(self) -> bool:
-        return self.trouble is None and not self.counts
+        return self.trouble is None and not self.counts and not self.failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +147,12 @@ class Verification:
         for each in more:
             counts[each.kind] += max(each.points, 1)
         note = None
+        failed = sum(1 for each in recorded.values() if each.is_failed)
         if live.commit is None and not recorded:
             note = "No sync of it was completed yet."
         elif recorded and await index.spec() is None:
             note = f"There is no collection {live.physical!r} that reposync made."
-        elif failed := sum(1 for each in recorded.values() if each.is_failed):
+        elif failed:
             at = f"commit {live.partial_commit[:10]}" if live.partial_commit else "the commit"
             note = f"It is as {at} has it but for {failed:,} files, which could not be read; the next sync tries again."
         return Verdict(
@@ -160,6 +164,7 @@ class Verification:
             points=found.points,
             counts=dict(counts),
             differences=[*more, *found.differences],
+            failed=failed,
             note=note,
         )
 

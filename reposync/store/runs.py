@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, and_, delete, insert, select, update
+from sqlalchemy import Row, and_, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -259,6 +259,19 @@ class Runs(Asking):
         async with self._database.write() as connection:
             await hold(connection, run)
             await connection.execute(delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason))
+
+    async def failures(self, repository_id: str, detail: str) -> dict[tuple[str, str], int]:
+        """(key of a path, detail of its problem) -> in how many runs of the repository the file failed with it, of
+        details that begin like this one."""
+        query = (
+            select(PROBLEMS.c.path, PROBLEMS.c.detail, func.count())
+            .join(RUNS, RUNS.c.id == PROBLEMS.c.run_id)
+            .where(RUNS.c.repository_id == repository_id, PROBLEMS.c.reason == "failed")
+            .where(PROBLEMS.c.detail.startswith(detail, autoescape=True))
+            .group_by(PROBLEMS.c.path, PROBLEMS.c.detail)
+        )
+        async with self._database.read() as connection:
+            return {(row[0], row[1]): int(row[2]) for row in await connection.execute(query)}
 
     async def purge(self, before: datetime, *, at_once: int = PURGED_AT_ONCE) -> int:
         """Delete the runs that ended before that moment, with all that belongs to them, and the missed ticks that were

@@ -10,7 +10,7 @@ from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.versions import IndexVersion
 from reposync.vectors.port import Index, PointId, point_id
 
-REMADE = "The collection was dropped and made again."
+_REMADE = "The collection was dropped and made again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ async def inspect_index(
     recorded = await manifests.load(version.id)
     audit = await audit_index(index, version.id, recorded)
     if remade:
-        return IndexState(identity, totals.failed, audit, REMADE)
+        return IndexState(identity, totals.failed, audit, await why_remade(index))
     if audit.clean and newest != totals.chunks_of_max_epoch:
         # Every id is there, and some of the last run's points are another run's: the same id with other text, as other
         # chunk settings make it.
@@ -69,6 +69,12 @@ async def inspect_index(
             "(dropped, restored from an older snapshot, or left by a worker that was killed)."
         )
     return IndexState(identity, totals.failed, audit, lost)
+
+
+async def why_remade(index: Index) -> str:
+    """What became of the collection before this one."""
+    lost = await index.lost()
+    return f"The index was made again. {lost}" if lost else _REMADE
 
 
 async def audit_index(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:

@@ -13,7 +13,7 @@ from reposync.content.documents import content_hash
 from reposync.embedding.port import EmbeddingSpec
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.versions import IndexVersion
-from reposync.sync.audit import REMADE, Audit, IndexState
+from reposync.sync.audit import Audit, IndexState, why_remade
 from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
 # Told one by one; of what lies beyond, the numbers alone. A wrong setting may change every point there is.
@@ -104,7 +104,7 @@ async def inspect_for_repair(
     found = await audit_points(index, version.id, name, recorded)
     why = f"Mended on request: {found.summary}." if found.counts else None
     if version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values()):
-        why = REMADE
+        why = await why_remade(index)
     return IndexState(identity, sum(row.is_failed for row in recorded.values()), found.audit, why)
 
 

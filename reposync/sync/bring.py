@@ -28,7 +28,7 @@ from reposync.sync.plan import Plan, make_plan
 from reposync.sync.progress import RunProgress, Watch
 from reposync.sync.target import SyncParts, SyncSettings, Target, fingerprint_before_02, same_content_before_02
 from reposync.sync.versions import Situation, VersionSettings
-from reposync.sync.workers import ContentWorkers
+from reposync.sync.workers import DEATH, ContentWorkers, Deaths, death_of
 from reposync.sync.writer import Ledger, LineUrl, Writer
 from reposync.vectors.port import Index, WriteScope
 
@@ -257,7 +257,7 @@ class Bringing:
         if not entries or self.vectors is None:
             return
         content = situation.wanted.content
-        async with ContentWorkers(len(entries), content) as workers:
+        async with ContentWorkers(len(entries), content, await self._deaths(entries)) as workers:
             await run_pipeline(
                 self._parts.source,
                 entries,
@@ -270,6 +270,15 @@ class Bringing:
                 judge=partial(_judge, entries, work),
                 progress=self._progress,
             )
+
+    async def _deaths(self, entries: Sequence[TreeEntry]) -> Deaths:
+        """Of the workers that prepared these files. A run that is to read everything tries each once more."""
+        earlier = await self._parts.runs.failures(self._repository.id, DEATH)
+        if not earlier:
+            return {}
+        deaths = {each: earlier.get(each, 0) for each in (death_of(entry.path, entry.sha) for entry in entries)}
+        again = self._run.full or self._run.repair
+        return {each: 1 if again else number for each, number in deaths.items() if number}
 
     async def _keep_unreadable(self, situation: Situation, work: Work, writer: Writer) -> None:
         """Of files that cannot be read, or are not known to be gone, the version that is built gets what the live one

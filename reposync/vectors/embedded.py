@@ -18,13 +18,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-from reposync.errors import IndexUnavailable
-from reposync.vectors.engine.files import EXIT_LOCKED, LOCK, LOG, RECORD, REVISION
+from reposync.errors import IndexUnavailable, VectorIndexError
+from reposync.vectors.engine.files import (
+    EXIT_LOCKED,
+    EXIT_UNREADABLE,
+    LOCK,
+    LOG,
+    RECORD,
+    REVISION,
+    is_narrower,
+    limits,
+    machine,
+)
 
 START_SECONDS = 60.0  # a folder of a million points is read in less
 _POLL_SECONDS = 0.005
 _ANSWER_SECONDS = 2.0
 _PING_SECONDS = 10.0
+# An engine renews its record every second, unless it is at a request or tidies up. One of another machine that does
+# not for so long is gone with its machine.
+_SILENT_SECONDS = 45.0
 _DEFAULT_IDLE_SECONDS = 60.0
 IDLE_VARIABLE = "REPOSYNC_ENGINE_IDLE_SECONDS"
 # What the engine's process needs of the environment. Tokens and passwords are none of it.
@@ -50,6 +63,8 @@ class EmbeddedEngine:
         self.folder = state_dir.expanduser().absolute() / "index"
         self._idle_seconds = _idle_seconds() if idle_seconds is None else idle_seconds
         self._child: int | None = None
+        self._child_answered = False
+        self._renewed_elsewhere: tuple[int, float] | None = None
         self._starting = threading.Lock()
 
     def ensure_started(self) -> None:
@@ -115,17 +130,24 @@ class EmbeddedEngine:
                 return None  # it lives, and is busy
             except OSError:
                 identity = None
-            if identity is not None and identity.get("revision") == REVISION:
+            if identity is not None and self._is_fit(identity):
+                self._child_answered |= identity["pid"] == self._child
                 self._reap()
                 return str(identity["address"])
             if identity is not None:
                 self._replace(identity)
+            elif record is not None and self._serves_elsewhere(record):
+                return None
             if self._reap():
-                self._child = self._spawn()
+                self._child, self._child_answered = self._spawn(), False
             return None
 
+    def _is_fit(self, identity: dict[str, Any]) -> bool:
+        """Whether it is of this version, and not one that a command under `ulimit` started."""
+        return identity.get("revision") == REVISION and not is_narrower(identity.get("limits") or {}, limits())
+
     def _replace(self, identity: dict[str, Any]) -> None:
-        """An engine of another version of this package: an older one makes way."""
+        """An engine of an older version of this package, or of narrower limits, makes way."""
         if identity.get("revision", 0) > REVISION:
             raise IndexUnavailable(
                 f"The embedded engine in {self.folder} was started by a newer version of reposync.",
@@ -133,6 +155,36 @@ class EmbeddedEngine:
             )
         with contextlib.suppress(OSError):
             _exchange(identity["address"], "POST /engine/end")
+
+    def _serves_elsewhere(self, record: dict[str, Any]) -> bool:
+        """Whether an engine of another machine may still hold the folder. Its socket cannot be reached, and its lock
+        need not be seen from here: a second engine would damage the index.
+
+        Goes by what is seen of it, and by no clock of two machines. Raises IndexUnavailable where it lives.
+        """
+        if record.get("machine") in (None, machine()):
+            return False
+        try:
+            with (self.folder / RECORD).open("rb") as file:  # on a network file system, opening asks the server
+                renewed = os.fstat(file.fileno())
+        except OSError:
+            return False
+        if record.get("host") == socket.gethostname() and renewed.st_mtime < _booted():
+            return False  # of this machine, before it was started again
+        seen = self._renewed_elsewhere
+        if seen is not None and seen[0] != renewed.st_mtime_ns:
+            raise IndexUnavailable(
+                f"The embedded engine in {self.folder} runs on another machine ({record.get('host')}), and no two "
+                "machines can share it.",
+                remedy="Set QDRANT_URL to a Qdrant server for all of them, or REPOSYNC_STATE_DIR to a folder of this "
+                "machine alone.",
+            )
+        if seen is None:
+            seen = self._renewed_elsewhere = (renewed.st_mtime_ns, time.monotonic())
+        if time.monotonic() - seen[1] < _SILENT_SECONDS:
+            return True
+        self._renewed_elsewhere = None
+        return False
 
     def _record(self) -> dict[str, Any] | None:
         try:
@@ -205,7 +257,9 @@ class EmbeddedEngine:
             return False
         self._child = None
         code = os.waitstatus_to_exitcode(status)
-        if code > 0 and code != EXIT_LOCKED:
+        if code == EXIT_UNREADABLE:
+            raise VectorIndexError(f"The embedded engine in {self.folder} cannot be started{self._last_words()}.")
+        if code > 0 and code != EXIT_LOCKED and not self._child_answered:
             raise self._unavailable(f"ended with status {code} while starting{self._last_words()}")
         return True
 
@@ -218,7 +272,7 @@ class EmbeddedEngine:
             lines = (self.folder / LOG).read_text(errors="replace").strip().splitlines()
         except OSError:
             return ""
-        return f": {lines[-1]}" if lines else ""
+        return f": {lines[-1].removesuffix('.')}" if lines else ""
 
     def _unavailable(self, what: str) -> IndexUnavailable:
         return IndexUnavailable(f"The embedded engine in {self.folder} {what}.", remedy=f"See {self.folder / LOG}.")
@@ -238,6 +292,11 @@ def _exchange(address: str, request: str) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):
         return None
     return result if isinstance(result, dict) else None
+
+
+def _booted() -> float:
+    """When this machine was started, by its clock of today."""
+    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _idle_seconds() -> float:

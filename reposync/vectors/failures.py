@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -38,17 +39,31 @@ class AlreadyExists(VectorIndexError):
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """`where` names the server or folder in messages; it holds no secret."""
+    """`where` names the server or folder in messages; it holds no secret. `within_seconds`: how long a call may take
+    with all its attempts; None: as long as these take."""
 
     where: str
     attempts: int
     longest_wait_seconds: float
+    within_seconds: float | None = None
 
     async def call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """The result of `attempt`, tried again while Qdrant is unavailable. Every request of ours may be repeated.
 
         Raises VectorIndexError and its kinds.
         """
+        try:
+            async with asyncio.timeout(self.within_seconds) as bound:
+                return await self._call(what, attempt)
+        except TimeoutError as error:
+            if not bound.expired():
+                raise
+            raise IndexUnavailable(
+                f"{self.where} did not answer within {self.within_seconds:.0f} s: could not {what}.",
+                remedy="Its log, index/engine.log, may say why.",
+            ) from error
+
+    async def _call(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.attempts),
             wait=self._wait,
@@ -108,6 +123,8 @@ class Patience:
             return VectorIndexError(f"{self.where} refuses the API key, {said}", remedy=remedy)
         if status == HTTPStatus.NOT_FOUND and "ollection" in message:
             return CollectionMissing(f"{self.where}: {said}", remedy="A sync makes the collection.")
+        if "cannot be opened: " in message:  # the embedded engine: further attempts meet the same files
+            return VectorIndexError(f"{self.where}: {said}")
         if status == HTTPStatus.CONFLICT or "already exists" in message:
             return AlreadyExists(f"{self.where}: {said}")
         if status == HTTPStatus.NOT_IMPLEMENTED:

@@ -103,6 +103,9 @@ class QdrantIndex:
         self._spec = spec
         return identity
 
+    async def lost(self) -> str | None:
+        return " ".join(each["message"] for each in (await self._describe()).get("warnings") or []) or None
+
     async def _describe(self) -> dict[str, Any]:
         found: dict[str, Any] = await self._request("look at the collection", "GET", "")
         return found

@@ -20,10 +20,11 @@ POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
 
 
 class CollectionMissing(VectorIndexError):
-    """404: the collection was never made, or somebody dropped it."""
+    """404: the collection was never made, was dropped, or was damaged and set aside. A further attempt makes it."""
 
     code = "COLLECTION_MISSING"
     status = 404
+    retryable = True
 
 
 def point_id(repository_id: str, path: str, blob_sha: str, chunk_index: int) -> str:
@@ -139,6 +140,10 @@ class Index(Protocol):
     async def ensure(self, spec: EmbeddingSpec) -> str:
         """Make the collection and its payload indexes if missing; its identity (a UUID made with the collection, in its
         metadata: another one means that it was dropped and made again). Raises IndexMismatch."""
+        ...
+
+    async def lost(self) -> str | None:
+        """Why the collection was made again, in a sentence; None where that is not known."""
         ...
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:

@@ -20,6 +20,8 @@ import qdrant_edge as edge
 
 from reposync.vectors.engine import operations, queries
 from reposync.vectors.engine.collections import Collection, Collections
+from reposync.vectors.engine.failures import is_damage, is_out_of_memory, is_panic
+from reposync.vectors.engine.files import limits
 from reposync.vectors.engine.filters import read_id, read_ids
 from reposync.vectors.engine.flushing import GroupFlush
 from reposync.vectors.engine.operations import Change
@@ -77,27 +79,37 @@ class EngineApp:
         except Refusal as refusal:
             return refusal.status, _error(refusal.message, started)
         except Exception as error:
+            if is_out_of_memory(error):
+                # What was applied by halves is in memory alone. The next request starts another process, which may
+                # have the limits of another command.
+                log.critical("%s %s failed: out of memory: %s", scope["method"], scope["path"], error)
+                self.on_end()
+                return 500, _error(f"Service internal error: out of memory{_allowed()}: {error}", started)
             if _CALLERS_FAULT.search(str(error)):
                 return 400, _error(f"Wrong input: {error}", started)
             log.exception("%s %s failed", scope["method"], scope["path"])
+            if type(error) is Exception and is_damage(error):
+                self._doubt(scope)
             return 500, _error(f"Service internal error: {error}", started)
         except BaseException as panic:
-            if type(panic).__name__ != "PanicException":
+            if not is_panic(panic):
                 raise
             # The engine's memory can no longer be trusted; its log can. The next request starts another process.
             log.critical("the engine panicked: %s", panic)
-            self.on_end()
+            self._doubt(scope)
             return 500, _error(f"Service internal error: {panic}", started)
         if isinstance(result, Plain):
             return 200, result.content
         return 200, {"result": result, "status": "ok", "time": time.perf_counter() - started}
 
+    def _doubt(self, scope: Scope) -> None:
+        """The next engine, which starts with the next request, looks through the collection that was asked."""
+        self._collections.doubt(_target(scope)[2])
+        self.on_end()
+
     async def _dispatch(self, scope: Scope, receive: Receive) -> Json:
-        # The raw path: a collection's name may hold an escaped slash.
-        segments = [each for each in scope["raw_path"].decode("ascii").split("/") if each]
-        method, route, name = scope["method"], "/".join(segments), ""
-        if len(segments) > 1 and segments[0] == "collections" and route != "collections/aliases":
-            name, route = unquote(segments[1]), "/".join(["collections", "*", *segments[2:]])
+        segments, route, name = _target(scope)
+        method = scope["method"]
         change = _CHANGES.get((method, route))
         with self._flush.arriving() if change else nullcontext():
             body = await _body(receive)
@@ -169,6 +181,15 @@ class EngineApp:
         raise unsupported(f"{method} /{'/'.join(segments)}")
 
 
+def _target(scope: Scope) -> tuple[list[str], str, str]:
+    """The segments of the path, the route and the collection that it names ("": none)."""
+    # The raw path: a collection's name may hold an escaped slash.
+    segments = [each for each in scope["raw_path"].decode("ascii").split("/") if each]
+    if len(segments) > 1 and segments[0] == "collections" and segments[1] != "aliases":
+        return segments, "/".join(["collections", "*", *segments[2:]]), unquote(segments[1])
+    return segments, "/".join(segments), ""
+
+
 class Plain:
     """An answer without Qdrant's envelope."""
 
@@ -202,10 +223,17 @@ async def _body(receive: Receive) -> bytes:
     return b"".join(chunks)
 
 
+def _allowed() -> str:
+    allowed = limits()["AS"]
+    return "" if allowed is None else f" (`ulimit -v` allows the engine {allowed // 1024:,} kB)"
+
+
 def _json(body: bytes) -> Json:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
+        if is_out_of_memory(error):
+            raise MemoryError(error.msg) from error
         raise Refusal(400, f"Format error in JSON body: {error}") from error
 
 

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shutil
+import time
 import uuid
 from pathlib import Path
 
 import qdrant_edge as edge
 
-from reposync.vectors.engine.catalogue import Catalogue, CollectionEntry, sync_folder
+from reposync.vectors.engine.catalogue import (
+    CATALOGUE,
+    Catalogue,
+    CatalogueDamaged,
+    CatalogueUnreadable,
+    CollectionEntry,
+    sync_folder,
+)
+from reposync.vectors.engine.failures import is_damage, is_out_of_memory, is_panic
 from reposync.vectors.engine.operations import Change
+from reposync.vectors.engine.quarantine import Quarantine, cure
 from reposync.vectors.engine.refusal import Json, Refusal, bad, fields, items, need, not_found, text
 from reposync.vectors.engine.schema import Schema, describe, edge_config, read_index, read_schema
 
 log = logging.getLogger(__name__)
 
 MAX_TIDIED_POINTS = 100_000
+_DOUBT = "doubt"
+_LOOK_SECONDS = 20.0
+_LOOK_POINTS = 1_000
 
 _ALIAS_ACTIONS = {
     "create_alias": ("collection_name", "alias_name"),
@@ -55,17 +69,33 @@ class Collections:
     """All collections of one folder. The caller holds the folder's lock; nothing here is safe for threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens what is there. One collection that cannot be opened does not keep the others closed.
+        """Opens what is there. One collection that cannot be opened does not keep the others closed: what is damaged
+        is set aside, and the next syncs make it again.
 
-        Raises OSError, ValueError where the catalogue itself cannot be read.
+        Raises OSError, CatalogueUnreadable, and what says that memory or open files are lacking: that is about this
+        process.
         """
         self._folder = folder
-        self._catalogue = Catalogue.load(folder)
+        self._quarantine = Quarantine(folder)
+        self._catalogue = self._load_catalogue()
         self._open: dict[str, Collection] = {}
         self._broken: dict[str, str] = {}
         self._remove_left_over()
-        for name, entry in self._catalogue.collections.items():
+        for name, entry in list(self._catalogue.collections.items()):
             self._load(name, entry)
+
+    def _load_catalogue(self) -> Catalogue:
+        try:
+            return Catalogue.load(self._folder)
+        except CatalogueDamaged as error:
+            if self._quarantine.is_closed:
+                reason = self._quarantine.refused(str(error))
+                raise CatalogueUnreadable(f"The catalogue cannot be read: {reason}. {cure(self._folder)}") from error
+            log.error("The catalogue is set aside with all collections: %s", error)
+            self._quarantine.take(*self._folder.glob("collection-*"), self._folder / CATALOGUE)
+            catalogue = Catalogue(lost={"": self._quarantine.told(str(error))})
+            catalogue.save(self._folder)
+            return catalogue
 
     def _remove_left_over(self) -> None:
         """Folders of collections that were being made or deleted when the process died."""
@@ -80,10 +110,36 @@ class Collections:
         shutil.rmtree(path / "temp_segments", ignore_errors=True)
         try:
             shard = edge.EdgeShard.load(str(path))
+            if (path / _DOUBT).exists():
+                _look_through(shard)
+                (path / _DOUBT).unlink()
             self._open[name] = Collection(name, read_schema(entry.request), shard)
-        except Exception as error:  # noqa: BLE001 - the engine raises bare Exception
+        except BaseException as error:  # the engine raises bare Exception, and panics
+            if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
+                raise
             log.error("Collection %s cannot be opened: %s", name, error)
-            self._broken[name] = str(error)
+            # A request that is not understood may be one of a later version: the catalogue says if it is damaged.
+            if isinstance(error, Refusal) or not is_damage(error):
+                self._broken[name] = str(error)
+            elif self._quarantine.is_closed:
+                self._broken[name] = self._quarantine.refused(str(error))
+            else:
+                self._set_aside(name, entry, str(error))
+
+    def _set_aside(self, name: str, entry: CollectionEntry, reason: str) -> None:
+        self._catalogue.lost[name] = self._quarantine.told(reason)
+        del self._catalogue.collections[name]
+        # First: killed in between, this process leaves a folder that nobody knows, and not a second damage.
+        self._catalogue.save(self._folder)
+        if (path := self._folder / entry.folder).exists():
+            self._quarantine.take(path)
+
+    def doubt(self, name: str) -> None:
+        """A request met what looks like damage: whoever opens the collection next looks through it first."""
+        real = self._catalogue.aliases.get(name, name)
+        if entry := self._catalogue.collections.get(real):
+            with contextlib.suppress(OSError):
+                (self._folder / entry.folder / _DOUBT).touch()
 
     def names(self) -> list[str]:
         return list(self._catalogue.collections)
@@ -102,10 +158,15 @@ class Collections:
         """By name or alias. Raises Refusal: 404, or 500 where the collection is damaged."""
         real = self._catalogue.aliases.get(name, name)
         if real in self._broken:
-            raise Refusal(500, f"Service internal error: collection `{real}` is damaged: {self._broken[real]}")
+            reason = f"collection `{real}` cannot be opened: {self._broken[real]}. {cure(self._folder)}"
+            raise Refusal(500, f"Service internal error: {reason}")
         if real not in self._open:
-            raise not_found(f"Collection `{name}` doesn't exist!")
+            raise not_found(f"Collection `{name}` doesn't exist! {self._lost(real) or ''}".strip())
         return self._open[real]
+
+    def _lost(self, name: str) -> str | None:
+        lost = self._catalogue.lost
+        return lost.get(name, lost.get(""))
 
     def create(self, name: str, request: Json) -> None:
         if self.exists(name):
@@ -114,7 +175,7 @@ class Collections:
             raise bad(f"collection name {name!r} holds a character that is not allowed, or is too long")
         schema = read_schema(request)
         config = edge_config(schema)
-        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.request)
+        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.request, self._lost(name))
         path = self._folder / entry.folder
         path.mkdir(mode=0o700)
         shard = edge.EdgeShard.create(str(path), config)
@@ -184,7 +245,9 @@ class Collections:
 
     def describe(self, name: str) -> Json:
         collection = self.get(name)
-        return describe(collection.schema, collection.shard)
+        lost = self._catalogue.collections[collection.name].lost
+        warnings = [{"message": lost}] if lost else []
+        return describe(collection.schema, collection.shard) | {"warnings": warnings}
 
     def tidy(self) -> None:
         """Give back what deleted points still take. Nobody is answered meanwhile: 0.25 ms a point that stays.
@@ -206,6 +269,17 @@ class Collections:
             collection.shard.flush()
             collection.shard.close()
         self._open.clear()
+
+
+def _look_through(shard: edge.EdgeShard) -> None:
+    """Read all points, or as many as time allows. Raises what the engine raises."""
+    deadline = time.monotonic() + _LOOK_SECONDS
+    offset = None
+    while time.monotonic() < deadline:
+        request = edge.ScrollRequest(offset=offset, limit=_LOOK_POINTS, with_payload=True, with_vector=True)
+        _, offset = shard.scroll(request)
+        if offset is None:
+            return
 
 
 def _alias_action(value: Json) -> tuple[str, dict[str, str]]:

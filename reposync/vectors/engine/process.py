@@ -5,49 +5,52 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import fcntl
-import hashlib
+import faulthandler
 import logging
 import os
 import signal
-import socket
-import stat
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import orjson
 import uvicorn
 
 from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.catalogue import CatalogueUnreadable
+from reposync.vectors.engine.claim import Claim
 from reposync.vectors.engine.collections import Collections
-from reposync.vectors.engine.files import EXIT_LOCKED, LOCK, LOG, LONGEST_SOCKET_PATH_BYTES, RECORD, REVISION, SOCKET
+from reposync.vectors.engine.files import EXIT_LOCKED, EXIT_UNREADABLE, LOG
 
 log = logging.getLogger(__name__)
 
-# How long to wait for another engine that is ending. One that serves is seen at once.
-LOCK_SECONDS = 20.0
 MAX_LOG_BYTES = 1_000_000
 _LOG_KEPT_BYTES = 100_000
+_WATCH_SECONDS = 1.0
+# A process whose event loop has stood still for so long hangs: it never comes back when memory cannot be allocated
+# inside the engine, which holds Python's lock meanwhile. Tidying up, the longest of all, takes 25 s.
+HANG_SECONDS = 120.0
+# Of what blocks it for as long as there are points: to open the collections, and to tidy them up.
+_PATIENT_FACTOR = 5
 
 
 def main() -> None:
     arguments = _arguments()
     folder: Path = arguments.folder
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
     )
     # A terminal that closes takes its commands with it, not the engine that others may be using.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    lock = _lock(folder)
-    if lock is None:
+    claim = Claim.take(folder, arguments.port)
+    if claim is None:
         sys.exit(EXIT_LOCKED)
     _bound_log(folder / LOG)
-    with _listening(folder, arguments.port) as (listener, where):
-        asyncio.run(_serve(folder, listener, where, idle_seconds=arguments.idle))
+    with claim:
+        try:
+            asyncio.run(_serve(folder, claim, idle_seconds=arguments.idle, hang_seconds=arguments.hang))
+        except CatalogueUnreadable as error:
+            sys.stderr.write(f"{error}\n")
+            sys.exit(EXIT_UNREADABLE)
 
 
 def _arguments() -> argparse.Namespace:
@@ -56,14 +59,22 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--idle", type=float, default=60.0, metavar="SECONDS", help="end after so long without a request; 0: never"
     )
+    parser.add_argument(
+        "--hang", type=float, default=HANG_SECONDS, metavar="SECONDS", help="end when nothing moves for so long"
+    )
     parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 in place of a Unix socket; 0: any")
     return parser.parse_args()
 
 
-async def _serve(folder: Path, listener: socket.socket, where: str, *, idle_seconds: float) -> None:
+def _expect_a_sign_within(seconds: float) -> None:
+    """End this process if it is not called again in time. By a thread that needs no lock of Python's."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_seconds: float) -> None:
+    _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
     collections = Collections(folder)
-    identity = {"revision": REVISION, "pid": os.getpid(), "address": where}
-    app = EngineApp(collections, server=identity)
+    app = EngineApp(collections, server=claim.identity)
     server = uvicorn.Server(
         uvicorn.Config(
             app,
@@ -88,127 +99,43 @@ async def _serve(folder: Path, listener: socket.socket, where: str, *, idle_seco
     # the collections are closed.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: end())
-    record = folder / RECORD
-    _write_record(record, orjson.dumps(identity))
-    watch = asyncio.create_task(_end_when_idle(app, collections, folder / LOG, idle_seconds))
+    claim.publish()
+    watch = asyncio.create_task(_end_when_unused(app, claim, collections, folder / LOG, idle_seconds, hang_seconds))
     try:
-        await server.serve(sockets=[listener])
+        await server.serve(sockets=[claim.listener])
     finally:
         watch.cancel()
-        # Nobody is to find this engine any more; under the lock, so that no newer one's record goes.
-        record.unlink(missing_ok=True)
+        # Nobody is to find this engine any more; under the lock, so that the next one starts on what is closed.
+        claim.release()
         collections.close()
 
 
-async def _end_when_idle(app: EngineApp, collections: Collections, log_file: Path, idle_seconds: float) -> None:
+async def _end_when_unused(
+    app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float, hang_seconds: float
+) -> None:
     while True:
-        await asyncio.sleep(min(1.0, idle_seconds / 4) if idle_seconds else 1.0)
+        _expect_a_sign_within(hang_seconds)
+        await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
         _bound_log(log_file)
+        if not claim.folder_is_mine:
+            # Everything that is open here was removed, or is another engine's by now: nothing is flushed to it.
+            log.error("The folder of this engine was removed or replaced: it ends.")
+            claim.release()
+            os._exit(1)
+        if not claim.is_whole:
+            log.error("The socket or the record of this engine is gone: it ends, so that one starts that is found.")
+            app.on_end()
+            return
+        claim.renew()
         if not idle_seconds or app.active or time.monotonic() - app.last_used < idle_seconds:
             continue
+        _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
         collections.tidy()
         # A request may have come in while the engine tidied up: it is answered, and the wait begins anew.
         await asyncio.sleep(0.01)
         if not app.active and time.monotonic() - app.last_used >= idle_seconds:
             app.on_end()
             return
-
-
-def _lock(folder: Path) -> int | None:
-    """The folder's lock, held until the process ends; None where another engine serves the folder.
-
-    flock goes with the process, however it ends, so there is never a stale one.
-    """
-    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if _another_serves(folder) or time.monotonic() > deadline:
-                os.close(descriptor)
-                return None
-            time.sleep(0.02)
-        else:
-            return descriptor
-
-
-def _another_serves(folder: Path) -> bool:
-    try:
-        address = orjson.loads((folder / RECORD).read_bytes())["address"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-    if not address.startswith("/"):
-        return True
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(address)
-        except OSError:
-            return False
-        return True
-
-
-@contextlib.contextmanager
-def _listening(folder: Path, port: int | None) -> Iterator[tuple[socket.socket, str]]:
-    if port is not None:
-        # asyncio switches Nagle's algorithm off for sockets that say their protocol; an answer takes 40 ms otherwise.
-        with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(("127.0.0.1", port))
-            listener.listen(128)
-            yield listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
-        return
-    listener, path = _unix_listener(folder)
-    try:
-        yield listener, str(path)
-    finally:
-        listener.close()
-        path.unlink(missing_ok=True)
-
-
-def _unix_listener(folder: Path) -> tuple[socket.socket, Path]:
-    """In the folder itself, or, where its path is too long or its file system has no sockets, in a private folder
-    under the system's temporary one."""
-    inside = folder.resolve() / SOCKET
-    if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH_BYTES:
-        with contextlib.suppress(OSError):
-            return _bind(inside), inside
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]
-    outside = _private_folder() / f"{name}.sock"
-    return _bind(outside), outside
-
-
-def _bind(path: Path) -> socket.socket:
-    """What lies there already was left by an engine that was killed: the lock is ours."""
-    path.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX)
-    before = os.umask(0o177)
-    try:
-        listener.bind(str(path))
-        listener.listen(128)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.umask(before)
-    return listener
-
-
-def _private_folder() -> Path:
-    """Raises PermissionError where somebody else has made a folder of that name."""
-    folder = Path(tempfile.gettempdir()) / f"reposync-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(f"{folder} must be a folder of this user alone")
-    return folder
-
-
-def _write_record(path: Path, content: bytes) -> None:
-    draft = path.with_suffix(".new")
-    draft.write_bytes(content)
-    draft.replace(path)
 
 
 def _bound_log(path: Path) -> None:

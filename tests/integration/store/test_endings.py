@@ -8,6 +8,7 @@ import pytest
 
 from reposync.errors import LeaseLost
 from reposync.store.run import RunFigures
+from reposync.store.runs import RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -79,6 +80,18 @@ async def test_files_that_could_not_be_read_are_those_of_the_latest_attempt(stor
 
     assert (done.files_failed, done.files_processed) == (1, 2)
     assert [each.files_failed for each in await store.runs.attempts(run.id)] == [3, 1]
+
+
+async def test_how_often_a_file_failed_in_the_same_way_is_counted_by_runs(store: Store) -> None:
+    for detail in ("died, at blob 1%", "died, at blob 1%", "died, at blob 2", "unreadable"):
+        run = await store.running()
+        await store.runs.add_problems(run, [RunProblem("a.py", "failed", detail), RunProblem("b.py", "binary", detail)])
+        await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+
+    found = await store.runs.failures(run.repository_id, "died, at")
+    assert found == {("a.py", "died, at blob 1%"): 2, ("a.py", "died, at blob 2"): 1}
+    assert await store.runs.failures(run.repository_id, "died, at blob 1%") == {("a.py", "died, at blob 1%"): 2}
+    assert await store.runs.failures("another", "died") == {}
 
 
 async def test_a_run_whose_last_attempt_leaves_files_unread_ends_as_it_was_to(store: Store) -> None:

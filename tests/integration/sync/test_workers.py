@@ -1,16 +1,22 @@
 """The worker process: killed by a file, it is replaced; killed with its parent, it does not stay behind."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import psutil
 
+from reposync.content.model import Skip, Skipped
+from reposync.scheduling.verification import Verification
+from reposync.store.run import Run
 from reposync.sync.prepare import ContentSettings, RawFile
-from reposync.sync.workers import PROCESS_FROM_FILES, ContentWorkers
+from reposync.sync.workers import MOST_DEATHS, PROCESS_FROM_FILES, ContentWorkers, death_of
+from tests.fixtures.world import World
 
 SETTINGS = ContentSettings(7000, 1500, 1_000_000)
 FILES = [RawFile(f"f{number}.py".encode(), 0o100644, "0" * 40, 9, b"value = 1") for number in range(40)]
@@ -30,6 +36,76 @@ async def test_a_killed_worker_is_replaced_and_no_file_is_lost():
         prepared = await workers.prepare(FILES)
     assert [file.path for file in prepared] == [file.path.decode() for file in FILES]
     assert all(file.chunks for file in prepared)
+
+
+async def test_a_file_whose_workers_died_before_is_tried_in_a_process_and_at_last_only_reported():
+    suspect, lethal = (death_of(file.path, file.sha) for file in FILES[:2])
+    before = set(content_workers())
+    async with ContentWorkers(3, SETTINGS, {suspect: MOST_DEATHS - 1, lethal: MOST_DEATHS}) as workers:
+        (reported,) = await workers.prepare(FILES[1:2])
+        assert set(content_workers()) == before, "it is not tried"
+        prepared = await workers.prepare(FILES[:3])
+        assert set(content_workers()) != before, "not in this process"
+    assert reported.skipped == Skipped(Skip.FAILED, lethal[1])
+    assert [bool(file.chunks) for file in prepared] == [True, False, True]
+
+
+def kill_workers(number: int, others: set[psutil.Process], ended: threading.Event) -> None:
+    """Every content worker that appears beside these `others`, so many times."""
+    killed: set[psutil.Process] = set()
+    while len(killed) < number and not ended.is_set():
+        for each in set(content_workers()) - others - killed:
+            if is_started(each):
+                each.kill()
+                killed.add(each)
+        ended.wait(0.01)
+
+
+def is_started(process: psutil.Process) -> bool:
+    """Not only forked, as it still is this program."""
+    with contextlib.suppress(psutil.Error):
+        return any("spawn_main" in word for word in process.cmdline())
+    return False
+
+
+async def sync_with_killed_workers(world: World, number: int, **options: bool) -> Run:
+    ended = threading.Event()
+    killing = asyncio.create_task(asyncio.to_thread(kill_workers, number, set(content_workers()), ended))
+    try:
+        return await world.sync(**options)
+    finally:
+        ended.set()
+        await killing
+
+
+async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs(world: World, monkeypatch):
+    world.repository.commit({f"f{n:03}.py": f"value = {n}\n".encode() for n in range(PROCESS_FROM_FILES)})
+    # The batch, then the first file of it twice.
+    monkeypatch.setattr("reposync.sync.pipeline.BATCH_FILES", PROCESS_FROM_FILES)
+    run = await sync_with_killed_workers(world, 3)
+    assert (run.status, run.error_code, run.files_failed) == ("completed", "FILES_FAILED", 1)
+    problems = await world.app.runs.problems(run.id)
+    assert [each.path for each in problems] == ["f000.py"]
+    assert "ended the worker" in problems[0].detail
+    verdict = await Verification(world.app, against_source=False, tell=lambda _: None).verify("project")
+    assert (verdict.exact, verdict.failed) == (False, 1)
+
+    # Tried alone, twice more, and in a process although it is one file.
+    run = await sync_with_killed_workers(world, 2)
+    assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1)
+
+    monkeypatch.setattr("reposync.sync.workers.MOST_DEATHS", 2)
+    before = set(content_workers())
+    run = await world.sync()
+    assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1), "it is not tried any more, and not forgotten"
+    assert set(content_workers()) == before
+    monkeypatch.undo()
+
+    run = await world.completed()
+    assert (run.files_processed, run.files_failed) == (1, 0)
+    assert await world.indexed() == await world.expected()
+    verdict = await Verification(world.app, against_source=True, tell=lambda _: None).verify("project")
+    assert verdict.exact
 
 
 async def test_a_small_run_starts_no_process():

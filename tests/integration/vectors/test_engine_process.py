@@ -3,10 +3,13 @@
 import asyncio
 import json
 import os
+import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -15,7 +18,7 @@ import httpx
 import orjson
 import pytest
 
-from reposync.errors import IndexUnavailable
+from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.client import EmbeddedTransport
 from reposync.vectors.embedded import IDLE_VARIABLE, EmbeddedEngine
 from reposync.vectors.engine import files
@@ -271,32 +274,180 @@ async def test_an_engine_that_was_killed_while_it_tidied_up_comes_back_whole(
         assert await index.count() == 1_000
 
 
-async def test_a_damaged_collection_does_not_keep_the_others_closed(engine: EmbeddedEngine, state_dir: Path) -> None:
-    async with index_in(state_dir, "good") as good, index_in(state_dir, "bad") as bad:
-        await good.ensure(SPARSE_ALONE)
-        await bad.ensure(SPARSE_ALONE)
-    await asyncio.to_thread(engine.stop)
-    catalogue = orjson.loads((engine.folder / "catalogue.json").read_bytes())
-    folder = engine.folder / catalogue["collections"]["bad"]["folder"]
-    for segment in (folder / "segments").iterdir():
-        for part in segment.rglob("*"):
-            if part.is_file():
-                part.write_bytes(b"rubbish")
-    async with index_in(state_dir, "good") as good:
-        assert await good.count() == 0
-    settings = IndexSettings(collection="bad", state_dir=state_dir, attempts=1)
-    bad = open_index(settings)
-    with pytest.raises(IndexUnavailable, match="collection `bad` is damaged"):
-        await bad.count()
-    await bad.close()
-
-
-def test_a_folder_whose_catalogue_is_unreadable_says_so(engine: EmbeddedEngine) -> None:
+def test_a_folder_of_a_later_version_says_so_and_what_to_do(engine: EmbeddedEngine) -> None:
     engine.folder.mkdir(mode=0o700)
     (engine.folder / "catalogue.json").write_text('{"revision": 999}')
-    with pytest.raises(IndexUnavailable, match=r"catalogue\.json was not written by this version") as raised:
+    with pytest.raises(VectorIndexError, match=r"catalogue\.json was not written by this version") as raised:
         engine.address()
-    assert str(engine.folder / files.LOG) in str(raised.value)
+    assert f"Remove the folder {engine.folder} and sync" in str(raised.value)
+    assert (engine.folder / "catalogue.json").read_text() == '{"revision": 999}', "it is not damaged"
+
+
+def stopped(engine: EmbeddedEngine) -> int:
+    """The pid of an engine that was started and does not react."""
+    engine.address()
+    pid = pid_of(engine)
+    os.kill(pid, signal.SIGSTOP)
+    return pid
+
+
+async def test_an_engine_whose_folder_was_removed_leaves_the_next_one_alone(state_dir: Path) -> None:
+    older, newer = EmbeddedEngine(state_dir, idle_seconds=0), EmbeddedEngine(state_dir, idle_seconds=0)
+    first = await asyncio.to_thread(stopped, older)
+    shutil.rmtree(older.folder)
+    async with index_in(state_dir) as index:
+        await newer.address_async()
+        await index.ensure(SPEC)
+        await index.replace_files(scope(), [file("a.py", "one")])
+        second = pid_of(newer)
+        os.kill(first, signal.SIGTERM)  # to be told to end, or to idle out, is the same to it
+        os.kill(first, signal.SIGCONT)
+        await asyncio.to_thread(wait_until, lambda: not is_alive(first))
+        assert pid_of(newer) == second
+        assert Path(await newer.address_async()).is_socket()
+        assert await index.count() == 1
+    assert engines_on(newer.folder) == [second]
+
+
+def test_an_engine_whose_folder_was_removed_ends_by_itself(engine: EmbeddedEngine) -> None:
+    engine.address()
+    pid = pid_of(engine)
+    shutil.rmtree(engine.folder)
+    wait_until(lambda: not is_alive(pid))
+    assert not engine.folder.exists(), "it writes nothing more"
+
+
+@pytest.mark.parametrize("lost", [files.SOCKET, files.RECORD])
+def test_an_engine_that_nobody_can_find_any_more_makes_way(engine: EmbeddedEngine, lost: str) -> None:
+    engine.address()
+    pid = pid_of(engine)
+    (engine.folder / lost).unlink()
+    assert EmbeddedEngine(engine.folder.parent, idle_seconds=0).address()
+    wait_until(lambda: not is_alive(pid))
+    assert engines_on(engine.folder) == [pid_of(engine)]
+
+
+def test_an_engine_makes_its_folder_again_if_it_went_while_it_waited_for_the_lock(engine: EmbeddedEngine) -> None:
+    first = stopped(engine)
+    (engine.folder / files.RECORD).unlink()  # so that the second waits for the first to end
+    waiting = subprocess.Popen([sys.executable, "-m", "reposync.vectors.engine", str(engine.folder)], cwd=ROOT)
+    wait_until(lambda: waiting.pid in engines_on(engine.folder))
+    shutil.rmtree(engine.folder)
+    try:
+        wait_until(lambda: (engine.folder / files.RECORD).exists())
+        assert pid_of(engine) == waiting.pid
+    finally:
+        kill(first)
+        waiting.terminate()
+        waiting.wait(DEADLINE_SECONDS)
+
+
+async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
+    engine: EmbeddedEngine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = await asyncio.to_thread(stopped, engine)
+    monkeypatch.setattr("reposync.vectors.factory.START_SECONDS", 1.0)
+    async with index_in(state_dir) as index:
+        with pytest.raises(IndexUnavailable, match=r"did not answer within 1 s: could not count points.*engine\.log"):
+            await index.count()
+    os.kill(pid, signal.SIGCONT)
+
+
+def started_by_hand(engine: EmbeddedEngine, *options: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "reposync.vectors.engine", str(engine.folder), *options], cwd=ROOT
+    )
+    wait_until(lambda: (engine.folder / files.RECORD).exists())
+    return process
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
+@pytest.mark.parametrize("left_bytes", [0, 2_000_000, 10_000_000, 30_000_000])
+async def test_an_engine_without_memory_ends_and_the_next_one_answers(
+    engine: EmbeddedEngine, state_dir: Path, left_bytes: int
+) -> None:
+    texts = [f"text {number} " * 300 for number in range(300)]
+    async with index_in(state_dir) as index:
+        process = await asyncio.to_thread(started_by_hand, engine, "--idle", "0", "--hang", "3")
+        await index.ensure(SPARSE_ALONE)
+        allowed = left_bytes + 1024 * int(
+            next(
+                line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if "VmSize" in line
+            ).split()[1]
+        )
+        resource.prlimit(process.pid, resource.RLIMIT_AS, (allowed, allowed))
+        number = 0
+        while process.poll() is None:
+            # Failed allocations end a call, or stop the whole process in the middle of one.
+            await index.replace_files(scope(), [file(f"{number}.py", *texts, spec=SPARSE_ALONE)])
+            number += 1
+            assert number < 200, "it never ran out of memory"
+        assert await index.count() == number * len(texts)
+        assert pid_of(engine) != process.pid
+
+
+def limited(kilobytes: int, code: str, *arguments: str) -> subprocess.Popen[bytes]:
+    command = ["sh", "-c", f'ulimit -v {kilobytes}; exec "$@"', "sh", sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+
+
+def test_an_engine_that_a_limited_command_started_does_not_serve_the_next_one(state_dir: Path) -> None:
+    narrow = int(output_of(limited(4_000_000, FIND, str(state_dir))))
+    assert int(output_of(limited(4_000_000, FIND, str(state_dir)))) == narrow
+    engine = EmbeddedEngine(state_dir, idle_seconds=0)
+    assert engine.address()
+    wide = pid_of(engine)
+    assert wide != narrow
+    assert int(output_of(limited(4_000_000, FIND, str(state_dir)))) == wide, "wide enough for all"
+    wait_until(lambda: engines_on(engine.folder) == [wide])
+
+
+RECORD_ELSEWHERE = {"revision": files.REVISION, "pid": 7, "address": "/nowhere/engine.sock"}
+RECORD_ELSEWHERE |= {"machine": "another", "host": "node-2", "limits": {}, "id": "another"}
+
+
+def record_elsewhere(folder: Path, **changed: object) -> Path:
+    """What the engine of another machine leaves on a volume that both have."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    record = folder / files.RECORD
+    record.write_bytes(orjson.dumps(RECORD_ELSEWHERE | changed))
+    return record
+
+
+def test_a_folder_that_another_machine_serves_is_refused_with_a_way_out(engine: EmbeddedEngine) -> None:
+    record = record_elsewhere(engine.folder)
+    ended = threading.Event()
+
+    def live() -> None:
+        while not ended.wait(0.1):
+            os.utime(record)
+
+    living = threading.Thread(target=live)
+    living.start()
+    try:
+        with pytest.raises(IndexUnavailable, match=r"runs on another machine \(node-2\)") as raised:
+            engine.address()
+    finally:
+        ended.set()
+        living.join()
+    assert "QDRANT_URL" in str(raised.value)
+    assert engines_on(engine.folder) == []
+
+
+def test_a_folder_whose_machine_is_gone_is_taken_over(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    record_elsewhere(engine.folder)
+    with pytest.raises(IndexUnavailable, match="did not answer within"):
+        engine.address(timeout_seconds=0.5)  # nobody knows yet
+    assert engines_on(engine.folder) == []
+    monkeypatch.setattr("reposync.vectors.embedded._SILENT_SECONDS", 0.5)
+    assert engine.address()
+    assert engines_on(engine.folder) == [pid_of(engine)]
+
+
+def test_what_a_restart_of_the_machine_left_behind_is_taken_over_at_once(engine: EmbeddedEngine) -> None:
+    record = record_elsewhere(engine.folder, host=socket.gethostname())
+    os.utime(record, (1_000_000_000, 1_000_000_000))
+    assert engine.address()
 
 
 def test_a_state_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:

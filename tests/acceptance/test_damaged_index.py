@@ -1,0 +1,68 @@
+"""A damaged embedded index, as a person meets it: what each command says, and that the next sync heals it."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from reposync.vectors.engine.quarantine import DAMAGED
+from tests.acceptance.conftest import Person
+from tests.fixtures.repositories import GitRepository
+
+REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path: '{path}', schedule: yearly}}\n"
+
+
+def end_engine(index: Path) -> None:
+    pid = json.loads((index / "engine.json").read_bytes())["pid"]
+    os.kill(pid, signal.SIGTERM)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
+
+
+def cut(index: Path, name: str) -> None:
+    """What a full or failing disk leaves."""
+    end_engine(index)
+    path = next(each for each in index.rglob(name) if "damaged" not in each.parts)
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.fixture
+def index(person: Person, repository: GitRepository) -> Path:
+    """The folder of an index that was just synced."""
+    repository.commit({f"f{number}.py": f"def holiday_{number}(): pass\n".encode() for number in range(5)})
+    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    person.applies(REGISTRY.format(path=repository.path))
+    person.types("sync")
+    return person.home / "state" / "index"
+
+
+def test_a_damaged_index_is_made_again_by_the_next_sync_which_says_why(person: Person, index: Path) -> None:
+    cut(index, "segment.json")
+    refused = person.types("search", "holiday", exit_code=1).stderr
+    assert "damaged and set aside" in refused
+    assert "reposync sync" in refused
+
+    (run,) = person.asks("sync")
+    assert (run["status"], run["error_code"], run["files_processed"]) == ("completed", "INDEX_REBUILT", 5)
+    assert "segment.json" in run["error_message"]
+    assert str(index / DAMAGED) in run["error_message"]
+    assert "app: exact" in person.types("verify").stdout
+
+
+def test_an_index_that_is_damaged_again_names_the_cure_wherever_it_is_met(person: Person, index: Path) -> None:
+    cut(index, "segment.json")
+    (index / DAMAGED).mkdir()  # of a first damage, just now
+    cure = f"Remove the folder {index} and sync"
+    (failed,) = person.asks("sync", exit_code=1)
+    assert cure in failed["error_message"]
+    for command in (["search", "holiday"], ["verify", "--repair"]):
+        said = person.types(*command, exit_code=1)
+        assert cure in said.stdout + said.stderr
+
+    end_engine(index)
+    shutil.rmtree(index)
+    (run,) = person.asks("sync")
+    assert (run["status"], run["files_processed"]) == ("completed", 5)

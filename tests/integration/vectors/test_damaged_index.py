@@ -1,0 +1,159 @@
+"""Files of the embedded index that were cut, emptied or changed: set aside once, and made again."""
+
+import asyncio
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from reposync.errors import IndexUnavailable, VectorIndexError
+from reposync.vectors.embedded import EmbeddedEngine
+from reposync.vectors.engine.quarantine import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
+from reposync.vectors.factory import open_index
+from reposync.vectors.index import QdrantIndex
+from reposync.vectors.port import CollectionMissing
+from reposync.vectors.settings import IndexSettings
+from tests.fixtures.folders import quick_folder
+from tests.fixtures.points import SPARSE_ALONE, file, scope
+from tests.integration.vectors.conftest import index_in
+
+Damage = Callable[[Path], None]
+
+
+@pytest.fixture
+def state_dir() -> Generator[Path, None, None]:
+    with quick_folder() as folder:
+        yield folder
+        EmbeddedEngine(folder).stop()
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def emptied(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def changed(path: Path) -> None:
+    """Still a catalogue, with another name of the folder in it."""
+    catalogue = orjson.loads(path.read_bytes())
+    for entry in catalogue["collections"].values():
+        entry["folder"] += "0"
+    path.write_bytes(orjson.dumps(catalogue))
+
+
+async def stored(state_dir: Path, collection: str = "code") -> str:
+    """The identity of a collection with points in it, whose engine has ended."""
+    async with index_in(state_dir, collection) as index:
+        identity = await index.ensure(SPARSE_ALONE)
+        await index.replace_files(scope(), [file(f"{n}.py", f"text {n}", spec=SPARSE_ALONE) for n in range(20)])
+    await asyncio.to_thread(EmbeddedEngine(state_dir).stop)
+    return identity
+
+
+async def read(index: QdrantIndex) -> int:
+    return len([point async for page in index.points(scope().repository_id) for point in page])
+
+
+def impatient(state_dir: Path) -> QdrantIndex:
+    return open_index(IndexSettings(collection="code", state_dir=state_dir, attempts=1))
+
+
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    [
+        (cut, "catalogue.json"),
+        (changed, "catalogue.json"),
+        (emptied, "catalogue.json"),
+        (cut, "edge_config.json"),
+        (cut, "segment.json"),
+        (Path.unlink, "segment.json"),
+        (emptied, "payload_storage/bitmask.dat"),
+        (emptied, "is_null/status.dat"),  # a panic while it is opened
+        (emptied, "payload_storage/page_0.dat"),  # an error while it is read
+    ],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
+async def test_a_damaged_index_is_set_aside_and_made_again(state_dir: Path, damage: Damage, name: str) -> None:
+    before = await stored(state_dir)
+    folder = state_dir / "index"
+    damage(next(path for path in sorted(folder.rglob("*")) if path.as_posix().endswith(f"/{name}")))
+
+    async with index_in(state_dir) as index:
+        with pytest.raises(CollectionMissing, match=r"damaged \(.*set aside in .*A sync makes the collection"):
+            await read(index)
+        assert await index.ensure(SPARSE_ALONE) != before
+        await index.replace_files(scope(), [file("a.py", "text", spec=SPARSE_ALONE)])
+        why = await index.lost()
+        assert why is not None and str(folder / DAMAGED) in why
+    await asyncio.to_thread(EmbeddedEngine(state_dir).stop)
+
+    async with index_in(state_dir) as index:
+        assert await read(index) == 1, "what was made again is opened as any other"
+    assert any((folder / DAMAGED).glob("collection-*"))
+
+
+async def test_the_collections_beside_a_damaged_one_stay(state_dir: Path) -> None:
+    await stored(state_dir, "other")
+    await stored(state_dir)
+    catalogue = orjson.loads((state_dir / "index" / "catalogue.json").read_bytes())
+    cut(state_dir / "index" / catalogue["collections"]["code"]["folder"] / "edge_config.json")
+    async with index_in(state_dir, "other") as other, index_in(state_dir) as code:
+        assert await read(other) == 20
+        with pytest.raises(CollectionMissing):
+            await read(code)
+
+
+async def test_damage_that_comes_back_at_once_is_an_error_with_a_cure(state_dir: Path) -> None:
+    folder = state_dir / "index"
+    await stored(state_dir)
+    cut(folder / "catalogue.json")
+    again = await stored(state_dir)
+    cut(next(folder.glob("collection-*/edge_config.json")))
+    index = impatient(state_dir)
+    cure = f"Remove the folder {folder} and sync"
+    for _ in range(2):
+        with pytest.raises(VectorIndexError, match=f"damaged again within a day.*{cure}"):
+            await index.count()
+        await asyncio.to_thread(EmbeddedEngine(state_dir).stop)
+    assert len(list(folder.glob("collection-*"))) == 1, "nothing was set aside"
+
+    cut(folder / "catalogue.json")
+    with pytest.raises(VectorIndexError, match=f"damaged again within a day.*{cure}"):
+        await index.count()
+
+    os.utime(folder / DAMAGED, (0, (folder / DAMAGED).stat().st_mtime - AGAIN_SECONDS))
+    assert await index.ensure(SPARSE_ALONE) != again
+    await index.close()
+    assert len(list((folder / DAMAGED).glob("collection-*"))) == 1, "what was set aside before is gone"
+
+
+async def test_what_was_set_aside_goes_after_a_week(state_dir: Path) -> None:
+    folder = state_dir / "index"
+    await stored(state_dir)
+    cut(folder / "catalogue.json")
+    await stored(state_dir)
+    os.utime(folder / DAMAGED, (0, (folder / DAMAGED).stat().st_mtime - KEPT_SECONDS))
+    async with index_in(state_dir) as index:
+        assert await read(index) == 20
+    assert not (folder / DAMAGED).exists()
+
+
+async def test_a_folder_that_may_not_be_read_is_not_damaged(state_dir: Path) -> None:
+    await stored(state_dir)
+    folder = state_dir / "index"
+    catalogue = folder / "catalogue.json"
+    content = catalogue.read_bytes()
+    catalogue.unlink()
+    catalogue.mkdir()  # as a wrong mount makes it; the tests may run as root, whom no mode keeps out
+    index = impatient(state_dir)
+    with pytest.raises(IndexUnavailable, match="ended with status 1 while starting"):
+        await index.count()
+    catalogue.rmdir()
+    catalogue.write_bytes(content)
+    assert await index.count() == 20
+    await index.close()
+    assert not (folder / DAMAGED).exists()
