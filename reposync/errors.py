@@ -196,6 +196,13 @@ class EmbeddingUnavailable(EmbeddingError):
     retryable = True
 
 
+class EmbeddingAnswerUnreadable(EmbeddingError):
+    """The server answered no JSON: a page of a proxy between passes, a wrong address does not."""
+
+    code = "EMBEDDING_ANSWER_UNREADABLE"
+    retryable = True
+
+
 class EmbeddingInputRefused(EmbeddingError):
     """The model refuses this text; others may pass. Becomes a problem of its file, never the end of a run."""
 
@@ -217,6 +224,13 @@ class IndexUnavailable(VectorIndexError):
 
     code = "INDEX_UNAVAILABLE"
     status = 503
+    retryable = True
+
+
+class IndexAnswerUnreadable(VectorIndexError):
+    """What answered is no Qdrant: a page of a proxy between passes, a wrong address does not."""
+
+    code = "INDEX_ANSWER_UNREADABLE"
     retryable = True
 
 

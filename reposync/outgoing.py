@@ -223,6 +223,16 @@ class Pace:
             self._counted_since, self._bytes = now, 0
 
 
+def parse_json(body: bytes | bytearray) -> Any:
+    """What a server answered. Raises ValueError if it is no JSON, nests over 200 deep or has a number of 4,300 digits.
+
+    `json.loads` raises RecursionError for deep ones, and what it just accepts raises it later, in a `repr` or `str`.
+    """
+    from pydantic_core import from_json
+
+    return from_json(body, allow_inf_nan=False)
+
+
 def check_unfolded(came_bytes: int, unfolded_bytes: int) -> None:
     """Raises TooLarge for what was packed to harm its readers."""
     if unfolded_bytes > SUSPICIOUS_BYTES and unfolded_bytes > SUSPICIOUS_RATIO * came_bytes:

@@ -1,86 +1,147 @@
-"""Git's patterns of paths as regular expressions that never go back over an earlier `*` or `**`.
+"""Git's path patterns as regular expressions that never backtrack over an earlier `*` or `**`.
 
-Patterns come from whoever may push or search. What other libraries make of `*a*a*a*a*b` takes minutes on one path.
+Patterns come from whoever may push, search or register a repository. A backtracking translation of `*a*a*a*a*a*b` takes
+seconds for one path, and `re` holds the interpreter's lock all that time: no heartbeat, no HTTP.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
+_MOST_REGEX_CHARS: Final = 4_000
+"""Of patterns in one regular expression: what is matched without giving other threads a turn. Measured with the slowest
+patterns and a path of 4 kB: 50 ms."""
 
-class Glob:
-    """One line of a gitignore file, as a filter of paths: a folder stands for everything in it."""
 
-    def __init__(self, pattern: str) -> None:
-        """Raises ValueError for what matches no path at all by its form."""
-        text = pattern if pattern.endswith("\\ ") else pattern.rstrip(" ")
-        self._negative = text.startswith("!")
-        body = text.removeprefix("!").removesuffix("/")
-        if not body.strip("/") or text.startswith("#"):
-            raise ValueError("it has no name in it")
-        # Of what ends in a slash, only what is inside it: the path itself is a file's.
-        self._itself = not text.endswith("/")
-        # With a slash anywhere but at its end a pattern starts at the top.
-        regex = wildmatch_regex(body)
-        if regex is None:
-            raise ValueError("a [ range in it is not closed, or it ends in a backslash")
-        self._regex = re.compile(regex, re.DOTALL)
+class PathPatterns:
+    """Lines of a gitignore file: the last one that matches a path, or a folder that the path is in, decides about it.
 
-    def match_file(self, path: str) -> bool:
-        if self._negative:
-            return False
-        end = len(path) if self._itself else path.rfind("/")
-        while end > 0:
-            if self._regex.match(path[:end]):
-                return True
-            end = path.rfind("/", 0, end)
-        return False
+    Unlike git, which never looks into an excluded folder, a later `!` pattern also brings back a file of such a folder:
+    `src/**`, `!src/old/**` would mean nothing otherwise. Git itself (2.39) takes `a**/b` for `a*/**/b`; here it is what
+    gitignore(5) says, `a*/b`. A character of a pattern is one of the path: to match bytes as git does, decode both as
+    Latin 1.
+    """
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        """As for git, a line that cannot be read matches nothing; `check_pattern` says which."""
+        self._lines = tuple(lines)
+        # The last lines first: (line of the first group, regular expression of one group a line).
+        self._regexes: list[tuple[int, re.Pattern[str]]] = []
+        last = len(self._lines) - 1
+        groups: list[str] = []
+        chars = 0
+        for number in range(last, -1, -1):
+            groups.append(f"({_line_regex(self._lines[number]) or '(?!)'})")
+            chars += len(self._lines[number])
+            if chars >= _MOST_REGEX_CHARS or number == 0:
+                self._regexes.append((last, re.compile("|".join(groups), re.DOTALL)))
+                last, groups, chars = number - 1, [], 0
+
+    def match(self, path: str) -> int | None:
+        """The number of the line that decides for the file `path`; None if no line matches, or a negative one does."""
+        for last, regex in self._regexes:
+            if (found := regex.match(path)) is not None and found.lastindex is not None:
+                number = last - found.lastindex + 1
+                return None if self._lines[number].startswith("!") else number
+        return None
+
+
+def check_pattern(line: str) -> None:
+    """Raises ValueError for a line of a gitignore file that matches no path by its form; it completes "matches nothing:
+    "."""
+    if not line.strip(" ") or line.startswith("#"):
+        raise ValueError("it is empty or a comment; for a name that starts with # write \\#")
+    if not line.removeprefix("!").strip("/ "):
+        raise ValueError("it has no name in it")
+    if _line_regex(line) is None:
+        raise ValueError("a [ range in it is not closed, or it ends in a backslash")
+
+
+def _line_regex(line: str) -> str | None:
+    """Regular expression, to be matched from the start, of one line of a gitignore file, without its `!`; None if it
+    matches nothing."""
+    text = line.rstrip(" ")
+    if text != line and (len(text) - len(text.rstrip("\\"))) % 2:
+        text += " "  # the first of the spaces is escaped
+    body = text.removeprefix("!").removesuffix("/")
+    if not body.strip("/") or text.startswith("#"):
+        return None
+    # A path is a file's, so only a part of it that a slash follows is a folder.
+    return _path_regex(body, "/" if text.endswith("/") else r"(?:/|\Z)")
 
 
 def wildmatch_regex(pattern: str) -> str | None:
     """Regular expression, to be matched from the start with DOTALL, for the files that a pattern of gitattributes
-    matches; None where it matches none. It has no capturing group.
+    matches; None if it matches none. It has no capturing group."""
+    # What ends in a slash is a folder, and attributes are those of files.
+    return None if pattern.endswith("/") else _path_regex(pattern, r"\Z")
 
-    The shortest match of what follows a `*` leaves the most to the rest, so that trying a longer one never helps: the
-    same reasoning as in `fnmatch.translate`, here also for `**` over folders.
+
+def _path_regex(pattern: str, end: str) -> str | None:
+    """The shortest match of what follows a `*` leaves the most to the rest, so that trying a longer one never helps:
+    the same reasoning as in `fnmatch.translate`, here also for `**` over folders.
+
+    `end`: what follows the last segment. None if the pattern matches nothing by its form (`[` without end, `\\` at the
+    end).
     """
-    if pattern.endswith("/"):
-        return None  # a folder, and attributes are those of files
-    segments = pattern.split("/")
-    if len(segments) == 1:
-        segments.insert(0, "**")
-    elif not segments[0]:
+    segments = _segments(pattern)
+    if segments is None:
+        return None
+    # Without a slash it matches in every folder; a slash in a bracket counts, as it does for git.
+    if "/" not in pattern:
+        segments.insert(0, None)
+    elif pattern.startswith("/"):
         del segments[0]
     # Runs of segments between the `**`: the first is anchored at the start, the last at the end.
     runs: list[list[str]] = [[]]
     for segment in segments:
-        if len(segment) > 1 and not segment.strip("*"):
+        if segment is None:
             runs.append([])
-            continue
-        regex = _segment_regex(segment)
-        if regex is None:
-            return None
-        runs[-1].append(regex)
+        else:
+            runs[-1].append(segment)
     head, *others = runs
     if not others:
-        return "/".join(head) + r"\Z"
+        return "/".join(head) + end
     *middle, tail = others
-    if not head and not middle and len(tail) == 1:
-        return rf"(?>(?:.*/)?){tail[0]}\Z"  # by its name alone, wherever it is: nearly every pattern there is
+    if not head and not middle and len(tail) == 1 and end == r"\Z":
+        return rf"(?>(?:.*/)?){tail[0]}\Z"  # by the file's name alone: nearly every pattern of gitattributes
     parts = ["".join(f"{regex}/" for regex in head)]
-    parts += ["(?>(?:[^/]*/)*?" + "".join(f"{regex}/" for regex in run) + ")" for run in middle if run]
-    # The tail is as many segments as it says, at the very end; `**` alone at the end wants something in the folder.
-    parts.append(r"(?:[^/]*/)*?" + "/".join(tail) + r"\Z" if tail else r".")
+    parts += [r"(?>(?:[^/]*+/)*?" + "".join(f"{regex}/" for regex in run) + ")" for run in middle if run]
+    # The tail is as many segments as it says, wherever; `**` alone at the end wants something in the folder.
+    parts.append(r"(?:[^/]*+/)*?" + ("/".join(tail) or "[^/]++") + end)
     return "".join(parts)
 
 
-def _segment_regex(glob: str) -> str | None:
-    """Regular expression of one path segment; None where it can match nothing (`[` without end, `\\` at the end)."""
-    pieces: list[str] = [""]
+def _segments(pattern: str) -> list[str | None] | None:
+    """Regular expressions of the path's segments, None for `**`."""
+    segments: list[str | None] = []
     at = 0
-    while at < len(glob):
-        character = glob[at]
+    while True:
+        stars = len(pattern) - at - len(pattern[at:].lstrip("*"))
+        following = pattern[at + stars :]
+        if stars > 1 and (not following or following.startswith(("/", "\\/"))):
+            # Before an escaped slash git wants at least one folder.
+            escaped = following.startswith("\\")
+            segments += [None, "[^/]++"] if escaped else [None]
+            at += stars + escaped
+        else:
+            found = _segment_regex(pattern, at)
+            if found is None:
+                return None
+            segments.append(found[0])
+            at = found[1]
+        if at == len(pattern):
+            return segments
+        at += 1
+
+
+def _segment_regex(pattern: str, at: int) -> tuple[str, int] | None:
+    """The segment that starts at `at`, and where it ends: at a slash or the pattern's end."""
+    pieces: list[str] = [""]
+    while at < len(pattern) and pattern[at] != "/":
+        character = pattern[at]
         at += 1
         if character == "*":
             if pieces[-1] or len(pieces) == 1:
@@ -88,12 +149,14 @@ def _segment_regex(glob: str) -> str | None:
         elif character == "?":
             pieces[-1] += "[^/]"
         elif character == "\\":
-            if at == len(glob):
+            if at == len(pattern):
                 return None
-            pieces[-1] += re.escape(glob[at])
+            if pattern[at] == "/":
+                break
+            pieces[-1] += re.escape(pattern[at])
             at += 1
         elif character == "[":
-            found = _class_regex(glob, at)
+            found = _class_regex(pattern, at)
             if found is None:
                 return None
             pieces[-1] += found[0]
@@ -102,15 +165,23 @@ def _segment_regex(glob: str) -> str | None:
             pieces[-1] += re.escape(character)
     first, *rest = pieces
     if not rest:
-        return first
+        return first, at
     *middle, last = rest
-    # The last piece ends the segment: no other place of it can do.
-    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"(?>[^/]*?{last}(?=/|\\Z))"
+    parts = [first, *(f"(?>[^/]*?{piece})" for piece in middle)]
+    if not last:
+        parts.append("[^/]*+")
+    elif first or middle:
+        # The last piece ends the segment: no other place of it can do.
+        parts.append(f"(?>[^/]*?{last}(?=/|\\Z))")
+    else:
+        parts.append(f"[^/]*+(?<={last})")  # pieces have no variable length, and hold no slash
+    return "".join(parts), at
 
 
+# As git's own tables have them, which know ASCII alone.
 _POSIX: Final = {
     "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f", "digit": "0-9",
-    "graph": "!-~", "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": "\\s", "upper": "A-Z",
+    "graph": "!-~", "lower": "a-z", "print": " -~", "punct": "!-/:-@\\[-`{-~", "space": " \\t\\n\\r", "upper": "A-Z",
     "xdigit": "0-9A-Fa-f",
 }  # fmt: skip
 
@@ -134,16 +205,13 @@ def _class_regex(glob: str, at: int) -> tuple[str, int] | None:
             at = end + 2
             continue
         low, at = _class_member(glob, at)
+        members.append(re.escape(low))
         if glob[at : at + 1] == "-" and glob[at + 1 : at + 2] not in {"]", ""}:
             high, at = _class_member(glob, at + 1)
-            if low and high and low <= high:
-                members.append(f"{re.escape(low)}-{re.escape(high)}")
-        elif low:
-            members.append(re.escape(low))
+            if low <= high:  # of `[z-a]` git matches the z
+                members[-1] += f"-{re.escape(high)}"
     inside = "".join(members)
-    if negated:
-        return f"[^/{inside}]", at + 1
-    return (f"(?!/)[{inside}]" if inside else "(?!)"), at + 1
+    return (f"[^/{inside}]" if negated else f"(?!/)[{inside}]"), at + 1
 
 
 def _class_member(glob: str, at: int) -> tuple[str, int]:

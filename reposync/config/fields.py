@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os.path
 import re
-import warnings
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -27,6 +26,7 @@ from reposync.config.consistency import SMALLEST_CHUNK
 from reposync.config.interpolation import Interpolated
 from reposync.config.references import MissingSecret
 from reposync.config.schedule import NEVER, Schedule, is_never, zone
+from reposync.wildmatch import check_pattern
 
 T = TypeVar("T")
 
@@ -40,6 +40,10 @@ _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _OLDER_FLAGS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
+MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
+"""Of one `include` or `exclude`, each of which is matched with every path of a commit. The slowest that may be written
+take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
+
 _PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 
 
@@ -196,25 +200,25 @@ def _branch(value: str) -> str:
 
 
 def _glob(value: str) -> str:
-    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
-    if not value.strip() or value.startswith("#"):
-        raise Unfit("matches nothing: it is empty or a comment; for a name that starts with # write \\#")
-    body = value.removeprefix("!").rstrip()
-    if body.removesuffix("/") == "":
-        raise Unfit("matches nothing: it has no name in it")
-    parts = body.removeprefix("/").removesuffix("/").split("/")
+    if len(value) > MAX_PATTERN_CHARS:
+        raise Unfit(f"must have at most {MAX_PATTERN_CHARS:,} characters; it has {len(value):,}")
+    try:
+        check_pattern(value)
+    except ValueError as error:
+        raise Unfit(f"matches nothing: {error}") from None
+    parts = value.removeprefix("!").rstrip().removeprefix("/").removesuffix("/").split("/")
     if any(part in ("", ".", "..") for part in parts):
         raise Unfit("matches nothing: paths start at the repository's top and have no empty, . or .. part")
-    try:
-        with warnings.catch_warnings():
-            # `[a--b]` will mean something else in a later version of `re`; nobody who reads the error can help it.
-            warnings.simplefilter("ignore", FutureWarning)
-            compiled = GitIgnoreSpecPattern(value)
-    except (ValueError, re.error):
-        raise Unfit("is no pattern that can be read (gitignore's rules)") from None
-    if compiled.regex is None:
-        raise Unfit("matches nothing: a [ range in it is not closed or is empty")
+    return value
+
+
+def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
+    chars = sum(len(pattern) for pattern in value)
+    if len(value) > MAX_PATTERNS or chars > MAX_PATTERNS_CHARS:
+        raise Unfit(
+            f"must be at most {MAX_PATTERNS:,} patterns with {MAX_PATTERNS_CHARS:,} characters in all: it is "
+            f"{len(value):,} with {chars:,}"
+        )
     return value
 
 
@@ -283,6 +287,8 @@ Project = Annotated[str, _TEXT, AfterValidator(_project), _pattern(_PROJECT.remo
 Group = Annotated[str, _TEXT, AfterValidator(_group), _pattern(_PROJECT)]
 Branch = Annotated[str, _TEXT, AfterValidator(_branch), _pattern(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*")]
 Glob = Annotated[str, _TEXT, AfterValidator(_glob), _pattern(r"(?!#).*[^\s/!].*")]
+Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
+ListedGlobs = Annotated[Globs, BeforeValidator(_list)]
 BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
 GitLabUrl = Annotated[BaseUrl, AfterValidator(gitlab_url), _HTTP]
 GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]

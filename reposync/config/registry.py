@@ -133,8 +133,8 @@ class Defaults(Section):
     collection: fields.Collection = Field("code", description="Qdrant collection.")
     chunk: fields.OrDefaults[Chunk] = Chunk()
     max_file_bytes: fields.FileBytes = Field(1_000_000, description="Larger files are skipped.")
-    include: Listing[fields.Glob] = Field((), description="Gitignore patterns; where there are any, only these files.")
-    exclude: Listing[fields.Glob] = Field((), description="Gitignore patterns of files that are left out.")
+    include: fields.ListedGlobs = Field((), description="Gitignore patterns; where there are any, only these files.")
+    exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of files that are left out.")
 
 
 class Repository(Section):
@@ -158,8 +158,8 @@ class Repository(Section):
     collection: Maybe[fields.Collection] = None
     chunk: ChunkOverride | None = None
     max_file_bytes: Maybe[fields.FileBytes] = None
-    include: tuple[fields.Glob, ...] | None = Field(None, description="In place of the defaults' patterns.")
-    exclude: tuple[fields.Glob, ...] | None = Field(None, description="In place of the defaults' patterns.")
+    include: fields.Globs | None = Field(None, description="In place of the defaults' patterns.")
+    exclude: fields.Globs | None = Field(None, description="In place of the defaults' patterns.")
 
     @model_validator(mode="before")
     @classmethod
@@ -204,8 +204,8 @@ class Group(Section):
 
     gitlab: fields.Name = Field(description="Name of the GitLab server.")
     group: fields.Group = Field(description="Path of the group.")
-    include: Listing[fields.Glob] = Field((), description="Gitignore patterns of project paths; only these, if any.")
-    exclude: Listing[fields.Glob] = Field((), description="Gitignore patterns of project paths that are left out.")
+    include: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths; only these, if any.")
+    exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths that are left out.")
     archived: fields.Flag = Field(False, description="Whether archived projects are registered too.")
     discover: fields.ScheduleText = Field(
         "*/30 * * * *", description="When to look for new, moved and vanished projects; read in the group's time zone."

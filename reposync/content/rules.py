@@ -19,18 +19,21 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
-from pathspec import PathSpec
-
 from reposync.content.attributes import Attributes
 from reposync.content.data import DATA_FORMATS, SMALLEST_DATA_CHARS
 from reposync.content.defaults import Default, by_folder, by_name, named_by
 from reposync.content.languages import language_of
 from reposync.content.model import Skip, Skipped
 from reposync.content.notebooks import is_notebook
+from reposync.wildmatch import PathPatterns
 
 CONTENT_REVISION: Final = 2
 """Raise it with every change of this package that changes which files are indexed or how: the next run then looks at
 every file again."""
+
+_PATTERNS_REVISION: Final = 2
+"""Raise it if the same `include` and `exclude` match other paths than before: the next run then decides about every
+path again, and reads what these decisions ask for."""
 
 _SUBMODULE: Final = 0o160000
 
@@ -47,20 +50,17 @@ _WILD: Final = re.compile(r"[*?\[\\]")
 
 
 class PathRules:
-    """The decision about every path of one commit. Patterns have gitignore semantics and match bytes, as git's do.
-
-    Raises ValueError for a pattern that gitignore does not know (the configuration has checked them before).
-    """
+    """The decision about every path of one commit. Patterns have gitignore semantics and match bytes, as git's do."""
 
     def __init__(self, include: Sequence[str], exclude: Sequence[str], attributes: Attributes | None = None) -> None:
         self._include = tuple(include)
         self._exclude = tuple(exclude)
         self._attributes = attributes or Attributes()
         self._folders: dict[str, tuple[Default, ...]] = {}
-        self._included = _Patterns(self._include)
-        self._excluded = _Patterns(self._exclude)
+        self._included = _patterns(self._include)
+        self._excluded = _patterns(self._exclude)
         self._asking = [
-            (_Patterns((pattern,)), keys)
+            (_patterns((pattern,)), keys)
             for pattern in self._include
             if not pattern.startswith("!") and (keys := self._keys(pattern))
         ]
@@ -71,9 +71,9 @@ class PathRules:
             return _IS_SUBMODULE
         if stat.S_ISLNK(mode):
             return _IS_SYMLINK
-        text = _as_text(path)
-        if self._exclude and (pattern := self._excluded.match(text)) is not None:
-            return Skipped(Skip.EXCLUDED, f"matches the exclude pattern {pattern!r}")
+        text = path.decode("latin-1")
+        if self._exclude and (number := self._excluded.match(text)) is not None:
+            return Skipped(Skip.EXCLUDED, f"matches the exclude pattern {self._exclude[number]!r}")
         if self._include and self._included.match(text) is None:
             return _NOT_INCLUDED
         defaults = self._defaults(path, text)
@@ -87,7 +87,7 @@ class PathRules:
         repository says so by `-linguist-generated`, or the user by an include pattern that names such files."""
         if self._attributes.generated(path) is False:
             return True
-        text = _as_text(path)
+        text = path.decode("latin-1")
         named = _content_keys(text.rpartition("/")[2])
         return not self._asked(text).isdisjoint(_CONTENT_KEYS | named)
 
@@ -104,6 +104,8 @@ class PathRules:
         """As a program with that revision of this package's rules writes it."""
         sources = [[folder.decode("latin-1"), lines] for folder, lines in self._attributes.sources]
         parts = [revision, list(self._include), list(self._exclude), sources]
+        if revision == CONTENT_REVISION and (self._include or self._exclude):
+            parts.append(_PATTERNS_REVISION)
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
 
     def _defaults(self, path: bytes, text: str) -> list[Default]:
@@ -144,21 +146,8 @@ class PathRules:
         return keys
 
 
-class _Patterns:
-    """Lines of a gitignore file; the last one that matches decides. Text is bytes decoded as Latin 1, on both sides.
-
-    Unlike git, which never looks into an excluded folder, a later `!` pattern also brings back a file of such a folder:
-    `src/**`, `!src/old/**` would mean nothing otherwise.
-    """
-
-    def __init__(self, patterns: Sequence[str]) -> None:
-        self._patterns = patterns
-        self._spec = PathSpec.from_lines("gitignore", [pattern.encode().decode("latin-1") for pattern in patterns])
-
-    def match(self, text: str) -> str | None:
-        """The pattern that decides for the path; None where none does, or a negative one."""
-        result = self._spec.check_file(text)
-        return self._patterns[result.index] if result.include and result.index is not None else None
+def _patterns(patterns: Sequence[str]) -> PathPatterns:
+    return PathPatterns([pattern.encode().decode("latin-1") for pattern in patterns])
 
 
 def read_differently(path: bytes, size_bytes: int) -> bool:
@@ -176,8 +165,3 @@ def _content_keys(name: str) -> frozenset[str]:
     if language_of(f"x.{extension}".encode("latin-1")) in DATA_FORMATS:
         keys.add(f".{extension.lower()}")
     return frozenset(keys)
-
-
-def _as_text(path: bytes) -> str:
-    # In pathspec's regular expressions neither `.` nor `$` is at ease with a line break; no path has a NUL.
-    return path.decode("latin-1").replace("\n", "\0")

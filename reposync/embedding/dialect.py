@@ -21,6 +21,10 @@ class Nonsense(ValueError):
     """An answer that does not have the shape it should. The message completes "the server answered ..."."""
 
 
+class NoJson(Nonsense):
+    """An answer that is no JSON."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`vectors`: float32, shape (inputs, dimension). `tokens`: how many tokens the server says it read, if it does."""
@@ -113,7 +117,7 @@ def parse_json(body: bytes) -> object:
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Nonsense("something that is not JSON (NaN and Infinity are not, either)") from error
+        raise NoJson("something that is not JSON (NaN and Infinity are not, either)") from error
 
 
 def float_rows(rows: object) -> NDArray[np.float32]:

@@ -15,13 +15,13 @@ import numpy as np
 import orjson
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
 
-from reposync.embedding.dialect import Answer, Dialect, Nonsense, ServedModel
+from reposync.embedding.dialect import Answer, Dialect, NoJson, Nonsense, ServedModel
 from reposync.embedding.patience import Cooldown, Transient, retry_after_seconds
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.settings import EmbedderConfig
 from reposync.embedding.truncation import looks_cut, same_vector, with_another_ending
 from reposync.embedding.windows import readable_windows, windows
-from reposync.errors import EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
+from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
 from reposync.outgoing import Pace, TooLarge, certificate_reason, client_options, pieces
 
 DEFAULT_BATCH: Final = 32
@@ -199,7 +199,11 @@ class HttpEmbedder:
         try:
             return await self._dialect.describe(get)
         except Nonsense as error:
-            raise EmbeddingError(f"The server at {self._where} describes itself with {error}.") from error
+            raise self._unreadable("describes itself", error) from error
+
+    def _unreadable(self, does: str, nonsense: Nonsense) -> EmbeddingError:
+        kind = EmbeddingAnswerUnreadable if isinstance(nonsense, NoJson) else EmbeddingError
+        return kind(f"The server at {self._where} {does} with {nonsense}.")
 
     async def _vectors(self, inputs: Sequence[str], lane: _Lane, *, proof: bool = False) -> Matrix:
         """Unit rows, one an input. Raises _TooLarge."""
@@ -216,7 +220,7 @@ class HttpEmbedder:
         try:
             answer = self._dialect.answer(received)
         except Nonsense as error:
-            raise EmbeddingError(f"The server at {self._where} answered with {error}.") from error
+            raise self._unreadable("answered", error) from error
         vectors = self._checked(answer, len(inputs))
         if not proof and answer.tokens is not None and looks_cut(inputs, answer.tokens):
             await self._prove_whole(inputs, vectors, lane)

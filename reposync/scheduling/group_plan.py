@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from pathspec import PathSpec
 from pydantic import ValidationError
 
 from reposync.catalog.targets import CONFIG, GROUP
@@ -21,6 +20,7 @@ from reposync.config.registry import Repository as RepositoryEntry
 from reposync.errors import ConfigError
 from reposync.sources.gitlab_groups import ListedProject
 from reposync.store.repositories import Repository
+from reposync.wildmatch import PathPatterns
 
 MAX_NAME_CHARS = 200  # as the registry file has it
 NAME_IS_TAKEN = "another repository has its name"
@@ -270,11 +270,12 @@ class _Fits:
     """`include` and `exclude` of a group: gitignore patterns, matched against full paths of projects."""
 
     def __init__(self, group: Group) -> None:
-        self._include = PathSpec.from_lines("gitignore", group.include) if group.include else None
-        self._exclude = PathSpec.from_lines("gitignore", group.exclude)
+        self._include = PathPatterns(group.include) if group.include else None
+        self._exclude = PathPatterns(group.exclude)
 
     def takes(self, path: str) -> bool:
-        return not self._exclude.match_file(path) and (self._include is None or self._include.match_file(path))
+        included = self._include is None or self._include.match(path) is not None
+        return included and self._exclude.match(path) is None
 
 
 def _spare_names(wanted: str, row: Repository) -> list[str]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 import zlib
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,22 +16,25 @@ from dulwich.object_store import DiskObjectStore
 from dulwich.objects import RawObjectID
 from dulwich.pack import PackIndex, load_pack_index
 
-from reposync.errors import SourceCorrupt
-from reposync.sources.objects import BLOB, KIND_NAMES, object_hash, object_sha
-from reposync.sources.packs import BaseCache, PackDamaged, PackFile
+from reposync.errors import SourceCorrupt, SourceUnavailable
+from reposync.sources.deltas import BaseCache
+from reposync.sources.objects import BLOB, KIND_NAMES, MAX_TREE_BYTES, object_hash, object_sha
+from reposync.sources.packs import PackDamaged, PackFile
 from reposync.sources.port import Blob
 
 LOOSE = -1
 MISSING = -2
 MAX_ALTERNATES = 64
-# Trees and commits are read whole; the largest known real trees have some megabytes.
-MAX_TREE_BYTES = 256 * 1024 * 1024
+# Each takes three file descriptors (the index, its mapping, the pack), of which a process often has 1,024.
+MAX_OPEN_PACKS = 64
+# How long one step of a thread reads: small blobs may be based on large ones.
+STEP_SECONDS = 0.2
 READ_STEP_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where an object is: `pack` is an index into the opened packs, LOOSE or MISSING."""
+    """Where an object is: `pack` is the number of a pack, LOOSE or MISSING."""
 
     pack: int
     offset: int
@@ -39,8 +44,7 @@ class _Place:
 class _OpenPack:
     """A pack with its index, and the file descriptor that keeps it readable when a repack removes it."""
 
-    def __init__(self, number: int, index_path: Path, object_format: ObjectFormat, cache: BaseCache) -> None:
-        self.number = number
+    def __init__(self, index_path: Path, object_format: ObjectFormat, cache: BaseCache) -> None:
         self.index: PackIndex = load_pack_index(index_path, object_format)
         try:
             self.fd = os.open(index_path.with_suffix(".pack"), os.O_RDONLY | os.O_CLOEXEC)
@@ -73,9 +77,11 @@ class ObjectDirectories:
         self._where = where
         self._folders = _with_alternates(objects)
         self._cache = BaseCache()
-        self._packs: dict[Path, _OpenPack] = {}
-        self._by_number: list[_OpenPack] = []
-        self._order: list[_OpenPack] = []
+        # By their numbers: the indexes of all packs that were found, and what is open, the last one used at the end.
+        self._indexes: list[Path] = []
+        self._open: OrderedDict[int, _OpenPack] = OrderedDict()
+        # In which packs are searched: what had objects comes first.
+        self._order: list[int] = []
         try:
             self._find_packs()
         except BaseException:
@@ -102,10 +108,11 @@ class ObjectDirectories:
 
     def locate(self, shas: Sequence[str]) -> list[_Place]:
         """Where the objects are, in the order in which the disk gives them fastest."""
-        places = [self._locate(sha) for sha in shas]
-        if any(place.pack == MISSING for place in places) and self._find_packs():
+        places = self._located(shas)
+        missing = [place.sha for place in places if place.pack == MISSING]
+        if missing and self._find_packs():
             # Written, or repacked, since the packs were listed.
-            places = [self._locate(place.sha) if place.pack == MISSING else place for place in places]
+            places = [place for place in places if place.pack != MISSING] + self._located(missing)
         places.sort(key=lambda place: (place.pack, place.offset))
         return places
 
@@ -118,8 +125,9 @@ class ObjectDirectories:
         batch_bytes: int,
         unreadable: dict[str, str],
     ) -> tuple[list[Blob], int]:
-        """Blobs from `places[start]` on, until one of the bounds is reached, and where to go on. Those that cannot be
-        read go to `unreadable` (sha -> reason)."""
+        """Blobs from `places[start]` on, until one of the bounds or `STEP_SECONDS` is reached, and where to go on. What
+        cannot be read goes to `unreadable` (sha -> reason)."""
+        until = time.monotonic() + STEP_SECONDS
         blobs: list[Blob] = []
         held_bytes = 0
         at = start
@@ -136,28 +144,56 @@ class ObjectDirectories:
                 continue
             blobs.append(Blob(place.sha, size_bytes, content))
             held_bytes += len(content) if content is not None else 0
+            if time.monotonic() >= until:
+                break
         return blobs, at
 
     def close(self) -> None:
-        for pack in self._packs.values():
+        for pack in self._open.values():
             pack.close()
-        self._packs.clear()
-        self._by_number.clear()
+        self._open.clear()
+        self._indexes.clear()
         self._order.clear()
+        self._cache.close()
 
     # ---------------------------------------------------------------------------------------------------------------
 
-    def _locate(self, sha: str) -> _Place:
-        raw = bytes.fromhex(sha)
-        # Neighbours in a tree are mostly neighbours in a pack: the pack that had the last one is asked first.
-        for rank, pack in enumerate(self._order):
-            offset = pack.find(raw)
-            if offset is not None:
-                if rank:
-                    self._order.insert(0, self._order.pop(rank))
-                return _Place(pack.number, offset, sha)
-        loose = any((folder / sha[:2] / sha[2:]).is_file() for folder in self._folders)
-        return _Place(LOOSE if loose else MISSING, 0, sha)
+    def _located(self, shas: Sequence[str]) -> list[_Place]:
+        # Pack by pack: more of them may be there than are open at a time.
+        places: list[_Place] = []
+        left = {sha: bytes.fromhex(sha) for sha in shas}
+        for number in list(self._order):
+            if not left or (pack := self._opened(number)) is None:
+                continue
+            here = [_Place(number, at, sha) for sha, raw in left.items() if (at := pack.find(raw)) is not None]
+            if here:
+                self._order.remove(number)
+                self._order.insert(0, number)
+            for place in here:
+                del left[place.sha]
+            places += here
+        for sha in left:
+            loose = any((folder / sha[:2] / sha[2:]).is_file() for folder in self._folders)
+            places.append(_Place(LOOSE if loose else MISSING, 0, sha))
+        return places
+
+    def _opened(self, number: int) -> _OpenPack | None:
+        """The pack; None if it is not there any more. Raises SourceCorrupt."""
+        if number in self._open:
+            self._open.move_to_end(number)
+            return self._open[number]
+        while len(self._open) >= MAX_OPEN_PACKS:
+            self._open.popitem(last=False)[1].close()
+        path = self._indexes[number]
+        try:
+            self._open[number] = _OpenPack(path, self._format, self._cache)
+        except FileNotFoundError:
+            return None  # repacked: its objects are in another pack
+        except OSError as error:
+            raise SourceUnavailable(f"Pack {path} of {self._where} cannot be opened: {error.strerror}.") from error
+        except (PackDamaged, ValueError, AssertionError) as error:
+            raise self._corrupt(f"Pack {path}", str(error)) from error
+        return self._open[number]
 
     def _object(self, place: _Place, kind: int, max_bytes: int) -> tuple[int, bytes | None]:
         """Size and verified content (None over `max_bytes`). Raises PackDamaged, OSError."""
@@ -167,16 +203,25 @@ class ObjectDirectories:
             try:
                 return self._loose(place.sha, kind, max_bytes)
             except FileNotFoundError:
-                self._find_packs()  # packed since it was located
-                place = self._locate(place.sha)
-                if place.pack < 0:
-                    raise
-        found = self._by_number[place.pack].file.read(place.offset, max_bytes=max_bytes)
+                place = self._relocated(place)  # packed since it was located
+        pack = self._opened(place.pack)
+        if pack is None:
+            place = self._relocated(place)  # repacked since it was located, and closed meanwhile
+            pack = self._opened(place.pack)
+        if pack is None:
+            raise PackDamaged("it is missing")
+        found = pack.file.read(place.offset, max_bytes=max_bytes)
         if found.kind != kind:
             raise PackDamaged(f"it is a {KIND_NAMES[found.kind].decode()}")
         if found.content is not None and object_sha(kind, found.content, self._format.name) != place.sha:
             raise PackDamaged("its content does not hash to its name")
         return found.size_bytes, found.content
+
+    def _relocated(self, place: _Place) -> _Place:
+        [place] = self.locate([place.sha])
+        if place.pack < 0:
+            raise PackDamaged("it is missing")
+        return place
 
     def _loose(self, sha: str, kind: int, max_bytes: int) -> tuple[int, bytes | None]:
         path = next(
@@ -211,27 +256,18 @@ class ObjectDirectories:
         return size_bytes, content
 
     def _find_packs(self) -> bool:
-        """Open the packs that are there now; True where there was a new one."""
-        new = False
+        """Look for packs; True if there is a new one."""
+        known = set(self._indexes)
         for folder in self._folders:
             try:
                 indexes = sorted((folder / "pack").glob("*.idx"))
             except OSError:
                 continue
             for path in indexes:
-                if path in self._packs:
-                    continue
-                try:
-                    opened = _OpenPack(len(self._by_number), path, self._format, self._cache)
-                except FileNotFoundError:
-                    continue  # repacked just now: its objects are in another pack
-                except (PackDamaged, OSError, ValueError, AssertionError) as error:
-                    raise self._corrupt(f"Pack {path}", str(error)) from error
-                self._packs[path] = opened
-                self._by_number.append(opened)
-                self._order.append(opened)
-                new = True
-        return new
+                if path not in known:
+                    self._order.append(len(self._indexes))
+                    self._indexes.append(path)
+        return len(self._indexes) > len(known)
 
     def _corrupt(self, what: str, why: str) -> SourceCorrupt:
         return SourceCorrupt(

@@ -9,7 +9,6 @@ parents as had, so that it says `ready` of a side branch, too (upload-pack.c, `d
 from __future__ import annotations
 
 import asyncio
-import threading
 
 from reposync.errors import SourceCorrupt
 from reposync.sources.ancestry import MAX_COMMITS, Ancestry
@@ -48,14 +47,12 @@ async def ancestry_by_fetch(server: UploadPack, commit: str, tip: str) -> Ancest
         return Ancestry.NOT_CONTAINED if _UNKNOWN in str(refused) else Ancestry.UNKNOWABLE
     except SpoolFull:
         return Ancestry.TOO_FAR
-    stop = threading.Event()
     try:
-        return await asyncio.to_thread(_read, pack, commit, stop)
+        return await asyncio.to_thread(_read, pack, commit)
     except PackDamaged as error:
         raise SourceCorrupt(f"The history from {server.shown} cannot be read: {error}.") from error
     finally:
-        # Whoever asked may be gone: the thread then ends at its next commit, and has the file until then.
-        stop.set()
+        pack.close()  # the client may be gone: the thread then ends at its next object
 
 
 def _is_commit(pack: ReceivedPack, sha: str) -> bool:
@@ -68,14 +65,11 @@ def _is_commit(pack: ReceivedPack, sha: str) -> bool:
         pack.close()
 
 
-def _read(pack: ReceivedPack, commit: str, stop: threading.Event) -> Ancestry:
+def _read(pack: ReceivedPack, commit: str) -> Ancestry:
     parent = b"parent " + commit.encode()
-    try:
-        for number, content in enumerate(pack.commits()):
-            if parent in content.partition(b"\n\n")[0].split(b"\n"):
-                return Ancestry.CONTAINED
-            if number >= MAX_COMMITS or stop.is_set():
-                return Ancestry.TOO_FAR
-        return Ancestry.NOT_CONTAINED
-    finally:
-        pack.close()
+    for number, content in enumerate(pack.commits()):
+        if parent in content.partition(b"\n\n")[0].split(b"\n"):
+            return Ancestry.CONTAINED
+        if number >= MAX_COMMITS:
+            return Ancestry.TOO_FAR
+    return Ancestry.NOT_CONTAINED

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from reposync import __version__
-from reposync.errors import SourceError
+from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources.pktline import DELIMITER_PACKET, FLUSH_PACKET, Mark, packet
 from reposync.sources.retries import TransientFailure
 
@@ -44,7 +44,7 @@ def parse_advertisement(packets: Sequence[bytes | Mark], shown: str) -> Advertis
     if lines and lines[0].startswith(b"# service="):
         lines = lines[1:]
     if not lines:
-        raise SourceError(f"{shown} is no git server that speaks smart HTTP.")
+        raise no_git_server(shown, "nothing")
     stop_at_error(lines[0])
     if lines[0] == b"version 2":
         pairs = (line.decode("utf-8", "replace").partition("=") for line in lines[1:])
@@ -66,6 +66,16 @@ def parse_advertisement(packets: Sequence[bytes | Mark], shown: str) -> Advertis
         if name != b"capabilities^{}" and not name.endswith(b"^{}") and not sha.startswith(b"shallow"):
             refs[name] = object_name(sha)
     return Advertisement(0, capabilities, refs, symbolic)
+
+
+def no_git_server(shown: str, sent: str) -> SourceCorrupt:
+    """The error for an answer with status 200 that is not git's: a wrong URL, or a page of a proxy (a login, work that
+    is under way) that will be gone again."""
+    what = printable(sent.encode()) or "something else"
+    return SourceCorrupt(
+        f"{shown} did not answer as a git server that speaks smart HTTP: it sent {what}.",
+        remedy="If this goes on, check the URL (it is the one that `git clone` takes) and the proxies between.",
+    )
 
 
 def parse_refs(packets: Sequence[bytes | Mark]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:

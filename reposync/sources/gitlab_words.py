@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from reposync.errors import SourceDenied, SourceError, SourceGone
+from reposync.outgoing import parse_json
 from reposync.sources.git_protocol import printable
 from reposync.sources.rest import RestRefused
 
@@ -23,7 +23,7 @@ class Refusal:
     @classmethod
     def of(cls, refused: RestRefused) -> Refusal:
         try:
-            body = json.loads(refused.body)
+            body = parse_json(refused.body)
         except ValueError:
             body = None
         if not isinstance(body, dict):

@@ -20,6 +20,8 @@ TREE_MODE = 0o040000
 # A tree of a few kilobytes can describe 10^10 paths (a "git bomb": the same subtree ten times, ten levels deep).
 MAX_TREE_ENTRIES = 3_000_000
 MAX_TREES = 500_000
+# Trees and commits are read whole; the largest known real trees have some megabytes.
+MAX_TREE_BYTES = 64 * 1024 * 1024
 # Deeper paths than this come from no working copy: PATH_MAX on Linux is 4,096 bytes.
 MAX_PATH_BYTES = 16_384
 

@@ -1,21 +1,20 @@
 """Reading git's pack files piece by piece.
 
 dulwich inflates whole objects and maps whole packs; here sizes are known before anything is inflated, an object over
-the limit never enters memory, and files are read with `pread`: mapped pages would count as our memory, and a pack that
-shrinks under a mapping kills the process. Format: https://git-scm.com/docs/gitformat-pack
+the limit never enters memory (nor does it as the base or the result of a delta, see `deltas`), and files are read with
+`pread`: mapped pages would count as our memory, and a pack that shrinks under a mapping kills the process.
+Format: https://git-scm.com/docs/gitformat-pack
 """
 
 from __future__ import annotations
 
 import os
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from dulwich.pack import apply_delta
-
+from reposync.sources.deltas import MEMORY_BYTES, BaseCache, Content, Spill, applied, in_memory, pieces_of
 from reposync.sources.objects import BLOB, COMMIT, TAG, TREE, object_hash
 
 OFS_DELTA, REF_DELTA = 6, 7
@@ -25,7 +24,6 @@ INFLATE_STEP_BYTES = 256 * 1024
 # Git itself never makes deltas of objects over core.bigFileThreshold (512 MiB), so no honest chain needs more.
 MAX_DELTA_BASE_BYTES = 512 * 1024 * 1024
 MAX_CHAIN = 10_000  # git writes chains of 50 (4,095 at most); the bound stops a cycle of REF_DELTAs
-CACHE_BYTES = 16 * 1024 * 1024
 
 _pack_numbers = count()  # keys of a shared cache: the id of a closed pack could come back
 
@@ -54,32 +52,8 @@ class _Header:
     base: int | bytes | None
 
 
-class BaseCache:
-    """The last resolved objects, which deltas are likely to be based on, bounded in bytes. One may serve many packs."""
-
-    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[tuple[int, int], tuple[int, bytes]] = OrderedDict()
-
-    def get(self, pack: int, offset: int) -> tuple[int, bytes] | None:
-        found = self._kept.get((pack, offset))
-        if found is not None:
-            self._kept.move_to_end((pack, offset))
-        return found
-
-    def put(self, pack: int, offset: int, kind: int, content: bytes) -> None:
-        if len(content) > self._max_bytes // 4 or (pack, offset) in self._kept:
-            return
-        self._kept[(pack, offset)] = (kind, content)
-        self._bytes += len(content)
-        while self._bytes > self._max_bytes:
-            _, (_, dropped) = self._kept.popitem(last=False)
-            self._bytes -= len(dropped)
-
-
 class PackFile:
-    """A pack on disk, opened for reading. Not thread-safe; the caller closes the file descriptor."""
+    """A pack on disk, opened for reading. Not thread-safe, except `stop`; the caller closes the file descriptor."""
 
     def __init__(
         self, fd: int, *, oid_bytes: int, cache: BaseCache, find: Callable[[bytes], int | None] | None = None
@@ -93,6 +67,11 @@ class PackFile:
         self._find = find or (lambda sha: None)
         self._window = b""
         self._window_at = 0
+        self._stopped = False
+
+    def stop(self) -> None:
+        """A method that runs in another thread raises PackDamaged soon, also in the middle of an object."""
+        self._stopped = True
 
     def object_count(self) -> int:
         """How many objects the header promises. Raises PackDamaged where this is no pack."""
@@ -105,31 +84,34 @@ class PackFile:
         """The object at `offset`, resolved. Raises PackDamaged."""
         header = self._header(offset)
         if header.kind in (OFS_DELTA, REF_DELTA):
-            kind, size_bytes, content = self._resolve(offset, header, max_bytes)
-            return PackedObject(offset, kind, size_bytes, content)
+            kind, size_bytes, resolved = self._resolve(offset, header, max_bytes)
+            return PackedObject(offset, kind, size_bytes, None if resolved is None else in_memory(resolved))
         if header.size_bytes > max_bytes:
             return PackedObject(offset, header.kind, header.size_bytes, None)
         cached = self._cache.get(self._key, offset)
         if cached is not None:
-            return PackedObject(offset, cached[0], len(cached[1]), cached[1])
+            return PackedObject(offset, cached[0], len(cached[1]), in_memory(cached[1]))
         content, _ = self._inflate(header)
         self._cache.put(self._key, offset, header.kind, content)
         return PackedObject(offset, header.kind, header.size_bytes, content)
 
     def scan(self, *, max_bytes: int, hash_name: str) -> Iterator[PackedObject]:
-        """Every object in the order of the file, with its binary sha (deltas whose base follows come last). Objects
-        over `max_bytes` are hashed as they are inflated and not kept. Raises PackDamaged."""
+        """Every object with its binary sha: first those in the order of the file whose base is at hand, then the other
+        deltas, each behind its base. Objects over `max_bytes` are hashed as they are inflated and not kept. Raises
+        PackDamaged."""
         seen: dict[bytes, int] = {}
         self._find = seen.get
-        waiting: dict[int, _Header] = {}
+        # Deltas by the offset or the name of their base.
+        waiting: dict[int | bytes | None, list[tuple[int, _Header]]] = {}
         at = 12
         for _ in range(self.object_count()):
             header = self._header(at)
             offset = at
             if header.kind in (OFS_DELTA, REF_DELTA):
                 at = self._skip(header)
-                if header.base in waiting or (header.kind == REF_DELTA and header.base not in seen):
-                    waiting[offset] = header
+                base_at = seen.get(header.base) if isinstance(header.base, bytes) else header.base
+                if base_at is None or self._cache.get(self._key, base_at) is None:
+                    waiting.setdefault(header.base, []).append((offset, header))
                     continue
                 found = self._scanned_delta(offset, header, max_bytes, hash_name)
             elif header.size_bytes > max_bytes:
@@ -144,18 +126,17 @@ class PackFile:
                 found = PackedObject(offset, header.kind, header.size_bytes, content, running.digest())
             seen[found.sha] = offset
             yield found
-        while waiting:
-            ready = [
-                offset
-                for offset, header in waiting.items()
-                if (header.base in seen if header.kind == REF_DELTA else header.base not in waiting)
-            ]
-            if not ready:
-                raise PackDamaged("it holds a delta whose base is missing")
-            for offset in ready:
-                found = self._scanned_delta(offset, waiting.pop(offset), max_bytes, hash_name)
-                seen[found.sha] = offset
+        # Depth first: the base of each is then mostly what was resolved last.
+        ready: list[tuple[int, _Header]] = []
+        for sha, offset in list(seen.items()) if waiting else ():
+            ready += waiting.pop(sha, []) + waiting.pop(offset, [])
+            while ready:
+                found = self._scanned_delta(*ready.pop(), max_bytes, hash_name)
+                seen[found.sha] = found.offset
                 yield found
+                ready += waiting.pop(found.sha, []) + waiting.pop(found.offset, [])
+        if waiting:
+            raise PackDamaged("it holds a delta whose base is missing")
 
     # One object --------------------------------------------------------------------------------------------------
 
@@ -165,45 +146,59 @@ class PackFile:
         if content is None:
             raise PackDamaged(f"it holds a delta that unfolds to {size_bytes:,} bytes")
         running = object_hash(kind, size_bytes, hash_name)
-        running.update(content)
-        return PackedObject(offset, kind, size_bytes, content if size_bytes <= max_bytes else None, running.digest())
+        for piece in pieces_of(content):
+            running.update(piece)
+        kept = in_memory(content) if size_bytes <= max_bytes else None
+        return PackedObject(offset, kind, size_bytes, kept, running.digest())
 
-    def _resolve(self, offset: int, header: _Header, max_bytes: int) -> tuple[int, int, bytes | None]:
-        """Kind, size and content of a delta's result; no content where the size is over `max_bytes`."""
+    def _resolve(self, offset: int, header: _Header, max_bytes: int) -> tuple[int, int, Content | None]:
+        """Kind, size and content of a delta's result; no content if the declared size is over `max_bytes`."""
         size_bytes = self._result_size(header)
         chain: list[tuple[int, _Header]] = []
         at, current = offset, header
-        while True:
-            cached = self._cache.get(self._key, at)
-            if cached is not None:
-                kind, content = cached
-                break
-            if current.kind not in (OFS_DELTA, REF_DELTA):
-                kind, content = current.kind, b""
-                if size_bytes > max_bytes:
-                    break
-                if current.size_bytes > MAX_DELTA_BASE_BYTES:
-                    raise PackDamaged(f"the base of a delta at {offset} has {current.size_bytes:,} bytes")
-                content, _ = self._inflate(current)
-                self._cache.put(self._key, at, kind, content)
-                break
+        while (cached := self._cache.get(self._key, at)) is None and current.kind in (OFS_DELTA, REF_DELTA):
             chain.append((at, current))
             if len(chain) > MAX_CHAIN:
                 raise PackDamaged(f"the chain of deltas at {offset} does not end")
             at = self._base_offset(at, current)
             current = self._header(at)
+        kind = current.kind if cached is None else cached[0]
         if size_bytes > max_bytes:
             return kind, size_bytes, None
+        content = self._whole(at, current) if cached is None else cached[1]
         for delta_at, delta_header in reversed(chain):
-            if max(delta_header.size_bytes, self._result_size(delta_header)) > MAX_DELTA_BASE_BYTES:
+            result_bytes = self._result_size(delta_header)
+            if max(delta_header.size_bytes, result_bytes) > MAX_DELTA_BASE_BYTES:
                 raise PackDamaged(f"a delta at {delta_at} unfolds to more than {MAX_DELTA_BASE_BYTES:,} bytes")
-            delta, _ = self._inflate(delta_header)
+            delta = self._content(delta_header)
             try:
-                content = b"".join(apply_delta(content, delta))
-            except Exception as error:  # the extension raises several kinds
-                raise PackDamaged(f"the delta at {delta_at} does not fit its base") from error
+                content = applied(content, delta, result_bytes)
+            except ValueError as error:
+                raise PackDamaged(f"the delta at {delta_at} does not fit its base: {error}") from error
+            finally:
+                if isinstance(delta, Spill):
+                    delta.close()
             self._cache.put(self._key, delta_at, kind, content)
         return kind, len(content), content
+
+    def _whole(self, at: int, header: _Header) -> Content:
+        """An object as the base of a delta."""
+        if header.size_bytes > MAX_DELTA_BASE_BYTES:
+            raise PackDamaged(f"the base of a delta at {at} has {header.size_bytes:,} bytes")
+        content = self._content(header)
+        self._cache.put(self._key, at, header.kind, content)
+        return content
+
+    def _content(self, header: _Header) -> Content:
+        if header.size_bytes <= MEMORY_BYTES:
+            return self._inflate(header)[0]
+        spill = Spill()
+        try:
+            self._inflate_into(header, spill.write)
+        except BaseException:
+            spill.close()
+            raise
+        return spill
 
     def _base_offset(self, offset: int, header: _Header) -> int:
         if isinstance(header.base, int):
@@ -234,7 +229,12 @@ class PackFile:
                     break
         return size
 
+    def _check_stopped(self) -> None:
+        if self._stopped:
+            raise PackDamaged("nobody waits for it any more")
+
     def _header(self, offset: int) -> _Header:
+        self._check_stopped()
         if not 12 <= offset < self._size_bytes - self._oid_bytes:
             raise PackDamaged(f"an object would start at {offset}, outside the pack")
         head = self._bytes_at(offset, 64)
@@ -302,6 +302,7 @@ class PackFile:
         pending: bytes | memoryview = b""
         try:
             while not inflater.eof:
+                self._check_stopped()
                 if not pending:
                     pending = self._bytes_at(at, WINDOW_BYTES)
                     at += len(pending)

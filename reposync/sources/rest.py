@@ -17,6 +17,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 
 from reposync import __version__
 from reposync.errors import SourceError
-from reposync.outgoing import Pace, TooLarge, authorities, certificate_reason, check_unfolded, proxy_for
+from reposync.outgoing import Pace, TooLarge, authorities, certificate_reason, check_unfolded, parse_json, proxy_for
 from reposync.sources.addresses import OtherServer, certificate_refused, redirected, same_home
 from reposync.sources.retries import TransientFailure, patiently, retry_after_seconds
 from reposync.sources.spec import Patience, SourceObserver, Timeouts
@@ -156,7 +157,7 @@ class _Lane:
             if "Read timed out" in str(error):  # requests' name for a time-out in the middle of an answer
                 raise TransientFailure("no answer within the time-out", overloaded=True) from error
             raise TransientFailure(f"the connection failed ({_cause(error)})") from error
-        except (GitlabParsingError, requests.exceptions.JSONDecodeError) as error:
+        except GitlabParsingError as error:
             raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
         except gitlab.GitlabError as error:  # a status that is neither an answer nor a refusal
             raise SourceError(
@@ -282,7 +283,15 @@ class _Transport(HTTPAdapter):
             with response:
                 _refuse(response)
         response.raw = _Bounded(response.raw, MAX_ANSWER_BYTES)
+        response.json = partial(_json, response)  # type: ignore[method-assign]
         return response
+
+
+def _json(response: requests.Response, **options: Any) -> Any:
+    try:
+        return parse_json(response.content)
+    except ValueError as error:
+        raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
 
 
 class _Bounded:

@@ -23,6 +23,7 @@ from reposync.sources.git_protocol import (
     Advertisement,
     FetchRefused,
     fetch_request,
+    no_git_server,
     parse_advertisement,
     parse_refs,
     printable,
@@ -156,11 +157,8 @@ class UploadPack:
                 if response.is_redirect:
                     url = redirected(url, response.headers.get("Location", ""))
                     continue
-                if not response.headers.get("Content-Type", "").startswith(ADVERTISEMENT_TYPE):
-                    raise SourceError(
-                        f"{self.shown} is no git server that speaks smart HTTP.",
-                        remedy="Check the URL: it is the one that `git clone` takes.",
-                    )
+                if not (sent := response.headers.get("Content-Type", "")).startswith(ADVERTISEMENT_TYPE):
+                    raise no_git_server(self.shown, sent.partition(";")[0])
                 packets = await self._packets(response)
             if not url.endswith("/info/refs?service=git-upload-pack"):
                 raise SourceError(f"{self.shown} redirects to {url}, which is no git repository.")

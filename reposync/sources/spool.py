@@ -7,8 +7,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO
 
-from reposync.sources.objects import BLOB, COMMIT, hash_name, object_sha
-from reposync.sources.packs import BaseCache, PackDamaged, PackedObject, PackFile
+from reposync.sources.deltas import BaseCache
+from reposync.sources.objects import BLOB, COMMIT, MAX_TREE_BYTES, hash_name, object_sha
+from reposync.sources.packs import PackDamaged, PackedObject, PackFile
 from reposync.sources.port import Blob
 
 FLUSH_BYTES = 1024 * 1024
@@ -72,12 +73,13 @@ class Spool:
 
 
 class ReceivedPack:
-    """A complete pack. Not thread-safe; blocks on the disk: use it in a thread, one at a time."""
+    """A complete pack. Not thread-safe, except `close`; blocks on the disk: use it in a thread, one at a time."""
 
     def __init__(self, file: IO[bytes], *, oid_bytes: int, hash_name: str) -> None:
         self._file = file
         self._hash_name = hash_name
-        self._pack = PackFile(file.fileno(), oid_bytes=oid_bytes, cache=BaseCache())
+        self._cache = BaseCache()
+        self._pack = PackFile(file.fileno(), oid_bytes=oid_bytes, cache=self._cache)
         self._offsets: dict[bytes, int] | None = None
 
     def blobs(self, wanted: set[str], *, max_bytes: int) -> Iterator[Blob]:
@@ -99,7 +101,7 @@ class ReceivedPack:
         """Commits or trees by name, verified. Raises PackDamaged, KeyError for what is not in the pack."""
         found: dict[str, bytes] = {}
         for sha in sorted(shas, key=self._offset):
-            item = self._pack.read(self._offset(sha), max_bytes=2**31)
+            item = self._pack.read(self._offset(sha), max_bytes=MAX_TREE_BYTES)
             if item.content is None or item.kind != kind or object_sha(kind, item.content, self._hash_name) != sha:
                 raise PackDamaged(f"object {sha} is not what it should be")
             found[sha] = item.content
@@ -120,6 +122,9 @@ class ReceivedPack:
         return sorted((sha for sha in shas if self.holds(sha)), key=self._offset)
 
     def close(self) -> None:
+        """Also ends what still reads in a thread."""
+        self._pack.stop()
+        self._cache.close()
         self._file.close()
 
     def _offset(self, sha: str) -> int:

@@ -36,7 +36,7 @@ async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVer
         what = "the settings changed since the last sync; the next one goes by them"
         return [Difference(DifferenceKind.SETTINGS, None, what)]
     recorded = await parts.manifests.load(version.id)
-    plan = make_plan(target.tree, recorded, target.rules.decide, reread=target.reads_otherwise)
+    plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
     found = {each.path: each for each in _differences(plan, recorded)}
     doubted = [entry for entry in target.tree.entries if _is_left_out(target, entry, recorded)]
     for path in await _with_chunks(parts, settings, target, doubted):
@@ -51,7 +51,7 @@ def _is_left_out(target: Target, entry: TreeEntry, recorded: Mapping[str, Manife
     row = recorded.get(path_text(entry.path))
     if row is None or row.chunks or row.skip_reason == Skip.FAILED:
         return False
-    return target.rules.decide(entry.path, entry.mode) is None
+    return target.decide(entry) is None
 
 
 async def _with_chunks(parts: SyncParts, settings: SyncSettings, target: Target, entries: list[TreeEntry]) -> list[str]:
@@ -63,7 +63,7 @@ async def _with_chunks(parts: SyncParts, settings: SyncSettings, target: Target,
         async for batch in read_batches(
             parts.source,
             entries,
-            target.rules.keeps_generated,
+            target.keeps_generated,
             max_file_bytes=settings.content.max_file_bytes,
             batch_bytes=_BATCH_BYTES,
             judge=_cannot_tell,

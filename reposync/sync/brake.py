@@ -65,7 +65,7 @@ class Losses:
 def losses_of(
     indexed: Mapping[str, ManifestRow],
     tree: Iterable[TreeEntry],
-    decide: Callable[[bytes, int], Skipped | None],
+    decide: Callable[[TreeEntry], Skipped | None],
     *,
     proven: bool,
 ) -> Losses:
@@ -79,7 +79,7 @@ def losses_of(
     for entry in tree:
         path = path_text(entry.path)
         seen.add(path)
-        skipped = decide(entry.path, entry.mode)
+        skipped = decide(entry)
         if skipped is None:
             shas.add(entry.sha)
         elif path in with_points:

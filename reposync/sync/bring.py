@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from reposync.content.model import Skip, Skipped
+from reposync.content.model import Skip
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt
 from reposync.sources.objects import UnreadableBlobs
@@ -71,7 +71,7 @@ def plan_work(
     full_from_epoch: int | None,
     repair: bool,
 ) -> Work:
-    """Pure, and for a thread: rules are matched against every path. `full_from_epoch`: files of later epochs need not
+    """Pure, and for a thread: it looks at every path. `full_from_epoch`: files of later epochs need not
     be read again for `--full`; None where nothing is. `live`: as in `Work`. `repair`: files that were left out for
     their content are looked at again."""
 
@@ -80,18 +80,11 @@ def plan_work(
         demanded = full_from_epoch is not None and row.epoch <= full_from_epoch
         return doubted or demanded or target.reads_otherwise(entry, row)
 
-    decided: dict[bytes, Skipped | None] = {}
-
-    def decide(path: bytes, mode: int) -> Skipped | None:
-        if path not in decided:
-            decided[path] = target.rules.decide(path, mode)
-        return decided[path]
-
-    plan = make_plan(target.tree, recorded, decide, reread=reread, damaged=state.audit.damaged)
+    plan = make_plan(target.tree, recorded, target.decide, reread=reread, damaged=state.audit.damaged)
     indexed = live if situation.builds else recorded
     # What another branch or another source had is no hint of what this one has.
     stays = not target.tree.proven and not (situation.builds and _is_elsewhere(situation))
-    losses = losses_of(indexed, target.tree.entries, decide, proven=not stays)
+    losses = losses_of(indexed, target.tree.entries, target.decide, proven=not stays)
     carried = _carried(target, situation, plan, live) if full_from_epoch is None else []
     return Work(plan, recorded, live, carried, _unlisted(target, recorded, live) if stays else [], losses)
 
@@ -261,7 +254,7 @@ class Bringing:
             await run_pipeline(
                 self._parts.source,
                 entries,
-                keep_generated=target.rules.keeps_generated,
+                keep_generated=target.keeps_generated,
                 max_file_bytes=content.max_file_bytes,
                 batch_bytes=WINDOWED_BATCH_BYTES if spec.multivector else BATCH_BYTES,
                 workers=workers,

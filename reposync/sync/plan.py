@@ -10,7 +10,7 @@ from reposync.sources.paths import path_text
 from reposync.sources.port import Tree, TreeEntry
 from reposync.store.manifest import ManifestRow
 
-Decide = Callable[[bytes, int], Skipped | None]
+Decide = Callable[[TreeEntry], Skipped | None]
 Reread = Callable[[TreeEntry, ManifestRow], bool]
 
 
@@ -56,7 +56,7 @@ def make_plan(
 ) -> Plan:
     """Compare `tree` with the `recorded` manifest (path text -> row).
 
-    `decide` says of a path and mode whether it is skipped. `reread`: whether to read a file again although its blob is
+    `decide` says why a file is skipped. `reread`: whether to read a file again although its blob is
     recorded. `damaged`: paths whose points are no longer all in the index.
     """
     read: list[TreeEntry] = []
@@ -68,7 +68,7 @@ def make_plan(
         path = path_text(entry.path)
         seen.add(path)
         row = recorded.get(path)
-        skipped = decide(entry.path, entry.mode)
+        skipped = decide(entry)
         if skipped is not None:
             if row is not None and row.chunks:
                 unindex.append(path)

@@ -103,7 +103,7 @@ async def preview(
         async for batch in read_batches(
             parts.source,
             entries,
-            target.rules.keeps_generated,
+            target.keeps_generated,
             max_file_bytes=settings.content.max_file_bytes,
             batch_bytes=BATCH_BYTES,
             progress=progress,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from reposync.content.model import Skipped
 from reposync.content.rules import CONTENT_REVISION, PathRules, read_differently
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.sources.port import Commit, Source, Tree, TreeEntry
@@ -19,6 +21,8 @@ from reposync.sync.attributes import parse_attributes, read_attributes
 from reposync.sync.prepare import ContentSettings
 from reposync.vectors.port import Index
 
+# How long one step of a thread matches paths: long enough to hide the hop (0.1 ms), short enough to cancel at once.
+_STEP_SECONDS = 0.1
 # The revision of the path rules and of reading that programs before 0.2 have.
 _REVISION_BEFORE_02 = 1
 
@@ -68,16 +72,27 @@ class SyncParts:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the head commit asks for: its files, the `.gitattributes` in force, the rules that both make."""
+    """What the head commit asks for: its files, the `.gitattributes` in force, the rules that both make, and what these
+    decide about each path of the tree. `skipped`: by path, why it is not indexed; `kept`: paths that are indexed even
+    if their content says that they are generated (`PathRules.keeps_generated`)."""
 
     head: Commit
     tree: Tree
     attributes: dict[str, list[str]]
     rules: PathRules
+    skipped: Mapping[bytes, Skipped]
+    kept: Set[bytes]
+
+    def decide(self, entry: TreeEntry) -> Skipped | None:
+        """Why the file is not indexed, None if it is."""
+        return self.skipped.get(entry.path)
+
+    def keeps_generated(self, path: bytes) -> bool:
+        return path in self.kept
 
     def reader(self, path: bytes) -> str:
         """What decides, beside its content, what becomes of a file that is read."""
-        return f"{CONTENT_REVISION}k" if self.rules.keeps_generated(path) else str(CONTENT_REVISION)
+        return f"{CONTENT_REVISION}k" if self.keeps_generated(path) else str(CONTENT_REVISION)
 
     def reads_otherwise(self, entry: TreeEntry, row: ManifestRow) -> bool:
         """Whether the file may become something else now than when its row was written, its blob being the same."""
@@ -95,7 +110,29 @@ async def read_target(source: Source, settings: SyncSettings, head: Commit, cach
     if not tree.proven:
         attributes = {path: list(entry) for path, entry in cached.items()} | attributes
     # Not on the event loop: 13 MB of lines take two seconds.
-    return Target(head, tree, attributes, await asyncio.to_thread(path_rules, settings, attributes))
+    rules = await asyncio.to_thread(path_rules, settings, attributes)
+    skipped: dict[bytes, Skipped] = {}
+    kept: set[bytes] = set()
+    entries = iter(tree.entries)
+    while await asyncio.to_thread(_decide_some, rules, entries, skipped, kept):
+        pass  # a run that is cancelled ends here
+    return Target(head, tree, attributes, rules, skipped, kept)
+
+
+def _decide_some(
+    rules: PathRules, entries: Iterator[TreeEntry], skipped: dict[bytes, Skipped], kept: set[bytes]
+) -> bool:
+    """In a thread: the next paths, for `_STEP_SECONDS`. False after the last one."""
+    until = time.monotonic() + _STEP_SECONDS
+    for entry in entries:
+        reason = rules.decide(entry.path, entry.mode)
+        if reason is not None:
+            skipped[entry.path] = reason
+        elif rules.keeps_generated(entry.path):
+            kept.add(entry.path)
+        if time.monotonic() >= until:
+            return True
+    return False
 
 
 def path_rules(settings: SyncSettings, attributes: AttributeFiles) -> PathRules:

@@ -10,13 +10,12 @@ from http import HTTPStatus
 from typing import TypeVar
 
 import httpx
-import orjson
 from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 
-from reposync.errors import IndexUnavailable, IndexUnsupported, VectorIndexError
-from reposync.outgoing import certificate_reason
+from reposync.errors import IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
+from reposync.outgoing import certificate_reason, parse_json
 from reposync.vectors.port import CollectionMissing
 
 T = TypeVar("T")
@@ -74,7 +73,7 @@ class Patience:
             with each:
                 try:
                     return await attempt()
-                except (ApiException, QdrantException, httpx.HTTPError, ValueError) as error:
+                except (ApiException, QdrantException, httpx.HTTPError, ValueError, RecursionError) as error:
                     raise self._failure(what, error) from error
         raise AssertionError("tenacity ends with a result or an exception")
 
@@ -114,7 +113,10 @@ class Patience:
             return IndexUnavailable(
                 f"{self.where} cannot be reached: could not {what} ({error or type(error).__name__})."
             )
-        return VectorIndexError(f"{self.where} answered what is no answer of Qdrant: could not {what}.")
+        return IndexAnswerUnreadable(
+            f"{self.where} answered what is no answer of Qdrant: could not {what}.",
+            remedy="If this goes on, check qdrant.url and the proxies between.",
+        )
 
     def _refused(self, what: str, status: int, message: str) -> VectorIndexError:
         said = f"could not {what}: {message or HTTPStatus(status).phrase} (HTTP {status})."
@@ -140,8 +142,8 @@ class Patience:
 def _message(content: bytes) -> str:
     """Qdrant's own words, from `{"status": {"error": ...}}`; an answer of a proxy is cut short."""
     try:
-        status = orjson.loads(content)["status"]
+        status = parse_json(content)["status"]
         text = status["error"] if isinstance(status, dict) else str(status)
-    except (orjson.JSONDecodeError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         text = content.decode(errors="replace")
     return " ".join(str(text).split())[:_MAX_MESSAGE_CHARS].rstrip(".")

@@ -8,7 +8,7 @@ from reposync.errors import UsageError, VectorIndexError
 from reposync.threads import in_thread
 from reposync.vectors import filters
 from reposync.vectors.port import DENSE, SPARSE, SearchHit, SearchQuery
-from reposync.wildmatch import Glob
+from reposync.wildmatch import PathPatterns, check_pattern
 
 # Ranks that each kind of vector hands to the fusion: deep enough that a hit that one kind ranks low and the other
 # high is found, and so that the first page does not depend on the page's size.
@@ -41,11 +41,11 @@ class Search:
             return [_hit(point) for point in await self._points(self._query.limit, True)]
         return await self._matching(self._glob)
 
-    async def _matching(self, glob: Glob) -> list[SearchHit]:
+    async def _matching(self, glob: PathPatterns) -> list[SearchHit]:
         """Exact: where the best of all paths hold too few that match, those that match are searched alone."""
         limit = self._query.limit * _GROWTH
         points = await self._points(limit, [filters.PATH])
-        matching = self._of_glob(points, glob)
+        matching = await asyncio.to_thread(self._of_glob, points, glob)
         if len(matching) == self._query.limit or len(points) < limit:
             return await self._with_texts(matching)
         paths = await self._paths(glob)
@@ -56,26 +56,26 @@ class Search:
         self._filter = filters.both(self._filter, filters.one_of(filters.PATH, paths))
         return [_hit(point) for point in await self._points(self._query.limit, True)]
 
-    async def _paths(self, glob: Glob) -> list[str] | None:
+    async def _paths(self, glob: PathPatterns) -> list[str] | None:
         """All paths that match; None where there are too many to list."""
         body = {"key": filters.PATH, "filter": self._filter, "exact": True, "limit": _MAX_PATHS}
         answer = await self._ask("list paths", "POST", "/facet", body)
         paths = [hit["value"] for hit in answer["hits"]]
         if len(paths) == _MAX_PATHS:
             return None
-        return await in_thread(lambda: [path for path in paths if glob.match_file(path)])
+        return await in_thread(lambda: [path for path in paths if glob.match(path) is not None])
 
-    async def _search_on(self, glob: Glob, limit: int) -> list[dict[str, Any]]:
+    async def _search_on(self, glob: PathPatterns, limit: int) -> list[dict[str, Any]]:
         """What is fetched grows until enough of it matches or there is no more."""
         while True:
             limit *= _GROWTH
             points = await self._points(limit, [filters.PATH])
-            matching = self._of_glob(points, glob)
+            matching = await asyncio.to_thread(self._of_glob, points, glob)
             if len(matching) == self._query.limit or len(points) < limit:
                 return matching
 
-    def _of_glob(self, points: list[dict[str, Any]], glob: Glob) -> list[dict[str, Any]]:
-        return [point for point in points if glob.match_file(_metadata(point)["path"])][: self._query.limit]
+    def _of_glob(self, points: list[dict[str, Any]], glob: PathPatterns) -> list[dict[str, Any]]:
+        return [point for point in points if glob.match(_metadata(point)["path"]) is not None][: self._query.limit]
 
     async def _with_texts(self, points: list[dict[str, Any]]) -> list[SearchHit]:
         """Fetched for hits alone."""
@@ -106,13 +106,14 @@ class Search:
         return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
 
 
-def _glob(pattern: str | None) -> Glob | None:
+def _glob(pattern: str | None) -> PathPatterns | None:
     if pattern is None:
         return None
     try:
-        return Glob(pattern)
+        check_pattern(pattern)
     except ValueError as error:
-        raise UsageError(f"{pattern!r} is no glob: {error}.") from error
+        raise UsageError(f"{pattern!r} matches nothing: {error}.") from error
+    return PathPatterns([pattern])
 
 
 def _metadata(point: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from reposync.embedding.http import _MOST_ANSWER_BYTES
-from reposync.errors import EmbeddingError, EmbeddingUnavailable
+from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingUnavailable
 from tests.fixtures.embedding_garbling import Garbling
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.integration.embedding.conftest import Open
@@ -100,6 +100,15 @@ async def test_a_wrong_answer_is_an_error_and_no_vector(
     server.garble_next(how)
     with pytest.raises(EmbeddingError, match=complaint):
         await embedder.embed(["a", "b", "c"])
+
+
+async def test_an_answer_that_is_no_json_is_left_to_the_next_attempt_of_the_run(
+    server: EmbeddingServer, open_client: Open
+) -> None:
+    server.garble_next("not_json")
+    with pytest.raises(EmbeddingAnswerUnreadable) as raised:
+        await open_client(dimensions=64).embed(["a"])
+    assert raised.value.retryable
 
 
 async def test_nan_is_found_in_plain_numbers_too(server: EmbeddingServer, open_client: Open) -> None:

@@ -24,6 +24,7 @@ from reposync.errors import (
     BranchNotFound,
     ConfigError,
     RepositoryEmpty,
+    SourceCorrupt,
     SourceDenied,
     SourceError,
     SourceGone,
@@ -275,12 +276,15 @@ async def test_credentials_in_the_url_work_and_are_shown_nowhere(
 
 
 @pytest.mark.parametrize("body", ["<html>Welcome</html>", "", "0000", "001e# service=git-upload-pack\n0000"])
-async def test_a_page_that_is_no_git_server_is_refused_with_advice(body: str) -> None:
+async def test_a_page_with_status_200_is_a_passing_fault_with_advice_on_the_url(body: str) -> None:
+    """A login page or a notice of maintenance, sent by a proxy, will be gone at the next run."""
     for media_type in ("text/html", "application/x-git-upload-pack-advertisement"):
         with OtherHost(body=body.encode(), media_type=media_type) as other:
             source = GitSource.remote(f"{other.url}/x.git", patience=QUICK)
-            with pytest.raises(SourceError, match=r"no git server|cut short|not git's"):
+            with pytest.raises(SourceCorrupt, match=r"not answer as a git server|cut short|not git's") as raised:
                 await source.head()
+            assert raised.value.retryable
+            assert raised.value.remedy is None or "check the URL" in raised.value.remedy
             await source.close()
 
 

@@ -1,7 +1,16 @@
 """A change of settings changes the index to what a fresh sync would make, and embeds no text again that it has."""
 
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
 import pytest
 
+from reposync.sources.git import GitSource
+from reposync.sync.prepare import ContentSettings
+from reposync.sync.target import SyncSettings, read_target
+from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
@@ -118,3 +127,32 @@ async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_
             ("project", "a.py"),
             ("other", "x.py"),
         }
+
+
+async def test_a_pattern_that_is_made_to_backtrack_holds_nothing_up(closed_world: World):
+    """In a library that backtracks this pattern takes hours for this path: the suite's time-out is the assertion."""
+    world = closed_world
+    path = f"src/{'a' * 60}.py"
+    world.repository.commit({path: CODE, "src/aaaaaaaab": CODE})
+    world.configure(more='exclude: ["*a*a*a*a*a*a*a*a*b"]')
+    async with world.opened():
+        await world.completed()
+        assert set(await world.indexed()) == {path}
+
+
+async def test_a_run_is_cancelled_in_the_middle_of_slow_patterns(tmp_path: Path):
+    """All paths take many minutes. The only thread that there is shows that it is free again."""
+    repository = GitRepository.create(tmp_path / "slow.git")
+    repository.commit({"a/" * 2000 + f"a{number}": b"x" for number in range(3000)})
+    slow = (f"**/{'*a*/' * 245}b/**/c",) * 50
+    settings = SyncSettings(str(repository.path), None, None, (), slow, ContentSettings(400, 80, 1000))
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as alone:
+        loop.set_default_executor(alone)
+        source = GitSource.local(repository.path)
+        planning = asyncio.create_task(read_target(source, settings, await source.head(), {}))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(planning, 3)
+
+        await asyncio.to_thread(time.monotonic)
+        await source.close()

@@ -130,11 +130,20 @@ MISTAKES = {
     "an empty pattern": (ONE % "include: ['']", "2:36: repositories[0].include[0] matches nothing: it is empty"),
     "a comment as pattern": (ONE % "exclude: ['#a']", "2:36: repositories[0].exclude[0] matches nothing: it is empty"),
     "a range that is not closed": (ONE % "exclude: [a, '[b']", "2:39: repositories[0].exclude[1] matches nothing: a ["),
-    "a range that runs backwards": (ONE % "exclude: ['[z-a]']", "repositories[0].exclude[0] is no pattern that can"),
-    "a backslash at the end": (ONE % "exclude: ['a\\']", "repositories[0].exclude[0] is no pattern that can be read"),
+    "a class of characters that is none": (ONE % "exclude: ['[[:no:]]']", "repositories[0].exclude[0] matches nothing"),
+    "a backslash at the end": (ONE % "exclude: ['a\\']", "repositories[0].exclude[0] matches nothing: a [ range"),
     "a pattern that starts with a dot": (ONE % "include: [./src]", "repositories[0].include[0] matches nothing: paths"),
     "a pattern that leaves the repository": (ONE % "include: [../x]", "repositories[0].include[0] matches nothing"),
     "a pattern of slashes": (ONE % "include: ['//']", "repositories[0].include[0] matches nothing"),
+    "a pattern that is too long": (ONE % f"exclude: [{'a' * 1001}]", "exclude[0] must have at most 1,000 characters"),
+    "too many patterns": (
+        ONE % f"include: [{'a, ' * 1001}]",
+        "include must be at most 1,000 patterns with 50,000 chara",
+    ),
+    "patterns that are too long together": (
+        f"defaults:\n  exclude: [{', '.join(['a' * 1000] * 51)}]\n",
+        "2:12: defaults.exclude must be at most 1,000 patterns with 50,000 characters in all: it is 51 with 51,000",
+    ),
     # Names
     "a name twice": (
         "repositories:\n  - {name: a, path: .}\n  - {name: b, path: .}\n  - {name: a, path: x}\n",

@@ -303,6 +303,19 @@ def test_decisions_are_those_of_git_for_the_same_patterns(tmp_path: Path) -> Non
     assert {path for path in paths if reason(ours, path) is Skip.EXCLUDED} == ignored
 
 
+def test_an_upgrade_decides_again_where_there_are_patterns_and_nowhere_else() -> None:
+    """The constants are what programs wrote that matched patterns otherwise."""
+    assert PathRules([], []).fingerprint == "bd51c2dc35f9ccfbbe25fe3ee18bf54d"
+    assert PathRules(["src/*"], []).fingerprint != "979c78e4d075b1b81fa69c11e251ea33"
+    assert PathRules(["src/*"], []).fingerprint_of(1) == "3de26423d025adac9944295c2537b577"
+
+
+def test_a_pattern_of_files_in_a_folder_also_matches_those_in_its_folders_as_for_git() -> None:
+    assert reason(rules(exclude=("docs/*",)), "docs/api/index.md") is Skip.EXCLUDED
+    assert reason(rules("src/*"), "src/deep/a.py") is None
+    assert reason(rules(exclude=("test[^s]*", "build[!0-9]*")), "test/models.py") is None
+
+
 def test_the_fingerprint_changes_with_everything_that_changes_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     def fingerprint(include: list[str], exclude: list[str], attributes: Attributes = NOTHING) -> str:
         return PathRules(include, exclude, attributes).fingerprint

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import tempfile
 import zlib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -14,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from reposync.sources.deltas import BaseCache
 from reposync.sources.objects import BLOB, object_sha
-from reposync.sources.packs import BaseCache, PackDamaged, PackFile
-from reposync.sources.spool import ReceivedPack, Spool, SpoolFull
+from reposync.sources.packs import PackDamaged
+from reposync.sources.spool import Spool, SpoolFull
+from tests.fixtures.packs import assembled, header, scanned, spooled, varint
 from tests.fixtures.repositories import GitRepository
 
 BASE = "".join(f"line {number} of a file that changes a little\n" for number in range(300)).encode()
@@ -50,7 +50,7 @@ def test_objects_over_the_limit_are_named_and_sized_but_not_kept(pack: bytes) ->
 
 def test_a_pack_whose_deltas_come_before_their_bases_is_read_too() -> None:
     objects = _objects(_made_by_git())
-    turned = _assembled(sorted(objects, key=lambda item: (item[0][0] >> 4) & 7, reverse=True))
+    turned = assembled(sorted(objects, key=lambda item: (item[0][0] >> 4) & 7, reverse=True))
     assert _kinds(turned)[0] == 7, "git made no deltas"
 
     assert scanned(turned, max_bytes=10**9) == SHAS
@@ -109,7 +109,7 @@ def test_a_spooled_pack_gives_the_blobs_asked_for_and_says_which_were_missing(pa
 
 def test_a_pack_larger_than_its_space_is_stopped_and_its_first_object_measured() -> None:
     content = random.Random(1).randbytes(100_000)
-    pack = _assembled([(_header(3, len(content)), zlib.compress(content))])
+    pack = assembled([(header(3, len(content)), zlib.compress(content))])
     spool = Spool(oid_bytes=20, max_bytes=10_000)
 
     with pytest.raises(SpoolFull) as stopped:
@@ -122,7 +122,7 @@ def test_a_pack_larger_than_its_space_is_stopped_and_its_first_object_measured()
 
 def test_other_content_over_the_limit_does_not_give_its_size_to_the_blob_that_was_asked_for() -> None:
     page = b"<html>" * 10_000
-    received = spooled(_assembled([(_header(3, len(page)), zlib.compress(page))]))
+    received = spooled(assembled([(header(3, len(page)), zlib.compress(page))]))
     asked = object_sha(BLOB, b"ten bytes\n")
 
     assert list(received.blobs({asked}, max_bytes=1000)) == []
@@ -134,7 +134,7 @@ def test_other_content_over_the_limit_does_not_give_its_size_to_the_blob_that_wa
 
 @pytest.mark.parametrize("claimed", [2000, 10**7])
 def test_a_header_that_claims_another_size_is_damage_and_not_a_blob_over_the_limit(claimed: int) -> None:
-    received = spooled(_assembled([(_header(3, claimed), zlib.compress(b"x" * 3000))]))
+    received = spooled(assembled([(header(3, claimed), zlib.compress(b"x" * 3000))]))
 
     with pytest.raises(PackDamaged, match="than its header says"):
         list(received.blobs({object_sha(BLOB, b"x" * 3000)}, max_bytes=1000))
@@ -144,7 +144,7 @@ def test_a_header_that_claims_another_size_is_damage_and_not_a_blob_over_the_lim
 @pytest.mark.parametrize("objects", [[(3, b"a"), (3, b"b")], [(2, b"a")], [(1, b"a")]])
 def test_a_pack_without_space_that_holds_more_than_one_blob_has_no_size(objects: list[tuple[int, bytes]]) -> None:
     noise = random.Random(1).randbytes(20_000)
-    pack = _assembled([(_header(kind, len(noise) + 1), zlib.compress(noise + end)) for kind, end in objects])
+    pack = assembled([(header(kind, len(noise) + 1), zlib.compress(noise + end)) for kind, end in objects])
 
     spool = Spool(oid_bytes=20, max_bytes=10_000)
 
@@ -158,9 +158,9 @@ def test_a_pack_without_space_that_holds_more_than_one_blob_has_no_size(objects:
 def test_a_delta_that_unfolds_without_end_is_refused() -> None:
     base = b"a" * 1000
     # "A thousand bytes, from which this many million are copied": the header lies about nothing, it is just huge.
-    size = _varint(1000) + _varint(10**12)
-    pack = _assembled(
-        [(_header(3, 1000), zlib.compress(base)), (_header(6, len(size)) + b"\x80\x00", zlib.compress(size))]
+    size = varint(1000) + varint(10**12)
+    pack = assembled(
+        [(header(3, 1000), zlib.compress(base)), (header(6, len(size)) + b"\x80\x00", zlib.compress(size))]
     )
 
     with pytest.raises(PackDamaged):
@@ -169,9 +169,9 @@ def test_a_delta_that_unfolds_without_end_is_refused() -> None:
 
 def test_deltas_that_are_based_on_each_other_are_refused() -> None:
     one, other = b"1" * 20, b"2" * 20
-    delta = _varint(4) + _varint(4) + b"\x90\x04"
-    pack = _assembled(
-        [(_header(7, len(delta)) + one, zlib.compress(delta)), (_header(7, len(delta)) + other, zlib.compress(delta))]
+    delta = varint(4) + varint(4) + b"\x90\x04"
+    pack = assembled(
+        [(header(7, len(delta)) + one, zlib.compress(delta)), (header(7, len(delta)) + other, zlib.compress(delta))]
     )
 
     with pytest.raises(PackDamaged, match="base is missing"):
@@ -189,20 +189,6 @@ def test_the_cache_of_bases_stays_within_its_bounds() -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-
-
-def scanned(pack: bytes, *, max_bytes: int) -> dict[str, bytes | None]:
-    with tempfile.TemporaryFile() as file:
-        file.write(pack)
-        file.flush()
-        opened = PackFile(file.fileno(), oid_bytes=20, cache=BaseCache())
-        return {found.sha.hex(): found.content for found in opened.scan(max_bytes=max_bytes, hash_name="sha1")}
-
-
-def spooled(pack: bytes) -> ReceivedPack:
-    spool = Spool(oid_bytes=20, max_bytes=10**9)
-    spool.write(pack)
-    return spool.finish()
 
 
 @cache
@@ -241,28 +227,3 @@ def _objects(pack: bytes) -> list[tuple[bytes, bytes]]:
 
 def _kinds(pack: bytes) -> list[int]:
     return [(header[0] >> 4) & 7 for header, _ in _objects(pack)]
-
-
-def _assembled(objects: list[tuple[bytes, bytes]]) -> bytes:
-    body = b"PACK\0\0\0\2" + len(objects).to_bytes(4, "big") + b"".join(header + data for header, data in objects)
-    return body + hashlib.sha1(body).digest()
-
-
-def _header(kind: int, size: int) -> bytes:
-    def pieces() -> Iterator[int]:
-        rest = size >> 4
-        yield (0x80 if rest else 0) | kind << 4 | size & 15
-        while rest:
-            yield (0x80 if rest >> 7 else 0) | rest & 0x7F
-            rest >>= 7
-
-    return bytes(pieces())
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(0x80 | number & 0x7F)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

@@ -12,7 +12,7 @@ from reposync.sync.brake import Brake, Facts, Losses, losses_of
 
 FILE = 0o100644
 COMMIT, LATER = "c" * 40, "d" * 40
-Decide = Callable[[bytes, int], Skipped | None]
+Decide = Callable[[TreeEntry], Skipped | None]
 
 
 def rows(count: int, *, chunks: int = 1) -> dict[str, ManifestRow]:
@@ -25,15 +25,15 @@ def tree(numbers: range, folder: str = "") -> list[TreeEntry]:
     return [TreeEntry(f"{folder}f{number}".encode(), FILE, str(number)) for number in numbers]
 
 
-def keep(path: bytes, mode: int) -> Skipped | None:
+def keep(entry: TreeEntry) -> Skipped | None:
     return None
 
 
-def without_vendor(path: bytes, mode: int) -> Skipped | None:
-    return Skipped(Skip.VENDORED, "in vendor/") if path.startswith(b"vendor/") else None
+def without_vendor(entry: TreeEntry) -> Skipped | None:
+    return Skipped(Skip.VENDORED, "in vendor/") if entry.path.startswith(b"vendor/") else None
 
 
-def nothing(path: bytes, mode: int) -> Skipped | None:
+def nothing(entry: TreeEntry) -> Skipped | None:
     return Skipped(Skip.NOT_INCLUDED, "matches none")
 
 

@@ -35,12 +35,12 @@ def entry(path: str, sha: str, mode: int = FILE) -> TreeEntry:
     return TreeEntry(path.encode(), mode, sha)
 
 
-def keep(path: bytes, mode: int) -> Skipped | None:
-    return Skipped(Skip.SYMLINK, "a symlink") if mode == SYMLINK_MODE else None
+def keep(file: TreeEntry) -> Skipped | None:
+    return Skipped(Skip.SYMLINK, "a symlink") if file.mode == SYMLINK_MODE else None
 
 
-def exclude_docs(path: bytes, mode: int) -> Skipped | None:
-    return Skipped(Skip.EXCLUDED, "docs/") if path.startswith(b"docs/") else None
+def exclude_docs(file: TreeEntry) -> Skipped | None:
+    return Skipped(Skip.EXCLUDED, "docs/") if file.path.startswith(b"docs/") else None
 
 
 def test_a_first_sync_reads_everything_in_path_order():

@@ -7,7 +7,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from reposync.errors import ConfigError, IndexUnavailable, IndexUnsupported, LeaseLost, VectorIndexError
+from reposync.errors import (
+    ConfigError,
+    IndexAnswerUnreadable,
+    IndexUnavailable,
+    IndexUnsupported,
+    LeaseLost,
+    VectorIndexError,
+)
 from reposync.vectors.client import open_client
 from reposync.vectors.factory import open_index
 from reposync.vectors.failures import Patience
@@ -104,7 +111,6 @@ async def test_what_does_not_pass_is_unavailable_after_some_tries() -> None:
         (error(413, "Payload error"), VectorIndexError, "Payload error"),
         (error(501, "not here"), IndexUnsupported, "not here"),
         (httpx.Response(404, text="<html>" + "x" * 10_000), VectorIndexError, "HTTP 404"),
-        (httpx.Response(200, text="<html>"), VectorIndexError, "answered what is no answer of Qdrant"),
         (httpx.Response(200, json={"status": "ok"}), VectorIndexError, "without a result"),
         (httpx.Response(302, headers={"location": "https://elsewhere"}), VectorIndexError, "HTTP 302"),
     ],
@@ -198,3 +204,22 @@ def test_a_ca_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) 
     assert issubclass(ssl.SSLError, OSError)
     with pytest.raises(ConfigError, match=r"empty\.pem"):
         open_client(IndexSettings("code", tmp_path, url="https://q.example", ca_file=tmp_path / "empty.pem"))
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 200_000, b'{"result": {"count": %s}}' % (b"9" * 5_000_000)])
+async def test_what_is_no_answer_of_qdrant_is_left_to_the_next_attempt_of_the_run(body: bytes) -> None:
+    qdrant = Qdrant(httpx.Response(200, content=body))
+    index = index_on(qdrant)
+    with pytest.raises(IndexAnswerUnreadable, match="answered what is no answer of Qdrant") as raised:
+        await index.count()
+    assert raised.value.retryable
+    assert len(qdrant.requests) == 1
+    await index.close()
+
+
+async def test_a_refusal_that_nests_without_end_is_a_refusal() -> None:
+    deep = b'{"status": {"error": ' + b"[" * 950 + b"]" * 950 + b"}}"
+    index = index_on(Qdrant(httpx.Response(400, content=deep)))
+    with pytest.raises(VectorIndexError, match=r"\(HTTP 400\)"):
+        await index.count()
+    await index.close()

@@ -1,0 +1,109 @@
+"""Answers with status 200 that no parser should be given: they are damaged, which may pass, and never a defect here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from pydantic import SecretStr
+
+from reposync.errors import SourceCorrupt, SourceGone
+from reposync.sources.gitlab import GitLabSource
+from reposync.sources.gitlab_groups import GitLabGroup
+from reposync.sources.gitlab_ping import ping_gitlab
+from reposync.sources.remote import RemoteGitSource
+from tests.fixtures.gitlab_server import GitLabServer, Project
+from tests.fixtures.repositories import GitRepository
+from tests.integration.sources.conftest import PATH, QUICK, TOKEN
+
+MakeGitLab = Callable[..., GitLabSource]
+MakeRemote = Callable[..., RemoteGitSource]
+
+UNREADABLE = {
+    "nests 200,000 deep": b"[" * 200_000 + b"]" * 200_000,
+    "nests 900 deep": b'[{"id":' + b"[" * 900 + b"]" * 900 + b"}]",
+    "a number of 5 million digits": b'[{"id": ' + b"9" * 5_000_000 + b"}]",
+    "a web page": b"<html>Sign in</html>",
+    "nothing": b"",
+    "no number": b"[NaN]",
+    "no UTF-8": b'["\xff"]',
+}
+every_unreadable_answer = pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
+# In the order in which a sync asks.
+PLACES = {"project": "/projects/platform", "head": "/commits/HEAD", "listing": "/repository/tree"}
+
+
+@every_unreadable_answer
+@pytest.mark.parametrize("path", PLACES.values(), ids=PLACES)
+async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_run(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: MakeGitLab, path: str, body: bytes
+) -> None:
+    repository.commit({"a.py": b"1\n"})
+    server.faults.refuse_git(403)
+    fault = server.faults.answer(200, body, media_type="application/json", path=path, times=None)
+    source = gitlab(project_id=None)
+
+    with pytest.raises(SourceCorrupt) as raised:
+        await source.tree(await source.head())
+
+    assert raised.value.retryable
+    assert raised.value.code == "SOURCE_CORRUPT"
+    assert fault.struck
+
+
+@every_unreadable_answer
+async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, project: Project, body: bytes) -> None:
+    server.faults.answer(200, body, media_type="application/json", path="/groups/", times=None)
+    group = GitLabGroup(server.url, "platform", token=SecretStr(TOKEN), patience=QUICK)
+
+    with pytest.raises(SourceCorrupt):
+        await group.projects(archived=False)
+
+    await group.close()
+
+
+@every_unreadable_answer
+async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(server: GitLabServer, body: bytes) -> None:
+    server.faults.answer(200, body, media_type="application/json", path="/version", times=None)
+
+    with pytest.raises(SourceCorrupt):
+        await ping_gitlab(server.url, token=SecretStr(TOKEN))
+
+
+async def test_a_refusal_that_nests_without_end_is_still_a_refusal(
+    server: GitLabServer, project: Project, gitlab: MakeGitLab
+) -> None:
+    server.faults.answer(404, b"[" * 60_000, media_type="application/json", path="/projects/", times=None)
+
+    with pytest.raises(SourceGone):
+        await gitlab(project_id=None).head()
+
+
+@pytest.mark.parametrize("path", [f"/{PATH}.git/info/refs", f"/{PATH}.git/git-upload-pack"])
+async def test_a_page_in_place_of_git_s_answer_is_tried_again_by_the_run(
+    server: GitLabServer, repository: GitRepository, project: Project, remote: MakeRemote, path: str
+) -> None:
+    repository.commit({"a.py": b"1\n"})
+    server.faults.web_page(500, path=path)
+
+    with pytest.raises(SourceCorrupt) as raised:
+        await remote().head()
+
+    assert raised.value.retryable
+    server.faults.clear()
+    assert await remote().head()
+
+
+async def test_a_page_in_place_of_git_s_answer_behind_gitlab_s_interface_is_tried_again_by_the_run(
+    server: GitLabServer, repository: GitRepository, project: Project, gitlab: MakeGitLab
+) -> None:
+    repository.many(40)
+    source = gitlab()
+    entries = (await source.tree(await source.head())).entries
+    server.faults.web_page(500, path=r"\.git/")
+
+    with pytest.raises(SourceCorrupt) as raised:
+        async for _ in source.read(entries, max_bytes=1000):
+            pass
+
+    assert raised.value.retryable
