@@ -58,7 +58,7 @@ def create_app(parts: ApiParts) -> FastAPI:
     )
     # Inside what answers for errors: a body that is read when the server ends still gets its answer.
     app.add_middleware(Bounded)
-    add_error_handlers(app)
+    add_error_handlers(app, parts.secrets.redact)
     for routes in ROUTES:
         app.include_router(routes(parts))
     renderer = Renderer(parts)

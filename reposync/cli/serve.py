@@ -57,7 +57,8 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
 
     environment = settings()
     loaded = load_registry(environment.config_path)
-    secrets = Secrets(Configuration(environment, loaded.registry).secrets())
+    secrets = Secrets.of_environment()
+    secrets.know(Configuration(environment, loaded.registry).secrets())
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
     asyncio.run(_serve(environment, loaded, Duties(not no_workers, not no_scheduler), host, port, root_path, secrets))
@@ -99,6 +100,7 @@ async def _serve(
         version=__version__,
         application=daemon.application,
         access=access,
+        secrets=secrets,
     )
     try:
         async with serve_http(create_app(parts), host, port) as address:

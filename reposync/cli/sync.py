@@ -81,7 +81,7 @@ async def look_through_groups(app: Application, *, approved: bool) -> bool:
     from reposync.scheduling.groups import Discovery
 
     registry, well = app.configuration.registry, True
-    discovery = Discovery(app.database, app.index, app.presence.name)
+    discovery = Discovery(app.database, app.index, app.presence.name, redact=app.secrets.redact)
     for group in registry.groups:
         try:
             report = await discovery.discover(registry, group, approved=approved)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +20,7 @@ from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, note_figu
 from reposync.store.blocked import close_blocked, stop_again
 from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, take
 from reposync.store.columns import path_key
-from reposync.store.database import QUEUE
+from reposync.store.database import QUEUE, Database
 from reposync.store.fence import Attempt, held_by, hold, lease_lost
 from reposync.store.repositories import lock_repository_by_id
 from reposync.store.requests import (
@@ -48,6 +48,11 @@ MAX_DETAIL_CHARS = 1_000
 class Runs(Asking):
     """Every method raises StoreUnavailable; those that take a run as its worker raise LeaseLost once it is another's,
     and then have written nothing."""
+
+    def __init__(self, database: Database, *, redact: Callable[[str], str] = str) -> None:
+        """`redact` takes secrets out of every reason that is written: servers quote what they were sent."""
+        super().__init__(database)
+        self._redact = redact
 
     # Executing a run -----------------------------------------------------------------------------------------------
 
@@ -134,7 +139,7 @@ class Runs(Asking):
         async with self._database.write() as connection:
             row = await self._held(connection, run)
             if row is not None:
-                said = {"error_code": error_code, "error_message": _capped(error_message)}
+                said = {"error_code": error_code, "error_message": self._told(error_message)}
                 if followed_up and not row.cancel_requested:
                     await self._follow_up(connection, row)
                 return await self._end(connection, row, status, figures, said, brake)
@@ -178,7 +183,7 @@ class Runs(Asking):
             row = await self._held(connection, run)
             if row is None:
                 raise lease_lost(run)
-            said = {"error_code": error_code, "error_message": _capped(error_message)}
+            said = {"error_code": error_code, "error_message": self._told(error_message)}
             live = await live_requests(connection, row)
             if final_unless_others is None:
                 counts, is_last = True, row.attempt >= row.max_attempts
@@ -207,7 +212,7 @@ class Runs(Asking):
         where it is nobody's will."""
         said: dict[str, Any] = {}
         if reason is not None:
-            said = {"error_code": reason.code, "error_message": _capped(str(reason))}
+            said = {"error_code": reason.code, "error_message": self._told(str(reason))}
         async with self._database.write() as connection:
             row = await self._held(connection, run)
             if row is None:
@@ -237,7 +242,7 @@ class Runs(Asking):
                 "run_id": run.id,
                 "path": path_key(problem.path),
                 "reason": problem.reason,
-                "detail": _capped(problem.detail, MAX_DETAIL_CHARS),
+                "detail": self._told(problem.detail, MAX_DETAIL_CHARS),
             }
             for problem in problems
         ]
@@ -269,6 +274,9 @@ class Runs(Asking):
             await asyncio.sleep(time.monotonic() - began)
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _told(self, text: str | None, limit: int = MAX_MESSAGE_CHARS) -> str | None:
+        return _capped(None if text is None else self._redact(text), limit)
 
     async def _held(self, connection: AsyncConnection, run: Attempt) -> Row[Any] | None:
         """The run, locked, if it is still this attempt's; its repository's row is locked before it."""

@@ -185,6 +185,14 @@ def test_a_folder_that_is_no_repository_is_refused_and_leaves_nothing_behind(per
     assert (person.asks("history"), person.asks("repos", "list")) == ([], [])
 
 
+def test_a_path_under_the_current_folder_is_shown_to_whoever_mistyped_it(person: Person):
+    person.environment |= {"PWD": str(person.home), "OLDPWD": str(person.home.parent)}
+
+    said = person.types("sync", f"{person.home}/nope", exit_code=None).stderr
+
+    assert said.startswith(f"error: '{person.home}/nope' is no registered repository")
+
+
 def test_a_wrong_configuration_starts_nothing(person: Person):
     person.configures("repositorys: []\n")
     for command in ("apply", "serve"):
