@@ -22,6 +22,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 from fastembed import TextEmbedding
 from fastembed.common.model_description import ModelSource, PoolingType
 
+from reposync.embedding.patience import Tell
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.weights import REINSTALL, check_weights
@@ -98,6 +99,9 @@ class LocalEmbedder:
             return np.asarray(mean / np.linalg.norm(mean), np.float32)
 
         return await asyncio.get_running_loop().run_in_executor(self._query, run)
+
+    def watched(self, tell: Tell) -> LocalEmbedder:
+        return self
 
     async def ping(self) -> None:
         if self._model is None:

@@ -23,7 +23,7 @@ from reposync.config.registry_document import Clear
 from reposync.config.settings import Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
-from reposync.embedding.settings import EmbedderConfig, former_config
+from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.scheduling.command_runs import CommandRun
 from reposync.scheduling.execution import Execution, Terms
@@ -89,7 +89,7 @@ class Application:
         be asked: another provider had another address. `patient`: a server that does not answer is asked again."""
         config = former_config(embedder_config(self.configuration.registry), spec)
         if config is not None and not patient:
-            config = replace(config, attempts=1, read_timeout_seconds=_IMPATIENT_SECONDS)
+            config = replace(config, attempts=1, timeout_seconds=_IMPATIENT_SECONDS)
         return None if config is None else self._opened(config)
 
     def _opened(self, config: EmbedderConfig) -> Embedder:
@@ -433,6 +433,8 @@ def embedder_config(registry: Registry) -> EmbedderConfig:
         window=each.window,
         batch=each.batch,
         concurrency=each.concurrency,
+        timeout_seconds=each.timeout_seconds or TIMEOUT_SECONDS,
+        attempts=each.attempts or ATTEMPTS,
     )
 
 

@@ -308,7 +308,7 @@ class Execution:
     async def _keep_alive(self) -> None:
         """Renew the lease until cancelled. Ends the body when somebody asked for it or the run was lost."""
         lease_seconds = self._terms.lease_seconds
-        unreachable = False
+        unreachable, why = False, "The database could not be reached."
         while True:
             # Where the database is away, not past the lease: another worker is at it by then. A process that was
             # frozen asks once in peace: nobody may have noticed.
@@ -317,11 +317,12 @@ class Execution:
             try:
                 async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
                     beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
-            except (StoreUnavailable, TimeoutError):
+            except (StoreUnavailable, TimeoutError) as error:
                 # The database may be back before the lease is over; until then the lease's own deadline guards the
                 # index.
+                why = str(error) or why  # the last try has no time left, and says nothing
                 if self._lease.remaining_seconds() <= 0:
-                    self.interrupt(LeaseLost("The lease ran out while the database could not be reached."))
+                    self.interrupt(LeaseLost(f"The lease ran out, and the run is for others to go on with. {why}"))
                     return
                 unreachable = True
                 continue

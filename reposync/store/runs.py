@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepositoryNotFound, RepoSyncError, RunCancelled
 from reposync.store.asking import Asking
-from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, note_figures
+from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, explain_attempt, note_figures
 from reposync.store.blocked import close_blocked, stop_again
 from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, take
 from reposync.store.columns import path_key
@@ -100,6 +100,12 @@ class Runs(Asking):
         if row is None:
             raise lease_lost(run)
         return HeartbeatState(row.lease_until, row.cancel_requested)
+
+    async def explain_lost(self, run: Attempt, reason: RepoSyncError) -> None:
+        """Why the attempt was lost, which could not be written while the database was away; nothing where it is known
+        already."""
+        async with self._database.write() as connection:
+            await explain_attempt(connection, run, reason.code, self._told(str(reason)))
 
     async def tell_progress(self, run: Attempt, progress: Mapping[str, Any]) -> None:
         """Tell those who follow the run how far it is; its lease stays as it is. No index has this column, so that
