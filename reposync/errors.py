@@ -1,7 +1,7 @@
 """Every error that a person may see. The message says what failed and where; `remedy` says what to do about it.
 
-`code` is stable (history, HTTP, JSON), `status` is the HTTP status, `exit_code` the command line's, and `retryable`
-tells whether the same run may be tried again without a person's help.
+`code` is stable (history, HTTP, JSON), `status` is the HTTP status, `exit_code` the command line's (see EXIT_CODES),
+and `retryable` tells whether the same run may be tried again without a person's help.
 """
 
 from __future__ import annotations
@@ -10,13 +10,25 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+FAILED, MISUSED, NOT_FOUND, CONFLICT, INTERRUPTED = 1, 2, 3, 4, 130
+
+EXIT_CODES = {
+    0: "done",
+    FAILED: "failed",
+    MISUSED: "usage or configuration",
+    NOT_FOUND: "what was named does not exist",
+    CONFLICT: "not possible in its present state, or the name is ambiguous or taken",
+    INTERRUPTED: "interrupted",
+}
+"""Of every command. A script tells a mistyped name (3) from a race with others (4)."""
+
 
 class RepoSyncError(Exception):
     """Base of the tree; raised as itself only for what was not foreseen."""
 
     code = "INTERNAL_ERROR"
     status = 500
-    exit_code = 1
+    exit_code = FAILED
     retryable = False
 
     def __init__(self, message: str, *, remedy: str | None = None) -> None:
@@ -42,7 +54,7 @@ class ConfigError(RepoSyncError):
 
     code = "CONFIG_INVALID"
     status = 422
-    exit_code = 2
+    exit_code = MISUSED
 
 
 class SecretMissing(ConfigError):
@@ -63,6 +75,7 @@ class RegistryConflict(ConfigError):
 
     code = "REGISTRY_CONFLICT"
     status = 409
+    exit_code = CONFLICT
 
 
 class UsageError(RepoSyncError):
@@ -70,7 +83,7 @@ class UsageError(RepoSyncError):
 
     code = "USAGE"
     status = 422
-    exit_code = 2
+    exit_code = MISUSED
 
 
 class RepositoryNotFound(UsageError):
@@ -78,6 +91,7 @@ class RepositoryNotFound(UsageError):
 
     code = "REPOSITORY_NOT_FOUND"
     status = 404
+    exit_code = NOT_FOUND
 
 
 class RepositoryExists(UsageError):
@@ -85,6 +99,7 @@ class RepositoryExists(UsageError):
 
     code = "REPOSITORY_EXISTS"
     status = 409
+    exit_code = CONFLICT
 
 
 class RepositoryReadOnly(UsageError):
@@ -92,6 +107,7 @@ class RepositoryReadOnly(UsageError):
 
     code = "REPOSITORY_READ_ONLY"
     status = 409
+    exit_code = CONFLICT
 
 
 class RepositoryChanged(UsageError):
@@ -99,6 +115,7 @@ class RepositoryChanged(UsageError):
 
     code = "REPOSITORY_CHANGED"
     status = 412
+    exit_code = CONFLICT
 
 
 class RepositoryInactive(UsageError):
@@ -106,6 +123,7 @@ class RepositoryInactive(UsageError):
 
     code = "REPOSITORY_INACTIVE"
     status = 409
+    exit_code = CONFLICT
 
 
 class SourceNotAllowed(UsageError):
@@ -115,11 +133,32 @@ class SourceNotAllowed(UsageError):
     status = 403
 
 
+class NoEarlierVersion(UsageError):
+    """No version of the index is kept that could be live again."""
+
+    exit_code = CONFLICT
+
+
+class NothingIndexed(UsageError):
+    """The repository, or all of them, have no index yet."""
+
+    exit_code = CONFLICT
+
+
 class RunNotFound(UsageError):
     """No run has that id."""
 
     code = "RUN_NOT_FOUND"
     status = 404
+    exit_code = NOT_FOUND
+
+
+class RunAmbiguous(UsageError):
+    """Several runs have an id that begins so."""
+
+    code = "RUN_AMBIGUOUS"
+    status = 409
+    exit_code = CONFLICT
 
 
 class RunStateConflict(UsageError):
@@ -127,6 +166,7 @@ class RunStateConflict(UsageError):
 
     code = "RUN_STATE_CONFLICT"
     status = 409
+    exit_code = CONFLICT
 
 
 # Sources -----------------------------------------------------------------------------------------------------------
@@ -286,6 +326,7 @@ class LockHeld(RepoSyncError):
 
     code = "LOCK_HELD"
     status = 409
+    exit_code = CONFLICT
     retryable = True
 
 
@@ -302,6 +343,7 @@ class LockNotFound(UsageError):
 
     code = "LOCK_NOT_FOUND"
     status = 404
+    exit_code = NOT_FOUND
 
 
 class RedisUnavailable(RepoSyncError):

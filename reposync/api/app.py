@@ -59,7 +59,7 @@ def create_app(parts: ApiParts) -> FastAPI:
     )
     app.router.route_class = Route
     app.add_middleware(Bounded)
-    add_error_handlers(app)
+    add_error_handlers(app, parts.secrets.redact)
     for routes in ROUTES:
         app.include_router(routes(parts))
     renderer = Renderer(parts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reposync.api.envelope import error_answer
 from reposync.errors import RepoSyncError
-from reposync.telemetry.redaction import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +24,7 @@ MOST_PROBLEMS = 50
 _LONGEST_PATH_CHARS = 200
 
 
-def add_error_handlers(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
     """For errors of routing, of validation, of `reposync.errors`, and for whatever was not foreseen."""
     app.add_middleware(Incidents)
 
@@ -52,8 +51,7 @@ def add_error_handlers(app: FastAPI) -> None:
             log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         wait = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else None
         # Servers quote what they were sent.
-        told = Secrets.of_environment().redact(str(error))
-        return error_answer(error.status, error.code, told, headers=wait)
+        return error_answer(error.status, error.code, redact(str(error)), headers=wait)
 
 
 class Incidents:

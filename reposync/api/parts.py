@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from reposync.api.access import Access
 from reposync.scheduling.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from reposync.telemetry.redaction import Secrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +24,4 @@ class ApiParts:
     version: str
     application: Callable[[], Application]
     access: Access
+    secrets: Secrets = field(default_factory=Secrets.of_environment)

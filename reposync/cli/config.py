@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reposync.cli.group import Group
+
 if TYPE_CHECKING:
     from reposync.config.loading import LoadedRegistry
     from reposync.config.problems import Problem
@@ -17,7 +19,7 @@ _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 
-@click.group()
+@click.group(cls=Group)
 def config() -> None:
     """The registry of repositories and the settings."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync.cli.group import Group
 from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import run_async
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from reposync.store.schema import Schema
 
 
-@click.group()
+@click.group(cls=Group, elsewhere={"migrate": "db upgrade"})
 def db() -> None:
     """The database: its schema, and a back-up of it."""
 

@@ -63,7 +63,7 @@ def history(repository: str | None, status: str | None, limit: int, as_json: boo
     if as_json:
         print_json([{**run_json(run), "asked_by": askers.get(run.id, [])} for run in runs])
     elif not runs:
-        click.echo("No run yet. `reposync sync .` makes the first one.")
+        click.echo(_why_empty(repository, status))
     else:
         _print_table(runs, askers)
 
@@ -71,13 +71,24 @@ def history(repository: str | None, status: str | None, limit: int, as_json: boo
 async def _history(
     repository: str | None, status: RunStatus | None, limit: int
 ) -> tuple[list[Run], dict[str, list[str]]]:
+    """Raises RepositoryNotFound for a name that no repository and no run has: it is mistyped."""
     from reposync.cli.state import open_state
+    from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
     async with open_state() as database:
         log = Runs(database)
         runs = await log.history(repository=repository, status=status, limit=limit)
+        if not runs and repository is not None and not await log.history(repository=repository, limit=1):
+            await Repositories(database).get(repository)
         return runs, await log.askers([run.id for run in runs])
+
+
+def _why_empty(repository: str | None, status: str | None) -> str:
+    if repository is None and status is None:
+        return "No run yet. `reposync sync .` makes the first one."
+    of = "" if repository is None else f" of {visible(repository)}"
+    return f"No run{of} yet." if status is None else f"No run{of} is {status}."
 
 
 def _shortened(askers: list[str]) -> str:
@@ -113,5 +124,6 @@ def _print_table(runs: list[Run], askers: dict[str, list[str]]) -> None:
         console.print()
     for run in told:
         why = Text(f"{run.id[:8]} ", "bold")
-        why.append(f"{run.error_code}: {visible(run.error_message or '')}", "")
+        why.append(f"{run.error_code}: " if run.error_code else "", "")
+        why.append(visible(run.error_message or ""), "")
         console.print(why, soft_wrap=True)

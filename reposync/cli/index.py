@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.completion import repository_names
+from reposync.cli.group import Group
 from reposync.cli.output import ago, duration, json_option, print_json, short, table_console, until, visible
 from reposync.cli.startup import run_async, settings
 
@@ -27,7 +28,7 @@ ENGINE_SECONDS = 30.0
 """The embedded engine may have to start first."""
 
 
-@click.group()
+@click.group(cls=Group)
 def index() -> None:
     """The versions of each repository's index: status, rollback, pause and resume of changes."""
 

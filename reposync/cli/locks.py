@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync.cli.completion import repository_names
+from reposync.cli.group import Group
 from reposync.cli.output import duration, json_option, print_json, table_console, visible
 from reposync.cli.startup import run_async
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 STYLES = {"held": "green", "database": "cyan", "stale": "yellow", "foreign": "red"}
 
 
-@click.group()
+@click.group(cls=Group)
 def locks() -> None:
     """What guards the syncs that are at work: list the locks, or take one away."""
 

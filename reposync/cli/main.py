@@ -1,6 +1,6 @@
 """The command line's entry: which commands there are, and how failures leave the program.
 
-Exit codes: 0 done, 1 failed, 2 usage or configuration, 130 interrupted.
+Exit codes: `reposync.errors.EXIT_CODES`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import click
 from click.shell_completion import CompletionItem
 
 from reposync import __version__
-from reposync.errors import RepoSyncError
+from reposync.cli.group import Group
+from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError
 
 # Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not wait for all of them.
 COMMANDS = {
@@ -45,7 +46,7 @@ COMMANDS = {
 }
 
 
-class LazyGroup(click.Group):
+class LazyGroup(Group):
     """A group that knows its commands' names and one-line help without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -70,7 +71,24 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+ELSEWHERE = {
+    "list": "repos list",
+    "status": "repos list",
+    "add": "repos add",
+    "remove": "repos remove",
+    "log": "history",
+    "logs": "history",
+    "query": "search",
+    "start": "serve",
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    elsewhere=ELSEWHERE,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
+)
 @click.version_option(__version__, prog_name="reposync")
 def cli() -> None:
     """Keep source code from GitLab searchable in Qdrant: exactly, cheaply, from a laptop to many pods.
@@ -88,7 +106,7 @@ def main() -> NoReturn:
     """Run the command line and exit. A person sees a sentence, not a traceback (REPOSYNC_DEBUG=1 shows it)."""
     try:
         # Out of its standalone mode, click returns the code of a command that left by `ctx.exit`.
-        code = cli.main(standalone_mode=False)
+        code = cli.main(prog_name="reposync", standalone_mode=False)
     except click.exceptions.Exit as leaving:
         sys.exit(leaving.exit_code)
     except click.Abort:
@@ -106,19 +124,19 @@ def main() -> NoReturn:
     except BrokenPipeError:
         # The reader has gone (`reposync history | head`): end without a word, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(FAILED)
     except Exception as error:
         if os.environ.get("REPOSYNC_DEBUG"):
             raise
         click.echo(f"error: {_redacted(f'{type(error).__name__}: {error}')}", err=True)
         click.echo("  This was not foreseen. REPOSYNC_DEBUG=1 shows where it happened; please report it.", err=True)
-        sys.exit(1)
+        sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def interrupted() -> NoReturn:
     click.echo("Interrupted.", err=True)
-    sys.exit(130)
+    sys.exit(INTERRUPTED)
 
 
 def report(error: RepoSyncError) -> None:
@@ -130,7 +148,7 @@ def report(error: RepoSyncError) -> None:
         return
     click.echo(f"error: {_redacted(error.message)}", err=True)
     if error.remedy:
-        click.echo(f"  {error.remedy}", err=True)
+        click.echo(f"  {_redacted(error.remedy)}", err=True)
 
 
 def _redacted(text: str) -> str:

@@ -25,17 +25,16 @@ def open_display(name: str) -> Iterator[Watch]:
 
 
 def _lines(name: str) -> Watch:
-    """A line when a phase begins, and one each few seconds within it."""
-    phase, spoken = "", time.monotonic()
+    """A line when a phase begins or something else is waited for, and one each few seconds within it."""
+    known, spoken = ("", ""), time.monotonic()
 
     def watch(progress: RunProgress) -> None:
-        nonlocal phase, spoken
-        now = time.monotonic()
-        if progress.phase == "done" or (progress.phase == phase and now - spoken < PLAIN_SECONDS):
+        nonlocal known, spoken
+        now, news = time.monotonic(), (progress.phase, progress.waiting_for or known[1])
+        if progress.phase == "done" or (news == known and now - spoken < PLAIN_SECONDS):
             return
-        phase, spoken = progress.phase, now
-        far = f" {progress.files_done:,} of {progress.files_total:,} files" if progress.files_total else ""
-        click.echo(f"{name}: {phase}{far}", err=True)
+        known, spoken = news, now
+        click.echo(f"{name}: {visible(progress.words())}", err=True)
 
     return watch
 
@@ -61,7 +60,7 @@ def _bar(name: str) -> Iterator[Watch]:
             figures = f"{progress.files_done:,}/{progress.files_total:,} files, {progress.chunks_done:,} chunks"
             display.update(
                 task,
-                description=progress.phase,
+                description=visible(f"waiting for {progress.waiting_for}" if progress.waiting_for else progress.phase),
                 total=progress.files_total or None,
                 completed=progress.files_done,
                 figures=figures if progress.files_total else "",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.completion import repository_names
+from reposync.cli.group import Group
 from reposync.cli.output import (
     ago,
     duration,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 MISSED_TICKS_SHOWN = 5
 
 
-@click.group()
+@click.group(cls=Group, elsewhere={"delete": "repos remove", "rm": "repos remove"})
 def repos() -> None:
     """The registered repositories: list, show, add, remove, pause, resume."""
 
@@ -94,11 +95,13 @@ def add(name: str, as_json: bool, **said: Any) -> None:
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
     """Remove the repository NAME with everything that is indexed of it. Its history stays."""
-    if not yes and sys.stdin.isatty():
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError(f"There is no terminal to ask on. --yes removes {visible(name)} and its index.")
         click.confirm(f"Remove {visible(name)} and its index?", abort=True, err=True)
     run = run_async(_remove(name))
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from reposync.cli.group import Group
 from reposync.cli.output import ago, duration, json_option, print_json, run_json, visible
 from reposync.cli.startup import run_async
 from reposync.cli.sync import FAILED
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 LATE = 5.0
 
 
-@click.group()
+@click.group(cls=Group, elsewhere={"list": "history", "ls": "history", "log": "history", "logs": "history"})
 def runs() -> None:
     """One run: show it with its problems, watch it, cancel, retry or approve it."""
 
@@ -120,11 +121,14 @@ def _attempt_line(attempt: RunAttempt) -> str:
     ended = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
     figures = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
     why = f"  {attempt.error_code}: {visible(attempt.error_message or '')}" if attempt.error_code else ""
+    why = why or (f"  {visible(attempt.error_message)}" if attempt.error_message else "")
     told = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
     return f"{told}  {duration(ended):<9} {visible(attempt.worker)}  {figures}{why}"
 
 
 def _lines(run: Run) -> list[tuple[str, Any]]:
+    from reposync.scheduling.progress import shown_progress, told_progress
+
     lines: list[tuple[str, Any]] = [
         ("run", run.id),
         ("repository", visible(run.repository)),
@@ -139,8 +143,11 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
         ("files", _files(run)),
         ("chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"),
     ]
-    if run.error_code:
-        lines.append(("why", f"{run.error_code}: {visible(run.error_message or '')}"))
+    if shown_progress(run) is not None:
+        lines.append(("now", visible(told_progress(run).words())))
+    if run.error_message:
+        code = f"{run.error_code}: " if run.error_code else ""
+        lines.append(("why", f"{code}{visible(run.error_message)}"))
     if run.brake:
         from reposync.scheduling.blocked import brake_of
 

@@ -58,7 +58,8 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
 
     environment = settings()
     loaded = load_registry(environment.config_path)
-    secrets = Secrets(Configuration(environment, loaded.registry).secrets())
+    secrets = Secrets.of_environment()
+    secrets.know(Configuration(environment, loaded.registry).secrets())
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
     duties = Duties(not no_workers, not no_scheduler)
@@ -114,6 +115,7 @@ async def serve_until_stopped(
         version=__version__,
         application=daemon.application,
         access=access,
+        secrets=secrets,
     )
     try:
         limits = HttpLimits(trusted_proxies=http.trusted_proxies)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 FAILED = "failed"
 """The reason of a file that could not be read or embedded (`Skip.FAILED`)."""
 NAMED_FAILURES = 5
+INTERRUPTED_FULL = (
+    "What was read anew stays. `reposync sync` does not read the rest anew; `reposync sync --full` begins again."
+)
 
 
 @click.command()
@@ -41,7 +44,12 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
 
         run_async(show_plans(told, targets, full=full, as_json=as_json))
         return
-    runs, well = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
+    try:
+        runs, well = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
+    except KeyboardInterrupt:
+        if full:
+            click.echo(INTERRUPTED_FULL, err=True)
+        raise
     if as_json:
         print_json([run_json(run) for run in runs])
     if not well:
@@ -81,7 +89,7 @@ async def look_through_groups(app: Application, *, approved: bool) -> bool:
     from reposync.scheduling.groups import Discovery
 
     registry, well = app.configuration.registry, True
-    discovery = Discovery(app.database, app.index, app.presence.name)
+    discovery = Discovery(app.database, app.index, app.presence.name, redact=app.secrets.redact)
     for group in registry.groups:
         try:
             report = await discovery.discover(registry, group, approved=approved)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reposync.cli.completion import repository_names
+from reposync.cli.group import Group
 from reposync.cli.output import json_option, print_json, table_console, visible
 from reposync.cli.startup import run_async, settings
 
@@ -54,7 +55,7 @@ _url = click.option(
 _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 
 
-@click.group()
+@click.group(cls=Group)
 def webhooks() -> None:
     """The hooks by which GitLab tells of pushes: install, list, remove.
 

@@ -308,6 +308,7 @@ FileBytes = Annotated[int, Field(ge=1, le=100_000_000), WHOLE]
 Count = Annotated[int, Field(ge=1, le=10_000), WHOLE]
 Dimensions = Annotated[int, Field(ge=1, le=65_536), WHOLE]
 WindowChars = Annotated[int, Field(ge=100, le=1_000_000), WHOLE]
+Attempts = Annotated[int, Field(ge=1, le=100), WHOLE]
 Seconds = Annotated[float, Field(gt=0, le=3600), DECIMAL]
 Duration = Annotated[
     float,

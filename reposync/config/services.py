@@ -18,9 +18,10 @@ NEEDED: dict[str, frozenset[str]] = {
     "tei": frozenset({"url"}),
     "ollama": frozenset({"url", "model"}),
 }
+OF_SERVERS = frozenset({"url", "model", "dimensions", "api_key", "ca_file", "timeout_seconds", "attempts"})
 MEANINGLESS: dict[str, frozenset[str]] = {
-    "local": frozenset({"url", "model", "dimensions", "api_key", "ca_file"}),
-    "none": frozenset({"url", "model", "dimensions", "api_key", "ca_file", "window", "batch", "concurrency"}),
+    "local": OF_SERVERS,
+    "none": OF_SERVERS | {"window", "batch", "concurrency"},
 }
 
 
@@ -41,8 +42,26 @@ class EmbeddingConfig(Section):
     )
     batch: Maybe[fields.Count] = Field(None, description="Texts in a request.")
     concurrency: Maybe[fields.Count] = Field(None, description="Requests at a time.")
+    timeout_seconds: Maybe[fields.Seconds] = Field(
+        None, description="How long one request to a server may take, whole; null: 90. For a search at most 15."
+    )
+    attempts: Maybe[fields.Attempts] = Field(
+        None,
+        description="How often a request is sent, within `attempts` times `timeout_seconds` in all; null: 3.",
+    )
 
-    @field_validator("url", "model", "dimensions", "api_key", "ca_file", "window", "batch", "concurrency")
+    @field_validator(
+        "url",
+        "model",
+        "dimensions",
+        "api_key",
+        "ca_file",
+        "window",
+        "batch",
+        "concurrency",
+        "timeout_seconds",
+        "attempts",
+    )
     @classmethod
     def _fits_provider(cls, value: Any, info: ValidationInfo) -> Any:
         provider, key = info.data.get("provider", ""), info.field_name

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final
 
 import httpx
 import numpy as np
 import orjson
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_before_delay
 
 from reposync.embedding.dialect import Answer, Dialect, NoJson, Nonsense, ServedModel
-from reposync.embedding.patience import Cooldown, Transient, retry_after_seconds
+from reposync.embedding.patience import Cooldown, Tell, Transient, Wait, retry_after_seconds
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.settings import EmbedderConfig
 from reposync.embedding.truncation import looks_cut, same_vector, with_another_ending
@@ -32,6 +33,7 @@ PROBE: Final = "dimension"
 
 _MOST_ANSWER_BYTES: Final = 64 << 20
 _QUERY_ATTEMPTS: Final = 2
+_QUERY_SECONDS: Final = 15.0
 _TRANSIENT_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
 _too_large = re.compile(
     r"too (?:long|large|many tokens)|(?:context|input|sequence)[ _](?:length|size|window)"
@@ -46,6 +48,20 @@ class _Lane:
 
     places: asyncio.Semaphore
     attempts: int
+    timeout_seconds: float
+    tell: Tell | None = None
+
+
+@dataclass(slots=True)
+class _Knowledge:
+    """What the server said of itself, once for all who use the embedder."""
+
+    dimension: int | None
+    spec: EmbeddingSpec | None = None
+    served: ServedModel | None = None
+    proven_chars: int = 0
+    asking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    proving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class HttpEmbedder:
@@ -62,42 +78,51 @@ class HttpEmbedder:
         self._config = config
         self._where = _public_address(dialect.endpoint)
         concurrency = config.concurrency or DEFAULT_CONCURRENCY
-        self._bulk = _Lane(asyncio.Semaphore(concurrency), config.attempts)
-        self._query = _Lane(asyncio.Semaphore(concurrency), min(_QUERY_ATTEMPTS, config.attempts))
+        self._bulk = _Lane(asyncio.Semaphore(concurrency), config.attempts, config.timeout_seconds)
+        self._query = _Lane(
+            asyncio.Semaphore(concurrency),
+            min(_QUERY_ATTEMPTS, config.attempts),
+            min(_QUERY_SECONDS, config.timeout_seconds),
+        )
         self._cooldown = Cooldown(config.longest_wait_seconds)
-        self._spec_lock = asyncio.Lock()
-        self._spec: EmbeddingSpec | None = None
-        self._served: ServedModel | None = None
-        self._dimension = config.dimensions
-        self._proof_lock = asyncio.Lock()
-        self._proven_chars = 0
+        self._known = _Knowledge(config.dimensions)
         headers = {"Accept": "application/json", "Content-Type": "application/json", "Accept-Encoding": "identity"}
         if config.api_key:
             headers["Authorization"] = f"Bearer {config.api_key}"
         self._client = httpx.AsyncClient(
             headers=headers,
-            timeout=httpx.Timeout(config.read_timeout_seconds, connect=config.connect_timeout_seconds),
+            timeout=httpx.Timeout(config.timeout_seconds, connect=config.connect_timeout_seconds),
             follow_redirects=False,  # the key would travel along
             **client_options(dialect.endpoint, config.ca_file),
         )
+
+    def watched(self, tell: Tell) -> HttpEmbedder:
+        view = copy.copy(self)  # of the same client, places and knowledge
+        view._bulk = replace(self._bulk, tell=tell)
+        return view
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return await self._learned(self._bulk, recorded)
 
     async def _learned(self, lane: _Lane, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
-        async with self._spec_lock:
-            if self._spec is None:
-                self._served = await self._describe(lane)
-                if self._dimension is None and recorded is not None and recorded.dimension:
-                    same = (self._dialect.provider, self._served.model, self._config.window)
+        known = self._known
+        async with self._waits(lane):
+            await known.asking.acquire()
+        try:
+            if known.spec is None:
+                known.served = await self._describe(lane)
+                if known.dimension is None and recorded is not None and recorded.dimension:
+                    same = (self._dialect.provider, known.served.model, self._config.window)
                     if (recorded.provider, recorded.model, recorded.window_chars) == same:
-                        self._dimension = recorded.dimension
-                if self._dimension is None:
-                    self._dimension = (await self._vectors([PROBE], lane)).shape[1]
-                self._spec = EmbeddingSpec(
-                    self._dialect.provider, self._served.model, self._dimension, self._config.window
+                        known.dimension = recorded.dimension
+                if known.dimension is None:
+                    known.dimension = (await self._vectors([PROBE], lane)).shape[1]
+                known.spec = EmbeddingSpec(
+                    self._dialect.provider, known.served.model, known.dimension, self._config.window
                 )
-        return self._spec
+        finally:
+            known.asking.release()
+        return known.spec
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
         return await self._embed(texts, self._bulk)
@@ -110,7 +135,7 @@ class HttpEmbedder:
     async def ping(self) -> None:
         """A server that does not know the address, as some that speak a dialect do not, is there all the same."""
         try:
-            await self._once("GET", self._dialect.about, b"")
+            await self._once("GET", self._dialect.about, b"", self._query.timeout_seconds)
         except Transient as failure:
             raise failure.error from failure
         except (_NotFound, _Refused):
@@ -152,8 +177,8 @@ class HttpEmbedder:
 
     def _batches(self, inputs: Sequence[str]) -> Iterator[Sequence[str]]:
         most = self._config.batch or DEFAULT_BATCH
-        if self._served is not None and self._served.batch is not None:
-            most = min(most, self._served.batch)
+        if self._known.served is not None and self._known.served.batch is not None:
+            most = min(most, self._known.served.batch)
         start = chars = 0
         for position, text in enumerate(inputs):
             if position > start and (position - start >= most or chars + len(text) > self._config.batch_chars):
@@ -185,7 +210,7 @@ class HttpEmbedder:
         return np.concatenate([row for half in halves for row in await self._batch([half], lane)])
 
     def _window_hint(self) -> str:
-        tokens = self._served.input_tokens if self._served is not None else None
+        tokens = self._known.served.input_tokens if self._known.served is not None else None
         # Source code has about 3 characters a token.
         return f" (the server reads {tokens} tokens: {tokens * 5 // 2} is a good value)" if tokens else ""
 
@@ -193,8 +218,8 @@ class HttpEmbedder:
 
     async def _describe(self, lane: _Lane) -> ServedModel:
         async def get(url: str) -> bytes:
-            async with lane.places:
-                return await self._patiently("GET", url, b"", lane.attempts)
+            async with self._waits(lane) as wait, lane.places:
+                return await self._patiently("GET", url, b"", lane, wait)
 
         try:
             return await self._dialect.describe(get)
@@ -207,16 +232,16 @@ class HttpEmbedder:
 
     async def _vectors(self, inputs: Sequence[str], lane: _Lane, *, proof: bool = False) -> Matrix:
         """Unit rows, one an input. Raises _TooLarge."""
-        async with lane.places:  # before the body is made: waiting batches cost no memory
+        async with self._waits(lane) as wait, lane.places:  # before the body: waiting batches cost no memory
             body = self._request(inputs)
             try:
-                received = await self._patiently("POST", self._dialect.endpoint, body, lane.attempts)
+                received = await self._patiently("POST", self._dialect.endpoint, body, lane, wait)
             except _Refused as refusal:
                 self._dialect.concede(refusal.complaint)
                 rephrased = self._request(inputs)
                 if rephrased == body:
                     raise
-                received = await self._patiently("POST", self._dialect.endpoint, rephrased, lane.attempts)
+                received = await self._patiently("POST", self._dialect.endpoint, rephrased, lane, wait)
         try:
             answer = self._dialect.answer(received)
         except Nonsense as error:
@@ -230,8 +255,8 @@ class HttpEmbedder:
         """Costs one input more, once for a length. Raises EmbeddingError where the end of a text is not read."""
         longest = max(range(len(inputs)), key=lambda position: len(inputs[position]))
         length = len(inputs[longest])
-        async with self._proof_lock:
-            if length <= self._proven_chars:
+        async with self._known.proving:
+            if length <= self._known.proven_chars:
                 return
             (other,) = await self._vectors([with_another_ending(inputs[longest])], lane, proof=True)
             if same_vector(vectors[longest], other):
@@ -240,7 +265,7 @@ class HttpEmbedder:
                     " characters.",
                     remedy=f"Set embedding.window to what the model reads at once, in characters{self._window_hint()}.",
                 )
-            self._proven_chars = length
+            self._known.proven_chars = length
 
     def _request(self, inputs: Sequence[str]) -> bytes:
         try:
@@ -252,17 +277,23 @@ class HttpEmbedder:
         rows, columns = answer.vectors.shape
         if rows != count:
             raise EmbeddingError(f"The server at {self._where} answered {rows} vectors to {count} texts.")
-        if columns == 0 or (self._dimension is not None and columns != self._dimension):
+        if columns == 0 or (self._known.dimension is not None and columns != self._known.dimension):
             raise EmbeddingError(
-                f"The server at {self._where} answered vectors of {columns} dimensions instead of {self._dimension}.",
+                f"The server at {self._where} answered vectors of {columns} dimensions instead of "
+                f"{self._known.dimension}.",
                 remedy="Check embedding.model and embedding.dimensions.",
             )
         return _unit_rows(answer.vectors, self._where)
 
-    async def _patiently(self, method: str, url: str, body: bytes, attempts: int) -> bytes:
-        """The body of a 200 answer. Raises what `_refusal` makes of any other, once all `attempts` are spent."""
+    def _waits(self, lane: _Lane) -> Wait:
+        return Wait(lane.tell, f"the embedding server at {httpx.URL(self._where).netloc.decode()}", lane.attempts)
+
+    async def _patiently(self, method: str, url: str, body: bytes, lane: _Lane, wait: Wait) -> bytes:
+        """The body of a 200 answer. Raises what `_refusal` makes of any other, once all attempts are spent, or the time
+        for all of them: a pause that the server asks for is no reason to wait longer."""
+        deadline = time.monotonic() + lane.attempts * lane.timeout_seconds
         retrying = AsyncRetrying(
-            stop=stop_after_attempt(attempts),
+            stop=stop_after_attempt(lane.attempts) | stop_before_delay(lane.attempts * lane.timeout_seconds),
             wait=self._cooldown.wait,
             retry=retry_if_exception_type(Transient),
             reraise=True,
@@ -270,26 +301,25 @@ class HttpEmbedder:
         try:
             async for attempt in retrying:
                 with attempt:
+                    wait.attempt = attempt.retry_state.attempt_number
                     await self._cooldown.over()
-                    return await self._once(method, url, body)
+                    left = max(0.0, deadline - time.monotonic())
+                    return await self._once(method, url, body, min(left, lane.timeout_seconds))
         except Transient as failure:
             raise failure.error from failure
         raise AssertionError("tenacity ends with an answer or with an error")
 
-    async def _once(self, method: str, url: str, body: bytes) -> bytes:
-        # The client's own time-outs are between two bytes.
-        whole_seconds = self._config.connect_timeout_seconds + 2 * self._config.read_timeout_seconds
-        pace = Pace(self._config.read_timeout_seconds, whole_seconds)
+    async def _once(self, method: str, url: str, body: bytes, timeout_seconds: float) -> bytes:
+        pace = Pace(timeout_seconds, timeout_seconds)
         try:
-            async with AsyncExitStack() as open_:
-                async with asyncio.timeout(whole_seconds):
-                    response = await open_.enter_async_context(self._client.stream(method, url, content=body))
+            # The client's own time-outs are between two bytes.
+            async with asyncio.timeout(timeout_seconds), self._client.stream(method, url, content=body) as response:
                 received = await _read(response, pace, self._where)
         except (httpx.TimeoutException, TimeoutError) as error:
             raise Transient(
                 EmbeddingUnavailable(
-                    f"The embedding server at {self._where} did not answer in time ({type(error).__name__}).",
-                    remedy="Check its load, or lower embedding.batch.",
+                    f"The embedding server at {self._where} did not answer in time ({_limit(error, timeout_seconds)}).",
+                    remedy="Check its load, lower embedding.batch, or raise embedding.timeout_seconds.",
                 )
             ) from error
         except httpx.TransportError as error:
@@ -330,6 +360,12 @@ class HttpEmbedder:
         if status == HTTPStatus.NOT_FOUND:
             return _NotFound(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
         return _Refused(f"{what}{reason}.", complaint)
+
+
+def _limit(error: Exception, timeout_seconds: float) -> str:
+    if isinstance(error, httpx.ConnectTimeout):
+        return "it took no connection"
+    return f"{timeout_seconds:.3g} s"
 
 
 class _TooLarge(Exception):

@@ -21,6 +21,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime  # type: ignore[import-untyped]
 from tokenizers import Tokenizer
 
+from reposync.embedding.patience import Tell
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.weights import REINSTALL, check_weights
@@ -97,6 +98,9 @@ class LocalEmbedder:
             return np.asarray(mean / np.linalg.norm(mean), np.float32)
 
         return await in_thread(run, self._query)
+
+    def watched(self, tell: Tell) -> LocalEmbedder:
+        return self
 
     async def ping(self) -> None:
         if self._model is None:

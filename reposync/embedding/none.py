@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from reposync.embedding.patience import Tell
 from reposync.embedding.port import EmbeddingSpec, Matrix
 
 
@@ -20,6 +21,9 @@ class NoEmbedder:
 
     async def embed_query(self, text: str) -> Matrix:
         return np.empty((0, 0), np.float32)
+
+    def watched(self, tell: Tell) -> NoEmbedder:
+        return self
 
     async def ping(self) -> None:
         return None

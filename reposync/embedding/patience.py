@@ -5,15 +5,53 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Final
+from typing import Final, Self
 
 from tenacity import RetryCallState
 
 from reposync.errors import EmbeddingError
 
-_FIRST_WAIT_SECONDS: Final = 0.5
+_FIRST_WAIT_SECONDS: Final = 2.0
+_GROWTH: Final = 4.0
+NOTICE_SECONDS: Final = 5.0
+"""Whoever watches is told after so long what is waited for, and again as long as it is."""
+
+Tell = Callable[[str | None], None]
+"""What is waited for, `the embedding server at HOST: attempt 2 of 3`; None as soon as it is over. Called on the event
+loop; must return at once."""
+
+
+class Wait:
+    """While it is entered, `tell` hears what `told` says. `attempt` is counted up by whoever makes them."""
+
+    def __init__(self, tell: Tell | None, where: str, attempts: int) -> None:
+        self.attempt = 0
+        self._tell = tell
+        self._where = where
+        self._attempts = attempts
+        self._reminding: asyncio.Task[None] | None = None
+        self._told = False
+
+    async def __aenter__(self) -> Self:
+        if self._tell is not None:
+            self._reminding = asyncio.create_task(self._remind(self._tell), name=f"waiting for {self._where}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._reminding is not None and self._tell is not None:
+            self._reminding.cancel()
+            if self._told:
+                self._tell(None)
+
+    async def _remind(self, tell: Tell) -> None:
+        while True:
+            await asyncio.sleep(NOTICE_SECONDS)
+            at = f"attempt {self.attempt} of {self._attempts}" if self.attempt else "other requests are first"
+            tell(f"{self._where}: {at}")
+            self._told = True
 
 
 class Transient(Exception):
@@ -43,13 +81,13 @@ class Cooldown:
             await asyncio.sleep(remaining)
 
     def wait(self, state: RetryCallState) -> float:
-        """Seconds before the next try: what Retry-After says and a little more, else doubling with jitter."""
+        """Seconds before the next try: what Retry-After says and a little more, else four times as long each time."""
         failure = state.outcome.exception() if state.outcome is not None else None
         asked = failure.retry_after if isinstance(failure, Transient) else None
         if asked is not None:
             asked = min(asked, self._longest_seconds)
             return asked + random.uniform(0, 0.1 + asked / 10)  # noqa: S311
-        ceiling = min(self._longest_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (state.attempt_number - 1))
+        ceiling = min(self._longest_seconds, _FIRST_WAIT_SECONDS * _GROWTH ** (state.attempt_number - 1))
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311
 
 

@@ -9,6 +9,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from reposync.embedding.patience import Tell
+
 Matrix = NDArray[np.float32]
 """float32, shape (windows, dimension), rows of unit length. One row where the model reads a chunk whole."""
 
@@ -52,6 +54,10 @@ class Embedder(Protocol):
 
     async def embed_query(self, text: str) -> Matrix:
         """The query's matrix, one row."""
+        ...
+
+    def watched(self, tell: Tell) -> Embedder:
+        """The same embedder, whose calls for documents tell what they wait for when that takes more than a moment."""
         ...
 
     async def ping(self) -> None:

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
 
+TIMEOUT_SECONDS = 90.0
+ATTEMPTS = 3
+"""4.5 minutes in all: a batch takes a processor alone half a minute, and nobody watches a silent server for longer."""
+
 LOCAL_WINDOW = 500
 """Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""
 
@@ -23,7 +27,9 @@ class EmbedderConfig:
 
     `window` is the most characters that the model reads at once: longer chunks are embedded in windows. `batch` is the
     most inputs a request (local: windows a model call), `concurrency` the most requests at a time (local: threads).
-    `dimensions` is checked in every answer; an OpenAI-compatible server is asked for that many.
+    `dimensions` is checked in every answer; an OpenAI-compatible server is asked for that many. `timeout_seconds` is
+    the longest that one request to a server may take until its answer is there whole, `attempts` how often it is sent;
+    both together bound the pauses between them too: a server that hangs ends a sync after their product.
     """
 
     provider: Provider = "local"
@@ -37,8 +43,8 @@ class EmbedderConfig:
     concurrency: int | None = None
     batch_chars: int = 200_000
     connect_timeout_seconds: float = 10.0
-    read_timeout_seconds: float = 120.0
-    attempts: int = 6
+    timeout_seconds: float = TIMEOUT_SECONDS
+    attempts: int = ATTEMPTS
     longest_wait_seconds: float = 60.0
 
     def check(self) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +18,14 @@ from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, Target
 from reposync.clock import Clock
 from reposync.config.configuration import Configuration
+from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
 from reposync.config.registry_document import Clear
 from reposync.config.settings import Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
-from reposync.embedding.settings import EmbedderConfig, former_config
-from reposync.errors import RepositoryNotFound
+from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config
+from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.scheduling.command_runs import CommandRun
 from reposync.scheduling.execution import Execution, Terms
 from reposync.scheduling.locks import NoLocks, RunLocks
@@ -33,6 +34,7 @@ from reposync.scheduling.presence import Presence
 from reposync.scheduling.removal import LeftoverRemoval, RemovalRun
 from reposync.scheduling.searching import Searching
 from reposync.sources.factory import open_source
+from reposync.sources.port import Source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
 from reposync.store.registry_files import RegistryFiles
@@ -71,6 +73,8 @@ class Application:
     presence: Presence
     locks: RunLocks
     observer: Observer
+    secrets: Secrets
+    """All that this process was given to know, and what it resolves: none of them is written or shown."""
     resources: contextlib.AsyncExitStack
     _embedders: dict[EmbedderConfig, Embedder] = field(default_factory=dict)
     indexes: dict[str, Index] = field(default_factory=dict)
@@ -86,7 +90,7 @@ class Application:
         be asked: another provider had another address. `patient`: a server that does not answer is asked again."""
         config = former_config(embedder_config(self.configuration.registry), spec)
         if config is not None and not patient:
-            config = replace(config, attempts=1, read_timeout_seconds=_IMPATIENT_SECONDS)
+            config = replace(config, attempts=1, timeout_seconds=_IMPATIENT_SECONDS)
         return None if config is None else self._opened(config)
 
     def _opened(self, config: EmbedderConfig) -> Embedder:
@@ -109,6 +113,7 @@ class Application:
     def adopt(self, registry: Registry, clear: Clear) -> None:
         """Go by another registry from now on; runs under way keep what they began with."""
         self.configuration = replace(self.configuration, registry=registry)
+        self.secrets.know(self.configuration.secrets())
         self.catalog = Catalog(registry, self.repositories, clear)
 
     @contextlib.asynccontextmanager
@@ -117,7 +122,7 @@ class Application:
     ) -> AsyncGenerator[SyncParts, None]:
         """What a run of `target` works with; its source is closed at the end. `repair`: points are looked for in the
         other collections too."""
-        source = open_source(target.source(row), observer=self.observer)
+        source = self._source(target, row)
         try:
             yield SyncParts(
                 source,
@@ -135,6 +140,12 @@ class Application:
             )
         finally:
             await source.close()
+
+    def _source(self, target: Target, row: Repository | None) -> Source:
+        spec, password = target.source(row), target.repository.password
+        if password is not None and not isinstance(password, MissingSecret):
+            self.secrets.know([password.get_secret_value()])
+        return open_source(spec, observer=self.observer)
 
     def _gate(self, repository: str) -> Gate | None:
         """Whether a new version answers the configured questions about this repository as well as the live one."""
@@ -205,7 +216,7 @@ class Application:
         try:
             return await self.repositories.get(target.name)
         except RepositoryNotFound:
-            source = open_source(target.source(None), observer=self.observer)
+            source = self._source(target, None)
             try:
                 await source.head()
             finally:
@@ -224,7 +235,6 @@ class Application:
             terms=terms,
             observer=self.observer,
             claimed_since=claimed_since,
-            secrets=Secrets(self.configuration.secrets()),
         )
 
     async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:
@@ -331,18 +341,22 @@ async def open_application(
     observer: Observer | None = None,
     *,
     clear: Clear | None = None,
+    secrets: Secrets | None = None,
     prepare: Callable[[Database], Awaitable[None]] | None = None,
     with_engine: bool = False,
     clock: Clock | None = None,
 ) -> AsyncGenerator[Application, None]:
     """Open the database, bring its schema up to date, and read the registry that is in force. `prepare` comes before
-    that is read. `clear`: secrets that this process read in the clear. `with_engine`: where the embedded engine will be
+    that is read. `clear`: secrets that this process read in the clear. `secrets`: where it collects all that it knows;
+    errors that leave the block have none of them in their words. `with_engine`: where the embedded engine will be
     used, it comes up from here on, beside the imports of what works with it (Qdrant's client takes a second). `clock`:
     this machine's.
 
     Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
+    secrets = Secrets.of_environment() if secrets is None else secrets
     async with contextlib.AsyncExitStack() as resources:
+        resources.enter_context(_redacted(secrets))
         database = await Database.open(settings.database_url, clock=clock)
         resources.push_async_callback(database.close)
         observer = observer or Observer()
@@ -351,10 +365,12 @@ async def open_application(
             await prepare(database)
         registry = await registry_in_force(database, clear or {})
         configuration = Configuration(settings, registry)
+        secrets.know(configuration.secrets())
         if with_engine:
             await asyncio.to_thread(start_engine, configuration)
         presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
-        repositories, runs = Repositories(database), Runs(database, on_lost=observer.attempt_lost)
+        repositories = Repositories(database)
+        runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
         locks = _open_locks(configuration, runs, observer)
         resources.push_async_callback(locks.close)
         yield Application(
@@ -368,8 +384,19 @@ async def open_application(
             presence,
             locks,
             observer,
+            secrets,
             resources,
         )
+
+
+@contextlib.contextmanager
+def _redacted(secrets: Secrets) -> Iterator[None]:
+    try:
+        yield
+    except RepoSyncError as error:
+        error.message = secrets.redact(error.message)
+        error.remedy = error.remedy and secrets.redact(error.remedy)
+        raise
 
 
 async def _unapplied(database: Database, settings: Settings) -> Path | None:
@@ -410,6 +437,8 @@ def embedder_config(registry: Registry) -> EmbedderConfig:
         window=each.window,
         batch=each.batch,
         concurrency=each.concurrency,
+        timeout_seconds=each.timeout_seconds or TIMEOUT_SECONDS,
+        attempts=each.attempts or ATTEMPTS,
     )
 
 

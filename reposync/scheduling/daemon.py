@@ -120,7 +120,7 @@ class Daemon:
         """`loaded`: the registry file, which this process applies. `clock`: this machine's."""
         self.app: Application | None = None
         self._secrets = secrets
-        secrets.replace(Configuration(settings, loaded.registry).secrets())
+        secrets.know(Configuration(settings, loaded.registry).secrets())
         self._settings = settings
         self._clock = clock
         self._watcher = RegistryWatcher(
@@ -172,6 +172,7 @@ class Daemon:
                     self._settings,
                     telling,
                     clear=clear_secrets(self._watcher.loaded.registry),
+                    secrets=self._secrets,
                     prepare=self._watcher.apply,
                     with_engine=True,
                     clock=self._clock,
@@ -197,12 +198,12 @@ class Daemon:
             app.presence.name,
             observer=app.observer,
             on_result=self._metrics.group_discovered,
+            redact=app.secrets.redact,
         )
 
         settings = asyncio.Event()
 
         async def registry_is_in_force() -> None:
-            self._secrets.know(app.configuration.secrets())
             await discovery.declare(app.configuration.registry)
             settings.set()
 

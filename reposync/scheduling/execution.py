@@ -36,7 +36,6 @@ from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
-from reposync.telemetry.redaction import Secrets
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +147,9 @@ class Execution:
         terms: Terms,
         observer: Observer | None = None,
         claimed_since: float | None = None,
-        secrets: Secrets | None = None,
     ) -> None:
-        """`secrets` stay out of the history, whatever a server says. `claimed_since`: when the claim was asked for
-        (`elapsed_seconds`). The lease runs from then on: the answer may have been long on its way, or this process
-        frozen before it read it."""
+        """`claimed_since`: when the claim was asked for (`elapsed_seconds`). The lease runs from then on: the answer
+        may have been long on its way, or this process frozen before it read it."""
         self.run = run
         self.progress = progress
         self.started = elapsed_seconds()
@@ -160,7 +157,6 @@ class Execution:
         self._locks = locks
         self._terms = terms
         self._observer = observer or Observer()
-        self._secrets = secrets or Secrets()
         self._lease = Lease(terms.lease_seconds, since=claimed_since)
         self._work: Work | None = None
         self._body: asyncio.Task[Ending] | None = None
@@ -289,15 +285,13 @@ class Execution:
     async def _write_once(self, ending: Ending) -> Run:
         match ending:
             case Ended(status, code, message, brake, followed_up):
-                said = code, self._redacted(message)
                 return await self._runs.finish(
-                    self.run, status, self.figures, *said, brake=brake, followed_up=followed_up
+                    self.run, status, self.figures, code, message, brake=brake, followed_up=followed_up
                 )
             case Retried(delay, code, message, at_last):
-                said = code, self._secrets.redact(message)
                 mine = self._terms.request_id
                 return await self._runs.retry_later(
-                    self.run, delay, *said, self.figures, at_last=at_last, final_unless_others=mine
+                    self.run, delay, code, message, self.figures, at_last=at_last, final_unless_others=mine
                 )
             case HandedBack(reason=RepoSyncError(code=code) as reason) if code in CANNOT_HERE:
                 return await hand_on(self._runs, self.run, reason)
@@ -308,13 +302,10 @@ class Execution:
             case _:
                 assert_never(ending)
 
-    def _redacted(self, message: str | None) -> str | None:
-        return None if message is None else self._secrets.redact(message)
-
     async def _keep_alive(self) -> None:
         """Renew the lease until cancelled. Ends the body when somebody asked for it or the run was lost."""
         lease_seconds = self._terms.lease_seconds
-        unreachable = False
+        unreachable, why = False, "The database could not be reached."
         while True:
             # Where the database is away, not past the lease: another worker is at it by then. A process that was
             # frozen asks once in peace: nobody may have noticed.
@@ -323,11 +314,12 @@ class Execution:
             try:
                 async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
                     beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
-            except (StoreUnavailable, TimeoutError):
+            except (StoreUnavailable, TimeoutError) as error:
                 # The database may be back before the lease is over; until then the lease's own deadline guards the
                 # index.
+                why = str(error) or why  # the last try has no time left, and says nothing
                 if self._lease.remaining_seconds() <= 0:
-                    self.interrupt(LeaseLost("The lease ran out while the database could not be reached."))
+                    self.interrupt(LeaseLost(f"The lease ran out, and the run is for others to go on with. {why}"))
                     return
                 unreachable = True
                 continue

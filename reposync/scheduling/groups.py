@@ -22,7 +22,6 @@ from reposync.store.database import Database
 from reposync.store.followed import FollowedRepositories, RegistrationsChanged
 from reposync.store.groups import Groups
 from reposync.store.versions import Versions
-from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index
 
 # Not structlog: unconfigured, as in a command, it writes to standard output.
@@ -41,7 +40,7 @@ TRIES = 3
 
 class Discovery:
     """Looks through groups. `index` opens a collection, and is called for changed names alone; `worker` is who does it;
-    `on_result` hears how each group ended."""
+    `on_result` hears how each group ended; `redact` takes secrets out of what is written about it."""
 
     def __init__(
         self,
@@ -52,6 +51,7 @@ class Discovery:
         observer: SourceObserver | None = None,
         on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None,
         patience: Patience | None = None,
+        redact: Callable[[str], str] = str,
     ) -> None:
         self._groups = Groups(database)
         self._repositories = FollowedRepositories(database)
@@ -61,6 +61,7 @@ class Discovery:
         self._observer = observer
         self._on_result = on_result
         self._patience = patience
+        self._redact = redact
 
     async def declare(self, registry: Registry) -> None:
         """These are the groups from now on, and each is due at once. Repositories of groups that left the registry are
@@ -120,7 +121,7 @@ class Discovery:
                 self._worker,
                 lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None),
                 error_code=known.code,
-                error_message=Secrets.of_environment().redact(str(known)),
+                error_message=self._redact(str(known)),
             )
             return known
         self._on_result("failed" if report.problem else "ok")
@@ -130,7 +131,7 @@ class Discovery:
             lambda now: _due(schedule, now, UNSETTLED_SECONDS if report.unsettled else None),
             projects=report.projects,
             error_code=report.problem_code,
-            error_message=None if report.problem is None else Secrets.of_environment().redact(report.problem),
+            error_message=None if report.problem is None else self._redact(report.problem),
         )
         return report
 

@@ -15,12 +15,13 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import RepositoryNotFound, RepoSyncError, RunStateConflict
 from reposync.scheduling.application import Application, embedder_config
-from reposync.scheduling.overview import no_such_repository, state_words
+from reposync.scheduling.overview import state_words
 from reposync.scheduling.progress import shown_progress
 from reposync.scheduling.registering import syncable
 from reposync.store.following import incomplete_versions
 from reposync.store.index_changes import AlikeIndexes, alike_indexes
 from reposync.store.manifest import ManifestCounts
+from reposync.store.repository import no_such_repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.versions import Hold, IndexVersion, VersionState

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
-from reposync.errors import RepositoryNotFound
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories, Repository
-from reposync.store.repository import RepositoryState, is_registered
+from reposync.store.repository import RepositoryState, is_registered, no_such_repository
 from reposync.store.runs import Run, Runs
 
 
@@ -108,15 +106,6 @@ def named(overviews: Sequence[Overview], name: str) -> Overview:
         if each.name == name:
             return each
     raise no_such_repository(name, [each.name for each in overviews])
-
-
-def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
-    """Names the nearest of those that there are."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.",
-        remedy=f"Did you mean {near[0]!r}?" if near else "`reposync repos list` names those that are.",
-    )
 
 
 def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:

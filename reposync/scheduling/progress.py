@@ -66,7 +66,9 @@ def told_progress(run: Run) -> RunProgress:
     if said is None:
         return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
     counts = {name: _count(said.get(name)) for name in ("files_total", "files_done", "chunks_done", "bytes_read")}
-    return RunProgress(phase=str(said.get("phase", "starting")), **counts)
+    waits = said.get("waiting_for")
+    waiting_for = waits if isinstance(waits, str) else None
+    return RunProgress(phase=str(said.get("phase", "starting")), waiting_for=waiting_for, **counts)
 
 
 def _state(progress: RunProgress) -> tuple[object, ...]:
@@ -76,6 +78,7 @@ def _state(progress: RunProgress) -> tuple[object, ...]:
         progress.files_done,
         progress.chunks_done,
         progress.bytes_read,
+        progress.waiting_for,
     )
 
 

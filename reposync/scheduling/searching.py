@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import EmbeddingError, IndexUnavailable, UsageError
+from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed
 from reposync.store.database import Database
 from reposync.store.served import Served, findable, searched_repository, served
 from reposync.store.versions import VersionState
@@ -74,7 +74,9 @@ class Searching:
                 remedy="The next `reposync sync` makes it again, and its record says why.",
             )
         if not found:
-            raise UsageError("Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in.")
+            raise NothingIndexed(
+                "Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in."
+            )
         hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._app.manifests.outdated([(hit.version, hit.path) for hit in hits])
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
@@ -94,7 +96,7 @@ class Searching:
             return _Scope(frozenset({physical}), version=version)
         if row.collection is not None:
             return _Scope(frozenset({row.collection}), version=row.id)
-        raise UsageError(
+        raise NothingIndexed(
             f"Nothing of {repository!r} is indexed yet.", remedy=f"`reposync sync {repository}` indexes it."
         )
 

@@ -49,6 +49,7 @@ class WorkerPool:
         self._beat_due = 0.0
         self._fairness_due = 0.0
         self._others_waited = False
+        self._unexplained: list[tuple[Run, RepoSyncError]] = []
         app.database.on_news(self._hear)
 
     def stop(self) -> None:
@@ -77,6 +78,7 @@ class WorkerPool:
             self._wake.clear()
             try:
                 await self._beat()
+                await self._explain()
                 await self._fill()
                 await self._be_fair()
             except StoreUnavailable as error:
@@ -96,6 +98,12 @@ class WorkerPool:
         if self._beat_due == 0.0 or not await workers.beat(name):
             await workers.join(name, host=platform.node(), version=__version__)
         self._beat_due = now + BEAT_SECONDS
+
+    async def _explain(self) -> None:
+        """The history says why attempts were lost, as soon as it can be written: the disk was full."""
+        while self._unexplained:
+            await self._app.runs.explain_lost(*self._unexplained[0])
+            del self._unexplained[0]
 
     async def _leave(self) -> None:
         """From now on commands execute their runs themselves. Unsaid, others take it for dead soon after."""
@@ -131,9 +139,11 @@ class WorkerPool:
                 ended = await self._perform(execution)
             except LeaseLost as error:
                 log.warning("run lost", reason=str(error))
+                self._unexplained.append((run, error))
             except StoreUnavailable as error:
                 # Its lease ends by itself, and somebody goes on with it once the database is back.
                 log.error("the end of the run could not be written", reason=str(error))
+                self._unexplained.append((run, error))
             else:
                 _log_end(ended, execution.figures)
 

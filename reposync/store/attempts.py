@@ -113,6 +113,12 @@ async def lose_attempt(connection: AsyncConnection, run: Any, now: datetime) -> 
     ]
 
 
+async def explain_attempt(connection: AsyncConnection, run: Attempt, code: str, message: str | None) -> None:
+    """For one that ended without a reason, or is about to."""
+    unknown = update(ATTEMPTS).where(_is(run), ATTEMPTS.c.error_code.is_(None))
+    await connection.execute(unknown.values(error_code=code, error_message=message))
+
+
 async def break_off_attempts(
     connection: AsyncConnection, runs: Select[tuple[str]], now: ColumnElement[datetime], **said: str
 ) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -33,6 +35,9 @@ _POSTGRESQL = {
     "58": ("its disk failed", "See the server's log."),
     "XX": ("its data are damaged", "See the server's log."),
 }
+_FULL = "the disk is full", "Make room."
+_FAILED = "the disk failed", "Check the disk and its rights."
+_LEAST_ROOM_BYTES = 1_000_000
 _SQLITE = (
     ("locked", "another process holds the write lock for too long", _TRY_AGAIN),
     ("busy", "another process holds the write lock for too long", _TRY_AGAIN),
@@ -43,8 +48,8 @@ _SQLITE = (
     ("readonly", "the file cannot be written", "Check its rights and those of its folder."),
     ("not a database", "the file is not an SQLite database", "Move it away, or name another one in DATABASE_URL."),
     ("malformed", "the file is damaged", "Restore it from a backup, or move it away to start afresh."),
-    ("full", "the disk is full", "Make room."),
-    ("disk i/o", "the disk failed", "Check the disk and its rights."),
+    ("full", *_FULL),
+    ("disk i/o", *_FAILED),
 )
 
 
@@ -68,12 +73,22 @@ def translated(where: str) -> Iterator[None]:
 def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
     """What to raise for `error`, which is left for the log as its cause."""
     reason, remedy = described(error)
+    # Where SQLite cannot make its files longer it says no more than that the disk failed.
+    if (reason, remedy) == _FAILED and _has_no_room(Path(where.removeprefix("in ")).parent):
+        reason, remedy = _FULL
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
 
 
 def described(error: BaseException) -> tuple[str, str]:
     """What the database did wrong, as the end of a sentence, and what to do about it."""
     return _words(error)
+
+
+def _has_no_room(folder: Path) -> bool:
+    try:
+        return shutil.disk_usage(folder).free < _LEAST_ROOM_BYTES
+    except OSError:
+        return False
 
 
 def is_locked(error: BaseException) -> bool:

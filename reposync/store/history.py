@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, literal_column, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RunNotFound
+from reposync.errors import RunAmbiguous, RunNotFound
 from reposync.store.attempts import RunAttempt, attempts_of
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import Database
@@ -37,7 +37,7 @@ class RunHistory:
         return self._database.clock.now()
 
     async def get(self, run_id: str) -> Run:
-        """By id or by a beginning of it that no other run has. Raises RunNotFound."""
+        """By id or by a beginning of it that no other run has. Raises RunNotFound, RunAmbiguous."""
         async with self._database.read() as connection:
             return await self._found(connection, run_id)
 
@@ -188,7 +188,7 @@ class RunHistory:
         query = select(RUNS).where(RUNS.c.id.between(lowest, highest))
         rows = (await connection.execute(query.limit(2))).all()
         if len(rows) > 1:
-            raise RunNotFound(f"Several runs begin with {run_id!r}.", remedy="Give more of the id.")
+            raise RunAmbiguous(f"Several runs begin with {run_id!r}.", remedy="Give more of the id.")
         if not rows:
             raise no_such_run(run_id)
         return run_record(rows[0])

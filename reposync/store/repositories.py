@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryNotFound, UsageError
+from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryExists, RepositoryNotFound, UsageError
 from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
@@ -22,6 +22,7 @@ from reposync.store.repository import (
     Repository,
     RepositoryState,
     belongs_to_another,
+    no_such_repository,
     repository_id,
     repository_record,
     unregistered,
@@ -123,7 +124,7 @@ class Repositories:
             is_new = bool((await connection.execute(insert)).rowcount)
         row = row or await _row_of(connection, name)
         if row is None:
-            raise _not_found(name)
+            raise await _not_found(connection, name)
         _require_as_expected(row, expected)
         if belongs_to_another(repository_record(row), registration, takes):
             raise conflict_over(name, registration.origin_file, repository_record(row))
@@ -165,8 +166,8 @@ class Repositories:
     async def _by(self, condition: ColumnElement[bool], shown: str) -> Repository:
         async with self._database.read() as connection:
             row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
-        if row is None:
-            raise _not_found(shown)
+            if row is None:
+                raise await _not_found(connection, shown)
         return repository_record(row)
 
     async def list(self, names: Collection[str] | None = None) -> list[Repository]:
@@ -223,7 +224,7 @@ class Repositories:
 
     async def rename(self, identity: str, name: str) -> Repository:
         """The repository with this id is called `name` from now on, in its history too. Raises RepositoryNotFound,
-        UsageError where the name is another one's, empty or too long."""
+        RepositoryExists where the name is another one's, UsageError where it is empty or too long."""
         _checked_name(name)
         try:
             async with self._database.write() as connection:
@@ -256,7 +257,7 @@ class Repositories:
                 await guard(connection)
             row = await _row_of(connection, name)
             if row is None:
-                raise _not_found(name)
+                raise await _not_found(connection, name)
             _require_as_expected(row, expected)
             identity = str(row.id)
             now = self._database.moment()
@@ -309,7 +310,7 @@ async def lock_repository(connection: AsyncConnection, name: str) -> str:
     """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
     row = await _row_of(connection, name)
     if row is None:
-        raise _not_found(name)
+        raise await _not_found(connection, name)
     return str(row.id)
 
 
@@ -328,7 +329,7 @@ async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row
     query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
     row = (await connection.execute(query)).one_or_none()
     if row is None:
-        raise _not_found(shown)
+        raise no_such_repository(shown, ())
     return row
 
 
@@ -364,11 +365,9 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _name_taken(name: str) -> UsageError:
-    return UsageError(f"There is another repository called {name!r}.")
+def _name_taken(name: str) -> RepositoryExists:
+    return RepositoryExists(f"There is another repository called {name!r}.")
 
 
-def _not_found(name: str) -> RepositoryNotFound:
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.", remedy="`reposync repos list` names those that are."
-    )
+async def _not_found(connection: AsyncConnection, name: str) -> RepositoryNotFound:
+    return no_such_repository(name, list(await connection.scalars(select(REPOSITORIES.c.name))))

@@ -16,7 +16,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepositoryNotFound, RepoSyncError, RunCancelled
 from reposync.store.asking import Asking
-from reposync.store.attempts import RELEASED, LostAttempt, RunAttempt, end_attempt, note_figures
+from reposync.store.attempts import (
+    RELEASED,
+    LostAttempt,
+    RunAttempt,
+    end_attempt,
+    explain_attempt,
+    note_figures,
+)
 from reposync.store.blocked import close_blocked, stop_again
 from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, shorten_leases, take
 from reposync.store.columns import path_key
@@ -49,9 +56,17 @@ class Runs(Asking):
     """Every method raises StoreUnavailable; those that take a run as its worker raise LeaseLost once it is another's,
     and then have written nothing."""
 
-    def __init__(self, database: Database, *, on_lost: Callable[[LostAttempt], None] = lambda _: None) -> None:
-        """`on_lost` is called for each attempt that a claim here found without its worker."""
+    def __init__(
+        self,
+        database: Database,
+        *,
+        redact: Callable[[str], str] = str,
+        on_lost: Callable[[LostAttempt], None] = lambda _: None,
+    ) -> None:
+        """`redact` takes secrets out of every reason that is written: servers quote what they were sent. `on_lost` is
+        called for each attempt that a claim here found without its worker."""
         super().__init__(database)
+        self._redact = redact
         self._on_lost = on_lost
 
     # Executing a run -----------------------------------------------------------------------------------------------
@@ -105,6 +120,12 @@ class Runs(Asking):
             raise lease_lost(run)
         return HeartbeatState(row.lease_until, row.cancel_requested)
 
+    async def explain_lost(self, run: Attempt, reason: RepoSyncError) -> None:
+        """Why the attempt was lost, which could not be written while the database was away; nothing where it is known
+        already."""
+        async with self._database.write() as connection:
+            await explain_attempt(connection, run, reason.code, self._told(str(reason)))
+
     async def tell_progress(self, run: Attempt, progress: Mapping[str, Any]) -> None:
         """Tell those who follow the run how far it is; its lease stays as it is. No index has this column, so that
         PostgreSQL updates the row in its page."""
@@ -143,7 +164,7 @@ class Runs(Asking):
         async with self._database.write() as connection:
             row = await self._held(connection, run)
             if row is not None:
-                said = {"error_code": error_code, "error_message": _capped(error_message)}
+                said = {"error_code": error_code, "error_message": self._told(error_message)}
                 if followed_up and not row.cancel_requested:
                     await self._follow_up(connection, row)
                 return await self._end(connection, row, status, figures, said, brake)
@@ -187,7 +208,7 @@ class Runs(Asking):
             row = await self._held(connection, run)
             if row is None:
                 raise lease_lost(run)
-            said = {"error_code": error_code, "error_message": _capped(error_message)}
+            said = {"error_code": error_code, "error_message": self._told(error_message)}
             live = await live_requests(connection, row)
             if final_unless_others is None:
                 counts, is_last = True, row.attempt >= row.max_attempts
@@ -216,7 +237,7 @@ class Runs(Asking):
         where it is nobody's will."""
         said: dict[str, Any] = {}
         if reason is not None:
-            said = {"error_code": reason.code, "error_message": _capped(str(reason))}
+            said = {"error_code": reason.code, "error_message": self._told(str(reason))}
         async with self._database.write() as connection:
             row = await self._held(connection, run)
             if row is None:
@@ -246,7 +267,7 @@ class Runs(Asking):
                 "run_id": run.id,
                 "path": path_key(problem.path),
                 "reason": problem.reason,
-                "detail": _capped(problem.detail, MAX_DETAIL_CHARS),
+                "detail": self._told(problem.detail, MAX_DETAIL_CHARS),
             }
             for problem in problems
         ]
@@ -292,6 +313,9 @@ class Runs(Asking):
             await asyncio.sleep(time.monotonic() - began)
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _told(self, text: str | None, limit: int = MAX_MESSAGE_CHARS) -> str | None:
+        return _capped(None if text is None else self._redact(text), limit)
 
     async def _held(self, connection: AsyncConnection, run: Attempt) -> Row[Any] | None:
         """The run, locked, if it is still this attempt's; its repository's row is locked before it."""

@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy import Row, and_, case, delete, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import DefinitionChanged, UsageError
+from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.columns import known_fields, storable
 from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import hold
@@ -298,7 +298,7 @@ class Versions:
         """The version that was live before is so again, at once; the one that was live is retired, and is not built
         again until the settings change or a person resumes it. Returns both, the new live one first.
 
-        Raises RepositoryNotFound, and UsageError where no retired version is kept."""
+        Raises RepositoryNotFound, and NoEarlierVersion where no retired version is kept."""
         async with self._database.write() as connection:
             identity = await lock_repository(connection, name)
             mine = VERSIONS.c.repository_id == identity
@@ -306,7 +306,7 @@ class Versions:
             kept = and_(mine, VERSIONS.c.state == VersionState.RETIRED, VERSIONS.c.live_at.is_not(None))
             before = await self._one(connection, kept)
             if live is None or before is None:
-                raise UsageError(
+                raise NoEarlierVersion(
                     f"No earlier version of {name!r} is kept.",
                     remedy="`index: {keep_retired: 24h}` keeps the versions to come for a day.",
                 )

@@ -30,12 +30,13 @@ class Audit:
 @dataclass(frozen=True, slots=True)
 class IndexState:
     """What a run finds. `failed`: files that the last run could not read. `why` says in a sentence what was wrong; None
-    where the index is as it was left."""
+    where the index is as it was left. `note`: what is no fault of the index and explains what the run does."""
 
     identity: str
     failed: int = 0
     audit: Audit = field(default_factory=Audit)
     why: str | None = None
+    note: str | None = None
 
 
 async def inspect_index(
@@ -57,11 +58,16 @@ async def inspect_index(
     if remade:
         return IndexState(identity, totals.failed, audit, await why_remade(index))
     if audit.clean and newest != totals.chunks_of_max_epoch:
-        # Every id is there, and some of the last run's points are another run's: the same id with other text, as other
+        # Every id is there, and some points are not those of their row's run: the same id with other text, as other
         # chunk settings make it.
-        replaced = frozenset(path for path, row in recorded.items() if row.chunks and row.epoch == totals.max_epoch)
-        why = f"Points of {len(replaced)} files were not those that the last run stored (an older snapshot?)."
-        return IndexState(identity, totals.failed, Audit(damaged=replaced), why)
+        older, newer = await _written_otherwise(index, version.id, recorded)
+        why = note = None
+        if older:
+            why = f"Points of {len(older)} files were not those that the last run stored (an older snapshot?)."
+        if newer:
+            files = "1 file" if len(newer) == 1 else f"{len(newer):,} files"
+            note = f"A run was interrupted while it stored {files} anew, which was done once more."
+        return IndexState(identity, totals.failed, Audit(damaged=older | newer), why, note)
     lost = None
     if audit.damaged:
         lost = (
@@ -77,13 +83,35 @@ async def why_remade(index: Index) -> str:
     return f"The index was made again. {lost}" if lost else _REMADE
 
 
-async def audit_index(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
-    """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
-    owners: dict[PointId, str] = {
+async def _written_otherwise(
+    index: Index, version_id: str, recorded: Mapping[str, ManifestRow]
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Paths with points of an earlier run than their row says, and with points of a later one: `--full` writes points
+    that are there already, and was killed or cancelled before it wrote the row."""
+    owners = _owners(version_id, recorded)
+    older: set[str] = set()
+    newer: set[str] = set()
+    async for page in index.points(version_id):
+        for point in page:
+            said, path = point.payload.get("metadata"), owners.get(point.id)
+            epoch = said.get("epoch") if isinstance(said, Mapping) else None
+            if path is not None and epoch != recorded[path].epoch:
+                is_newer = isinstance(epoch, int) and epoch > recorded[path].epoch
+                (newer if is_newer else older).add(path)
+    return frozenset(older), frozenset(newer)
+
+
+def _owners(version_id: str, recorded: Mapping[str, ManifestRow]) -> dict[PointId, str]:
+    return {
         point_id(version_id, path, row.blob_sha, chunk): path
         for path, row in recorded.items()
         for chunk in range(row.chunks)
     }
+
+
+async def audit_index(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
+    """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
+    owners = _owners(version_id, recorded)
     orphans: set[PointId] = set()
     async for page in index.point_ids(version_id):
         orphans.update(each for each in page if owners.pop(each, None) is None)

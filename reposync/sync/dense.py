@@ -56,7 +56,6 @@ class DenseVectors:
         Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
         """
         if self._spec.dimension == 0:
-            self.embedded += sum(len(file.chunks) for file in batch)
             return [EmbeddedFile(file, (None,) * len(file.chunks)) for file in batch]
         # Up to the first await this runs in the batch's turn: two batches never claim the same hash.
         mine = self._claim(batch)

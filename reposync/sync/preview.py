@@ -93,12 +93,11 @@ async def preview(
     stored, chunks = len(carried), sum(row.chunks for row in work.carried)
     skipped = characters = 0
     hashes: set[str] = set()
+    embeds = situation.wanted.spec.dimension > 0
     known_by = [index] if exists else []
     if live is not None and live.physical != version.physical:
         known_by.append(parts.open_index(live.physical))
-    asked = [
-        each for each in known_by if situation.wanted.spec.dimension and await each.spec() == situation.wanted.spec
-    ]
+    asked = [each for each in known_by if embeds and await each.spec() == situation.wanted.spec]
     async with ContentWorkers(len(entries), settings.content) as workers:
         async for batch in read_batches(
             parts.source,
@@ -113,6 +112,8 @@ async def preview(
                 stored += bool(file.chunks)
                 skipped += file.skipped is not None
                 chunks += len(file.chunks)
+                if not embeds:
+                    continue
                 new |= {each.content_hash: len(each.text) for each in file.chunks if each.content_hash not in hashes}
             known = {each for other in asked if new for each in await other.known(list(new))}
             hashes.update(new)

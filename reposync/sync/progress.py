@@ -10,14 +10,21 @@ from typing import Any
 
 @dataclass(slots=True)
 class RunProgress:
-    """Figures of a run under way. `phase` is one of starting, listing, planning, indexing, checking, done."""
+    """Figures of a run under way. `phase` is one of starting, listing, planning, indexing, checking, done.
+    `waiting_for`: a server that has not answered for longer than a moment, and which attempt it is."""
 
     phase: str = "starting"
     files_total: int = 0
     files_done: int = 0
     chunks_done: int = 0
     bytes_read: int = 0
+    waiting_for: str | None = None
     started: float = field(default_factory=time.monotonic)
+
+    def words(self) -> str:
+        """`indexing 12 of 400 files, waiting for the embedding server at HOST: attempt 2 of 3`."""
+        far = f" {self.files_done:,} of {self.files_total:,} files" if self.files_total else ""
+        return f"{self.phase}{far}{f', waiting for {self.waiting_for}' if self.waiting_for else ''}"
 
     def as_json(self) -> dict[str, Any]:
         elapsed = time.monotonic() - self.started

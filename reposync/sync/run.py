@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
-from reposync.embedding.port import Embedder
+from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import EmbeddingError, GateClosed
 from reposync.sources.paths import path_bytes, path_text
 from reposync.sources.port import Commit
@@ -40,14 +41,15 @@ class SyncRun:
         progress: RunProgress,
         watch: Watch,
     ) -> None:
-        self._parts = parts
+        self._parts = replace(parts, embedder=parts.embedder.watched(self._wait), embedder_for=self._former_embedder)
+        self._embedder_for = parts.embedder_for
         self._settings = settings
         self._repository = repository
         self._run = run
         self._lease = lease
         self._progress = progress
         self._watch = watch
-        self._retirement = Retirement(parts, repository, run, lease)
+        self._retirement = Retirement(self._parts, repository, run, lease)
         self._bringing: Bringing | None = None
         self._published: str | None = None
         self._failed = 0
@@ -246,7 +248,8 @@ class SyncRun:
             told.append(f"{strays:,} points in other collections were removed.")
         if unlisted:
             told.append(f"The manifest had {unlisted:,} files otherwise than the commit has them.")
-        return Outcome(INDEX_REBUILT, " ".join(told)) if told else Outcome()
+        notice = " ".join([*told, *([state.note] if state.note else [])])
+        return Outcome(INDEX_REBUILT if told else None, notice or None)
 
     def _unlisted(self, head: Commit, version: IndexVersion, state: IndexState, work: Work) -> int:
         """Of a repair at the recorded commit: how many files the manifest had otherwise than the commit has them."""
@@ -261,6 +264,14 @@ class SyncRun:
                 continue
             changed += 1
         return changed + len(plan.skip) + len(plan.forget)
+
+    def _former_embedder(self, spec: EmbeddingSpec) -> Embedder | None:
+        former = self._embedder_for(spec)
+        return None if former is None else former.watched(self._wait)
+
+    def _wait(self, what: str | None) -> None:
+        self._progress.waiting_for = what
+        self._watch(self._progress)
 
     def _enter(self, phase: str) -> None:
         self._progress.phase = phase

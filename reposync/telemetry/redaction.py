@@ -10,13 +10,33 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
+from reposync.config.tokens import ApiToken
+
 MASK = "***"
 
 SHORTEST_SECRET_CHARS = 6
 """What is shorter occurs in ordinary text, and masking it there would make the text unreadable."""
 
-_WORDS = r"token|passw(?:or)?d|passwd|pwd|secret|api[_-]?key|private[_-]?key|access[_-]?key|secret[_-]?key|credentials?"
-_WORD_HINTS = ("token", "passw", "pwd", "secret", "key", "credential")
+SECRET_VARIABLES = (
+    "QDRANT_API_KEY",
+    "PGPASSWORD",
+    "GITLAB_TOKEN",
+    "CI_JOB_TOKEN",
+    "EMBEDDING_API_KEY",
+    "OPENAI_API_KEY",
+)
+"""Variables whose whole value is a secret: settings of this program, and usual names of those that a registry refers
+to. REPOSYNC_API_TOKEN is a list of them."""
+
+ADDRESS_VARIABLES = tuple(
+    name
+    for each in ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+    for name in (each, each.lower())
+)
+"""Variables whose value is an address that may hold a password."""
+
+_WORDS = r"token|passw(?:or)?d|passwd|secret|api[_-]?key|private[_-]?key|access[_-]?key|secret[_-]?key|credentials?"
+_WORD_HINTS = ("token", "passw", "secret", "key", "credential")
 _HEADERS = (
     r"private-token|job-token|deploy-token|x-gitlab-token|(?:x-)?api-key|x-auth-token|(?:proxy-)?authorization"
     r"|(?:set-)?cookie"
@@ -110,17 +130,16 @@ class Secrets:
     """The secrets of this process, and how to take them out of a text. Its repr shows none of them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._forms: tuple[str, ...] = ()
-        self._values: frozenset[str] = frozenset()
+        self._set(frozenset())
         self.know(values)
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Secrets:
-        """Those that this process was started with: the values of variables that are secrets by their names, and the
-        passwords of addresses. For what is told before, or without, a registry."""
-        paths = ("PWD", "OLDPWD")  # not passwords
-        found = (name for name in environ if name not in paths)
-        return cls(environ[name] for name in found if names_secret(name) or "://" in environ[name])
+        """Those in SECRET_VARIABLES, and the passwords in ADDRESS_VARIABLES: for what is reported before the registry
+        is read, which names the variables of the others. A name that resembles one is no sign: `PWD` is a path."""
+        tokens = (ApiToken.parse(each.strip()) for each in environ.get("REPOSYNC_API_TOKEN", "").split(","))
+        named = (environ.get(name, "") for name in (*SECRET_VARIABLES, *ADDRESS_VARIABLES))
+        return cls([*named, *(token.secret.get_secret_value() for token in tokens)])
 
     def __repr__(self) -> str:
         return f"Secrets({len(self._values)} known)"
@@ -128,11 +147,9 @@ class Secrets:
     def know(self, values: Iterable[str]) -> None:
         """Add secrets. An address among them stands for the credentials that are written into it; what is shorter than
         SHORTEST_SECRET_CHARS is ignored."""
-        self._set(self._values.union(*map(_secrets_in, values)))
-
-    def replace(self, values: Iterable[str]) -> None:
-        """Know these and no others, as after the registry was read again."""
-        self._set(frozenset[str]().union(*map(_secrets_in, values)))
+        known = self._values.union(*map(_secrets_in, values))
+        if known != self._values:
+            self._set(known)
 
     def redact(self, text: str, limit: int | None = None) -> str:
         """`text` without the known secrets, however they are encoded there, and without what has a secret's shape.
@@ -175,7 +192,9 @@ def _secrets_in(value: str) -> Iterator[str]:
         if not at:
             return
         user, colon, password = user_info.partition(":")
-        found = [password, unquote(password)] if colon else [user, unquote(user)]
+        # Git servers take a token as the user name alone; that of a database is a name (`postgres`).
+        secret = password if colon or scheme.lower() not in ("http", "https") else user
+        found = [secret, unquote(secret)]
     else:
         # A secret that was read from a file often has the file's last newline.
         found = [value, value.strip()]

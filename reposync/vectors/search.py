@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 from reposync.errors import UsageError, VectorIndexError
@@ -45,7 +46,7 @@ class Search:
         """Exact: where the best of all paths hold too few that match, those that match are searched alone."""
         limit = self._query.limit * _GROWTH
         points = await self._points(limit, [filters.PATH])
-        matching = await asyncio.to_thread(self._of_glob, points, glob)
+        matching = await in_thread(partial(self._of_glob, points, glob))
         if len(matching) == self._query.limit or len(points) < limit:
             return await self._with_texts(matching)
         paths = await self._paths(glob)
@@ -70,7 +71,7 @@ class Search:
         while True:
             limit *= _GROWTH
             points = await self._points(limit, [filters.PATH])
-            matching = await asyncio.to_thread(self._of_glob, points, glob)
+            matching = await in_thread(partial(self._of_glob, points, glob))
             if len(matching) == self._query.limit or len(points) < limit:
                 return matching
 

@@ -62,7 +62,7 @@ def test_a_command_of_another_folder_syncs_what_the_daemon_serves_and_changes_no
         for _ in range(3):
             (run,) = other.asks("sync", "alpha")
             assert (run["status"], run["commit_after"]) == ("completed", folders.alpha.head())
-            refused = other.types("apply", exit_code=2)
+            refused = other.types("apply", exit_code=4)
             assert str(person.home / "repositories.yaml") in refused.stderr
             assert str(other.home / "repositories.yaml") in refused.stderr
         before = len(log.ended("alpha"))
@@ -91,8 +91,8 @@ def test_a_command_works_from_a_folder_without_a_file(folders: Folders, tmp_path
 
 
 def test_a_file_that_nobody_applied_is_named_to_whoever_looks_for_its_repositories(folders: Folders) -> None:
-    for words in (("sync", "alpha"), ("sync",)):
-        told = folders.person.types(*words, exit_code=2)
+    for words, exit_code in ((("sync", "alpha"), 3), (("sync",), 2)):
+        told = folders.person.types(*words, exit_code=exit_code)
         assert f"{folders.person.home / 'repositories.yaml'} was not applied yet" in told.stderr
 
 

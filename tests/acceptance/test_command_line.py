@@ -161,11 +161,11 @@ def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(
     ("words", "exit_code", "said"),
     [
         (("sync",), 2, "Nothing is registered"),
-        (("sync", "nowhere"), 2, "no registered repository"),
+        (("sync", "nowhere"), 3, "no registered repository"),
         (("sync", "ssh://git@example.com/x.git"), 2, "ssh://"),
         (("sync", "https://user:secret@example.com/x.git"), 2, "shell's history"),
-        (("runs", "show", "ffff"), 2, "No run has the id"),
-        (("repos", "show", "x"), 2, "is registered"),
+        (("runs", "show", "ffff"), 3, "No run has the id"),
+        (("repos", "show", "x"), 3, "is registered"),
         (("search", " "), 2, "empty"),
         (("history", "--limit", "0"), 2, "--limit"),
         (("nonsense",), 2, "No such command"),
@@ -183,6 +183,14 @@ def test_a_folder_that_is_no_repository_is_refused_and_leaves_nothing_behind(per
     done = person.types("sync", "./plain", exit_code=2)
     assert "plain is in no git repository" in done.stderr
     assert (person.asks("history"), person.asks("repos", "list")) == ([], [])
+
+
+def test_a_path_under_the_current_folder_is_shown_to_whoever_mistyped_it(person: Person):
+    person.environment |= {"PWD": str(person.home), "OLDPWD": str(person.home.parent)}
+
+    said = person.types("sync", f"{person.home}/nope", exit_code=None).stderr
+
+    assert said.startswith(f"error: '{person.home}/nope' is no registered repository")
 
 
 def test_a_wrong_configuration_starts_nothing(person: Person):
@@ -212,6 +220,94 @@ def test_ctrl_c_or_sigterm_ends_a_run_as_cancelled_and_the_next_one_goes_on(
     (after,) = configured.asks("sync")
     assert after["status"] == "completed"
     assert configured.asks("repos", "show", "payments")["files"] == 102
+
+
+def test_an_interrupted_full_sync_says_what_the_next_one_does(
+    configured: Person, repository: GitRepository, embeddings: EmbeddingServer
+):
+    configured.types("sync")
+    repository.many(100)
+    with embeddings.holding():
+        process = configured.starts("sync", "--full")
+        embeddings.wait_for_waiting(1, timeout_seconds=60)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "`reposync sync --full` begins again" in said
+    after = configured.types("sync").stdout
+    assert "payments: completed" in after
+    assert "snapshot" not in after
+
+
+def test_nothing_counts_as_embedded_where_no_model_is_asked(person: Person, repository: GitRepository):
+    repository.commit({"billing/sessions.py": BILLING})
+    person.applies(f'embedding: {{provider: none}}\nrepositories:\n  - {{name: payments, path: "{repository.path}"}}\n')
+
+    (plan,) = person.asks("sync", "--plan")
+    (run,) = person.asks("sync")
+
+    assert (plan["chunks_to_embed"], plan["characters_to_embed"], plan["chunks"]) == (0, 0, 1)
+    assert (run["files_processed"], run["chunks_embedded"], run["chunks_reused"]) == (1, 0, 0)
+    assert person.asks("repos", "show", "payments")["chunks"] == 1
+
+
+def test_exit_codes_tell_a_misuse_from_what_is_not_there_and_what_cannot_be_now(
+    configured: Person, repository: GitRepository
+):
+    configured.types("sync")
+    (run,) = configured.asks("history")
+    misuse = [("frobnicate",), ("repos", "remove", "payments")]
+    missing = [
+        ("sync", "paymets"),
+        ("search", "x", "--repository", "paymets"),
+        ("history", "--repository", "paymets"),
+        ("repos", "pause", "paymets"),
+    ]
+    conflicts = [
+        ("runs", "retry", run["id"]),
+        ("repos", "add", "payments", "--path", str(repository.path)),
+        ("repos", "remove", "payments", "--yes"),
+    ]
+
+    for words in misuse:
+        configured.types(*words, exit_code=2)
+    for words in missing:
+        assert "Did you mean 'payments'?" in configured.types(*words, exit_code=3).stderr, words
+    for words in conflicts:
+        configured.types(*words, exit_code=4)
+    assert "3 what was named does not exist" in " ".join(configured.types("--help").stdout.split())
+
+
+def test_the_beginning_of_several_ids_is_a_conflict(configured: Person):
+    configured.types("sync")
+    configured.types("sync")
+    ids = [run["id"] for run in configured.asks("history")]
+    shared = ids[0][:8]
+    with contextlib.closing(sqlite3.connect(next(configured.home.rglob("reposync.db")))) as database, database:
+        for table, column in (("run_attempts", "run_id"), ("run_requests", "run_id"), ("sync_runs", "id")):
+            database.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (shared + ids[1][8:], ids[1]))
+
+    assert f"Several runs begin with '{shared}'" in configured.types("runs", "show", shared, exit_code=4).stderr
+
+
+def test_history_says_that_a_filter_matches_nothing(configured: Person):
+    assert configured.types("history").stdout.startswith("No run yet.")
+    configured.types("sync")
+    assert configured.types("history", "--status", "failed").stdout == "No run is failed.\n"
+    words = ("history", "--repository", "payments", "--status", "blocked")
+    assert configured.types(*words).stdout == "No run of payments is blocked.\n"
+    assert configured.asks(*words) == []
+
+
+def test_a_removal_that_nobody_can_be_asked_about_needs_its_option(person: Person, repository: GitRepository):
+    repository.commit({"a.py": BILLING})
+    person.types("sync", str(repository.path))
+
+    refused = person.types("repos", "remove", "payments", exit_code=2)
+
+    assert "--yes" in refused.stderr
+    assert [each["name"] for each in person.asks("repos", "list")] == ["payments"]
+    assert person.asks("repos", "remove", "payments", "--yes")["status"] == "completed"
 
 
 def test_kill_9_in_the_middle_is_taken_over_at_once_and_embeds_only_what_was_in_flight_twice(

@@ -83,7 +83,7 @@ def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, p
         assert pod.metric("reposync_group_discoveries_total", result="ok") >= 1
 
         # What is still in the group comes back by itself; what left it goes with a person's word.
-        refused = configured.types("repos", "remove", "platform/new", "--yes", exit_code=2)
+        refused = configured.types("repos", "remove", "platform/new", "--yes", exit_code=4)
         assert "exclude" in refused.stderr
         assert configured.asks("repos", "remove", "platform/api", "--yes")["status"] == "completed"
         assert SECRET not in "\n".join(pod.text)

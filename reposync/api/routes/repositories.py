@@ -48,7 +48,7 @@ from reposync.errors import (
 )
 from reposync.scheduling.application import Application
 from reposync.scheduling.following import Following
-from reposync.scheduling.overview import no_such_repository, overviews, state_words
+from reposync.scheduling.overview import overviews, state_words
 from reposync.scheduling.registering import (
     add_repository,
     change_repository,
@@ -60,6 +60,7 @@ from reposync.scheduling.registering import (
 from reposync.store.asking import IdempotencyKeyReused
 from reposync.store.following import runs_by_id
 from reposync.store.repositories import Repository
+from reposync.store.repository import no_such_repository
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from reposync.store.ticks import Ticks

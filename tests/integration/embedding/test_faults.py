@@ -188,7 +188,7 @@ async def test_nobody_listening_is_unavailable(open_client: Open) -> None:
 
 async def test_a_server_that_hangs_is_unavailable(server: EmbeddingServer, open_client: Open) -> None:
     with server.holding(), pytest.raises(EmbeddingUnavailable, match="did not answer in time"):
-        await open_client(dimensions=64, read_timeout_seconds=0.1, attempts=1).embed(["x"])
+        await open_client(dimensions=64, timeout_seconds=0.1, attempts=1).embed(["x"])
 
 
 async def test_cancelled_it_ends_at_once_and_can_be_used_again(server: EmbeddingServer, open_client: Open) -> None:

@@ -63,7 +63,7 @@ async def ask_embedding(url: str, ca_file: Path | None, seconds: float) -> objec
     embedder = open_embedder(
         EmbedderConfig(
             provider="openai", url=f"{url}/v1", model="test/words", api_key=SECRET, ca_file=ca_file, attempts=1,
-            connect_timeout_seconds=seconds, read_timeout_seconds=seconds,
+            connect_timeout_seconds=seconds, timeout_seconds=seconds,
         )
     )  # fmt: skip
     try:

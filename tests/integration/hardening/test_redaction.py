@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,13 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from reposync.config.settings import Settings
+from reposync.errors import SecretMissing, SourceError
+from reposync.scheduling.application import Application
+from reposync.store.run import Run, RunFigures, RunProblem
+from reposync.store.status import RunStatus, RunTrigger
 from tests.acceptance.conftest import Person
+from tests.fixtures.applied import open_applied
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
@@ -23,7 +30,8 @@ EMBEDDING_KEY = "sk-proj-A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6"
 QDRANT_KEY = "eyJhbGciOiJIUzI1NiJ9.eyJhY2Nlc3MiOiJydyJ9.kP3q9vXz1Lw8Yt5Rb2Nc7Ms4Jd6Hf0Ge"
 API_TOKEN = "5d1e8c3b7a9f2046e8b1c3d5f7092a4c"
 GIT_PASSWORD = "plain-Pa55word-of-a-person"
-SECRETS = (GITLAB_TOKEN, WEBHOOK_SECRET, EMBEDDING_KEY, QDRANT_KEY, API_TOKEN, GIT_PASSWORD)
+PROXY_PASSWORD = "plain-Pa55word-of-a-proxy"
+SECRETS = (PROXY_PASSWORD, GITLAB_TOKEN, WEBHOOK_SECRET, EMBEDDING_KEY, QDRANT_KEY, API_TOKEN, GIT_PASSWORD)
 
 CONFIGURATION = """
 gitlab:
@@ -45,7 +53,11 @@ class Parrot:
         self.heard = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = "; ".join(f"{name}: {value}" for name, value in Request(scope).headers.items())
+        given = Request(scope).headers
+        headers = "; ".join(f"{name}: {value}" for name, value in given.items())
+        scheme, _, credentials = given.get("Authorization", "").partition(" ")
+        if scheme == "Basic":
+            headers += f"; from {base64.b64decode(credentials).decode()}"
         self.heard += headers
         told = f"cannot understand {headers}"
         body = {"message": told, "error": {"message": told}, "status": {"error": told}, "detail": told}
@@ -73,7 +85,7 @@ def test_no_secret_is_in_logs_history_pages_answers_or_files(
         "REPOSYNC_API_TOKEN": API_TOKEN,
         "GIT_PASSWORD": GIT_PASSWORD,
         "REPOSYNC_STATE_DIR": str(tmp_path / "pod" / "state"),
-        "HTTPS_PROXY": f"http://worker:{GIT_PASSWORD}@127.0.0.1:1",
+        "HTTPS_PROXY": f"http://worker:{PROXY_PASSWORD}@127.0.0.1:1",
     }
     (tmp_path / "pod").mkdir()
     (tmp_path / "pod" / "repositories.yaml").write_text(CONFIGURATION.format(url=url, path=repository.path))
@@ -105,8 +117,62 @@ def test_no_secret_is_in_logs_history_pages_answers_or_files(
     for file in (tmp_path / "pod" / "state").glob("reposync.db*"):
         seen[file.name] = file.read_bytes().decode("latin-1")
 
-    assert [secret for secret in (GITLAB_TOKEN, QDRANT_KEY) if secret not in heard.heard] == []
+    assert [secret for secret in (GITLAB_TOKEN, QDRANT_KEY, GIT_PASSWORD) if secret not in heard.heard] == []
     history = json.loads(seen["history --json"])
     assert all("cannot understand" in run["error_message"] for run in history if run["repository"] == "of-gitlab")
     assert [(where, secret) for where, text in seen.items() for secret in SECRETS if secret in text] == []
     assert [(where, secret) for where, text in seen.items() for secret in SECRETS if secret[8:-4] in text] == []
+
+
+@pytest.fixture
+async def handbook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Application]:
+    """A process that may read a repository with a password, and has a token in a variable of its own name."""
+    monkeypatch.setenv("HANDBOOK_PASSWORD", GIT_PASSWORD)
+    monkeypatch.setenv("OUR_GITLAB", API_TOKEN)
+    registry = tmp_path / "repositories.yaml"
+    registry.write_text(
+        'gitlab: [{name: main, url: "https://gitlab.example.com", token: "${OUR_GITLAB}"}]\n'
+        "embedding: {provider: none}\n"
+        'repositories: [{name: handbook, git: "http://127.0.0.1:1/handbook.git", username: reader, '
+        'password: "${HANDBOOK_PASSWORD}"}]\n'
+    )
+    environment = {"REPOSYNC_STATE_DIR": str(tmp_path / "state"), "REPOSYNC_CONFIG": str(registry)}
+    async with open_applied(Settings.from_environment(environment)) as app:
+        yield app
+
+
+async def test_whatever_the_reason_no_secret_is_written_into_the_history(handbook: Application, tmp_path: Path) -> None:
+    runs, why = handbook.runs, f"it was given {GIT_PASSWORD} and {API_TOKEN}"
+    target = await handbook.catalog.find("handbook")
+    async with handbook.parts(target, await handbook.repositories.get("handbook")):
+        pass
+
+    async def claimed() -> Run:
+        run, _ = await runs.enqueue("handbook", RunTrigger.COMMAND)
+        found = await runs.claim("pod-1", 60.0, run_id=run.id)
+        assert found is not None
+        return found
+
+    handed_back = await runs.release(await claimed(), reason=SecretMissing(why))
+    again = await claimed()
+    await runs.add_problems(again, [RunProblem("a.py", "failed", why)])
+    retried = await runs.retry_later(again, 0.0, "SOURCE_UNAVAILABLE", why)
+    failed = await runs.finish(await claimed(), RunStatus.FAILED, RunFigures(), "CONFIG_INVALID", why)
+
+    said = [run.error_message for run in (handed_back, retried, failed)]
+    said += [each.error_message for each in await runs.attempts(failed.id)]
+    said += [each.detail for each in await runs.problems(failed.id)]
+    assert said == ["it was given *** and ***"] * 7
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "state").glob("reposync.db*"))
+    assert b"it was given" in kept
+    assert [each for each in (GIT_PASSWORD, API_TOKEN) if each.encode() in kept] == []
+
+
+async def test_no_secret_is_in_the_error_that_a_command_ends_with(handbook: Application) -> None:
+    settings = handbook.configuration.settings
+
+    with pytest.raises(SourceError) as refused:
+        async with open_applied(settings):
+            raise SourceError(f"The server quotes {API_TOKEN}.", remedy=f"Is {API_TOKEN} right?")
+
+    assert str(refused.value) == "The server quotes ***. Is *** right?"

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
-from reposync.errors import LeaseLost, SecretMissing
+from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere
 from reposync.scheduling.execution import NOBODY_CAN_SECONDS, Execution, Terms
 from reposync.scheduling.locks import NoLocks
 from reposync.store.database import Database
@@ -20,8 +20,10 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import ATTEMPTS, RUNS
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
+from reposync.telemetry.redaction import Secrets
 
 LEASE_SECONDS = 15.0
+TOKEN = "plain-token-of-nobody"
 
 
 class Writes:
@@ -134,6 +136,27 @@ async def test_what_one_process_cannot_execute_is_left_to_others(database: Datab
     again = await claimed_again(runs, database, handed)
     ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Writes().make)
     assert (ended.status, ended.error_code) == (RunStatus.COMPLETED, None)
+
+
+class Leaking(Writes):
+    """A folder, a server or a library that quotes what it was given."""
+
+    async def execute(self) -> Outcome:
+        raise SourceElsewhere(f"The folder of {TOKEN} is elsewhere.")
+
+
+async def test_no_secret_is_in_the_reason_of_a_run_that_was_handed_back(database: Database) -> None:
+    runs = Runs(database, redact=Secrets([TOKEN]).redact)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Leaking().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    again = await claimed_again(runs, database, handed)
+    failed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Leaking().make)
+
+    said = [handed.error_message, failed.error_message]
+    said += [each.error_message for each in await runs.attempts(run.id)]
+    assert said == ["The folder of *** is elsewhere."] * 4
 
 
 async def test_what_nobody_can_execute_for_a_quarter_of_an_hour_fails_and_says_why(database: Database) -> None:

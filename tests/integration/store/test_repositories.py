@@ -9,7 +9,7 @@ from datetime import timedelta, timezone
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost, RepositoryNotFound, UsageError
+from reposync.errors import LeaseLost, RepositoryExists, RepositoryNotFound, UsageError
 from reposync.store.manifest import ManifestRow
 from reposync.store.repositories import Registration, Repository, repository_id
 from reposync.store.run import Run, RunFigures
@@ -319,7 +319,7 @@ async def test_two_that_want_the_same_new_name_at_once_do_not_both_get_it(store:
         return_exceptions=True,
     )
 
-    assert sorted(type(result).__name__ for result in results) == ["Repository", "UsageError", "UsageError"]
+    assert sorted(type(result).__name__ for result in results) == ["Repository", "RepositoryExists", "RepositoryExists"]
     assert [row.name for row in await store.repositories.list()].count("wanted") == 1
 
 
@@ -331,7 +331,7 @@ async def test_two_that_want_each_others_name_at_once_are_told_that_it_is_taken(
         store.repositories.rename(a.id, "b"), other.repositories.rename(b.id, "a"), return_exceptions=True
     )
 
-    assert [type(result) for result in results] == [UsageError, UsageError]
+    assert [type(result) for result in results] == [RepositoryExists, RepositoryExists]
 
 
 # Removal by a run ---------------------------------------------------------------------------------------------------
