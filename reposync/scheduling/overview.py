@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
-from reposync.errors import RepositoryNotFound
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories, Repository
 from reposync.store.repository import is_registered
 from reposync.store.runs import Run, Runs
+from reposync.store.ticks import MissedTick, Ticks
+from reposync.store.unknown import no_such_repository
+
+if TYPE_CHECKING:
+    from reposync.scheduling.application import Application
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,16 @@ class Overview:
         return asdict(self)
 
 
+@dataclass(frozen=True, slots=True)
+class RepositoryDetail(Overview):
+    """`definition`: what was registered over HTTP or by command, with the keys of the registry file; null for what
+    stands in that file. `missed_ticks`: the latest ticks of its schedule that nothing ran for, the newest first: they
+    were noticed too late."""
+
+    definition: Mapping[str, Any] | None
+    missed_ticks: list[MissedTick]
+
+
 async def state_words(repositories: Repositories) -> dict[str, str]:
     """The word for the state of every repository, by name."""
     return {row.name: row.word for row in await repositories.states()}
@@ -72,21 +85,20 @@ async def overviews(
     ]
 
 
+async def repository_detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
+    """And its row. Raises RepositoryNotFound, naming the nearest."""
+    row = await app.repositories.get(name)
+    found = named(await overviews(app.repositories, app.manifests, app.runs, [row.name]), row.name)
+    missed = await Ticks(app.database).missed(row.id)
+    return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=missed), row
+
+
 def named(overviews: Sequence[Overview], name: str) -> Overview:
     """Raises RepositoryNotFound, naming the nearest."""
     for each in overviews:
         if each.name == name:
             return each
     raise no_such_repository(name, [each.name for each in overviews])
-
-
-def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
-    """Names the nearest of those that there are."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.",
-        remedy=f"Did you mean {near[0]!r}?" if near else "`reposync repos list` names those that are.",
-    )
 
 
 def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:
