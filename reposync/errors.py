@@ -7,8 +7,20 @@ tells whether the same run may be tried again without a person's help.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do, for whoever is at a terminal, and for a client of the API. Pages have buttons and links for it."""
+
+    command: str
+    request: str
+
+    def __str__(self) -> str:
+        return self.command
 
 
 class RepoSyncError(Exception):
@@ -19,13 +31,24 @@ class RepoSyncError(Exception):
     exit_code = 1
     retryable = False
 
-    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, remedy: str | Remedy | None = None) -> None:
+        """`remedy` is a Remedy if it names a command."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message
+
+    @property
+    def for_clients(self) -> str:
+        """As `str`, for clients of the API."""
+        return f"{self.message} {self.remedy.request}" if isinstance(self.remedy, Remedy) else str(self)
+
+    @property
+    def for_pages(self) -> str:
+        """As `str`, for people with a browser."""
+        return self.message if isinstance(self.remedy, Remedy) else str(self)
 
 
 def first_error(errors: ExceptionGroup[Exception]) -> Exception:
@@ -120,6 +143,13 @@ class RunNotFound(UsageError):
 
     code = "RUN_NOT_FOUND"
     status = 404
+
+
+class RunAmbiguous(UsageError):
+    """Several runs have an id that begins like this."""
+
+    code = "RUN_AMBIGUOUS"
+    status = 409
 
 
 class RunStateConflict(UsageError):
@@ -251,6 +281,12 @@ class StoreUnavailable(RepoSyncError):
     code = "STORE_UNAVAILABLE"
     status = 503
     retryable = True
+
+
+class Starting(StoreUnavailable):
+    """The daemon has just been started; it answers in a moment."""
+
+    code = "STARTING"
 
 
 class LeaseLost(RepoSyncError):

@@ -8,7 +8,8 @@ from reposync.api.access import AccessDenied, RoleMissing, TooManyAttempts
 from reposync.api.bounds import BodyTooLarge, BodyTooSlow, QueryTooLong, RequestInvalid
 from reposync.api.csrf import CsrfRefused
 from reposync.api.envelope import ErrorAnswer
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.api.media_type import MediaTypeUnsupported
+from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -54,12 +55,13 @@ EVERYWHERE = (
     QueryTooLong,
     BodyTooLarge,
     StoreUnavailable,
+    Starting,
     ShuttingDown,
     Unforeseen,
 )
 CHANGING = (CsrfRefused, CrossSiteRefused)
 """Of routes that change something: browsers are made to send such requests by pages that nobody trusts."""
-WITH_BODY = (BodyUnreadable, BodyTooSlow)
+WITH_BODY = (BodyUnreadable, BodyTooSlow, MediaTypeUnsupported)
 
 
 def errors(*kinds: type[RepoSyncError]) -> Responses:

@@ -30,16 +30,17 @@ class Alive(BaseModel):
 class ComponentHealth(BaseModel):
     """`since`: when it came into this status."""
 
-    status: Literal["ok", "degraded", "down"]
+    status: Literal["ok", "degraded", "starting", "down"]
     reason: str | None
     since: datetime
     latency_seconds: float | None
 
 
 class Readiness(BaseModel):
-    """`degraded`: it works, not with everything; `down`: nothing works."""
+    """`degraded`: it works, not with everything; `starting`: it has not asked its database yet; `down`: nothing
+    works."""
 
-    status: Literal["ok", "degraded", "down"]
+    status: Literal["ok", "degraded", "starting", "down"]
     components: dict[str, ComponentHealth]
 
 
@@ -55,11 +56,11 @@ def probe_routes(parts: ApiParts) -> APIRouter:
     @routes.get(
         "/readyz",
         summary="Whether it can work, and how each of its dependencies is",
-        responses={503: {"model": Readiness, "description": "A dependency that everything needs is down"}},
+        responses={503: {"model": Readiness, "description": "It is starting, or what everything needs is down"}},
     )
     async def readyz(response: Response) -> Readiness:
         found = parts.health.snapshot()
-        response.status_code = 503 if found.status == "down" else 200
+        response.status_code = 503 if found.status in ("starting", "down") else 200
         response.headers["Cache-Control"] = "no-store"
         return Readiness(
             status=found.status,

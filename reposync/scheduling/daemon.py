@@ -17,7 +17,7 @@ from reposync.config.daemon import DaemonConfig
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry_document import clear_secrets
 from reposync.config.settings import Settings
-from reposync.errors import StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 from reposync.scheduling.application import Application, import_parts, open_application
 from reposync.scheduling.changed_settings import queue_changed
 from reposync.scheduling.checks import HealthChecks
@@ -121,16 +121,20 @@ class Daemon:
         self._watcher = RegistryWatcher(
             loaded, health, by=applied_by(settings.pod_name), on_reload=metrics.registry_reloaded
         )
+        self._waits_for_database = False
         self._duties = duties
         self._metrics = metrics
         self._health = health
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
     def application(self) -> Application:
-        """Raises StoreUnavailable as long as there is no database to work with."""
-        if self.app is None:
+        """Raises Starting, and StoreUnavailable once the database did not answer, as long as there is none to work
+        with."""
+        if self.app is not None:
+            return self.app
+        if self._waits_for_database:
             raise StoreUnavailable("The daemon waits for its database.", remedy="Ask again in a moment.")
-        return self.app
+        raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
 
     def stop(self) -> None:
         """The first time: begin to end. The second time: hand back what runs, without grace."""
@@ -171,6 +175,7 @@ class Daemon:
                 )
                 app = await stack.enter_async_context(opening)
             except StoreUnavailable as error:
+                self._waits_for_database = True
                 self._health.report("database", "down", str(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)

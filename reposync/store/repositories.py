@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryNotFound, UsageError
+from reposync.errors import RegistryConflict, Remedy, RepositoryChanged, UsageError
 from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
@@ -30,6 +30,7 @@ from reposync.store.run import Run
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import FILES, REPOSITORIES, REPOSITORY_COLUMNS, RUNS, VERSIONS, is_active, status_is
 from reposync.store.transitions import Event, lock_unfinished, locked, move
+from reposync.store.unknown import unknown_repository
 
 __all__ = [
     "Registration",
@@ -122,7 +123,7 @@ class Repositories:
             is_new = bool((await connection.execute(insert)).rowcount)
         row = row or await _row_of(connection, name)
         if row is None:
-            raise _not_found(name)
+            raise await unknown_repository(connection, name)
         _require_as_expected(row, expected)
         if belongs_to_another(repository_record(row), registration, takes):
             raise conflict_over(name, registration.origin_file, repository_record(row))
@@ -164,8 +165,8 @@ class Repositories:
     async def _by(self, condition: ColumnElement[bool], shown: str) -> Repository:
         async with self._database.read() as connection:
             row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
-        if row is None:
-            raise _not_found(shown)
+            if row is None:
+                raise await unknown_repository(connection, shown)
         return repository_record(row)
 
     async def list(self, names: Collection[str] | None = None) -> list[Repository]:
@@ -255,7 +256,7 @@ class Repositories:
                 await guard(connection)
             row = await _row_of(connection, name)
             if row is None:
-                raise _not_found(name)
+                raise await unknown_repository(connection, name)
             _require_as_expected(row, expected)
             identity = str(row.id)
             changes = {"is_active": active, "paused_reason": paused_reason}
@@ -305,7 +306,7 @@ async def lock_repository(connection: AsyncConnection, name: str) -> str:
     """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
     row = await _row_of(connection, name)
     if row is None:
-        raise _not_found(name)
+        raise await unknown_repository(connection, name)
     return str(row.id)
 
 
@@ -324,7 +325,7 @@ async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row
     query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
     row = (await connection.execute(query)).one_or_none()
     if row is None:
-        raise _not_found(shown)
+        raise await unknown_repository(connection, shown)
     return row
 
 
@@ -341,7 +342,10 @@ def _indexed_by(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
 def conflict_over(name: str, file: str | None, row: Repository) -> RegistryConflict:
     return RegistryConflict(
         f"Repository {name!r} is in the registry file {file} and comes from {row.origin_words}; it stays as it is.",
-        remedy="Rename one of the two, or settle it with `reposync apply --take-over`.",
+        remedy=Remedy(
+            "Rename one of the two, or settle it with `reposync apply --take-over`.",
+            "Rename one of the two, or let whoever runs this server settle it.",
+        ),
     )
 
 
@@ -362,9 +366,3 @@ def _checked_name(name: str) -> str:
 
 def _name_taken(name: str) -> UsageError:
     return UsageError(f"There is another repository called {name!r}.")
-
-
-def _not_found(name: str) -> RepositoryNotFound:
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.", remedy="`reposync repos list` names those that are."
-    )

@@ -26,7 +26,7 @@ from reposync.api.bounds import BodyTooLarge, BodyTooSlow, QueryTooLong, Request
 from reposync.api.deliveries import Bodies, BodiesBusy, Reading
 from reposync.api.parts import ApiParts
 from reposync.config.registry import GitLabInstance
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 from reposync.scheduling.application import Application
 from reposync.scheduling.webhooks import (
     Credentials,
@@ -145,6 +145,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         RequestInvalid,
         TooManyAttempts,
         StoreUnavailable,
+        Starting,
         BodiesBusy,
         ShuttingDown,
         Unforeseen,

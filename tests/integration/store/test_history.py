@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reposync.errors import LeaseLost, RunNotFound, UsageError
+from reposync.errors import LeaseLost, RunAmbiguous, RunNotFound, UsageError
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import MAX_DETAIL_CHARS, MAX_MESSAGE_CHARS, Runs
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
@@ -80,7 +80,7 @@ async def test_a_beginning_that_fits_several_runs_is_refused(store: Store) -> No
     first = [run.id[0] for run in runs]
     shared = next(digit for digit in first if first.count(digit) > 1)
 
-    with pytest.raises(RunNotFound, match="Several runs"):
+    with pytest.raises(RunAmbiguous, match="Several runs"):
         await store.runs.get(shared)
 
 
