@@ -121,7 +121,6 @@ class Daemon:
         self._watcher = RegistryWatcher(
             loaded, health, by=applied_by(settings.pod_name), on_reload=metrics.registry_reloaded
         )
-        self._waits_for_database = False
         self._duties = duties
         self._metrics = metrics
         self._health = health
@@ -132,7 +131,7 @@ class Daemon:
         with."""
         if self.app is not None:
             return self.app
-        if self._waits_for_database:
+        if self._health.snapshot().components["database"].status == "down":
             raise StoreUnavailable("The daemon waits for its database.", remedy="Ask again in a moment.")
         raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
 
@@ -175,7 +174,6 @@ class Daemon:
                 )
                 app = await stack.enter_async_context(opening)
             except StoreUnavailable as error:
-                self._waits_for_database = True
                 self._health.report("database", "down", str(error))
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)

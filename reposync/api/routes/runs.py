@@ -21,7 +21,7 @@ from reposync.api.models import (
     RunShown,
 )
 from reposync.api.parts import ApiParts
-from reposync.errors import RepositoryNotFound, RunAmbiguous, RunNotFound, RunStateConflict, UsageError
+from reposync.errors import Remedy, RepositoryNotFound, RunAmbiguous, RunNotFound, RunStateConflict, UsageError
 from reposync.scheduling.application import Application
 from reposync.store.run import Run
 from reposync.store.runs import Runs
@@ -175,6 +175,9 @@ def whole_id(run_id: str) -> str:
     if len(run_id.strip()) != _ID_CHARS:
         raise RunNotFound(
             f"{run_id!r} is no whole id of a run, which it takes to change one.",
-            remedy="`GET /api/v1/runs/ID` takes a beginning, and answers with the whole id.",
+            remedy=Remedy(
+                "`reposync runs show ID` takes a beginning, and shows the whole id.",
+                "`GET /api/v1/runs/ID` takes a beginning, and answers with the whole id.",
+            ),
         )
     return run_id
