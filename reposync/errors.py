@@ -6,7 +6,8 @@ and `retryable` tells whether the same run may be tried again without a person's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,20 @@ EXIT_CODES = {
 """Of every command. A script tells a mistyped name (3) from a race with others (4)."""
 
 
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What to do, for whoever is at a terminal, and for a client of the API. Pages have buttons and links for it."""
+
+    command: str
+    request: str
+
+    def __str__(self) -> str:
+        return self.command
+
+    def redacted(self, redact: Callable[[str], str]) -> Remedy:
+        return Remedy(redact(self.command), redact(self.request))
+
+
 class RepoSyncError(Exception):
     """Base of the tree; raised as itself only for what was not foreseen."""
 
@@ -31,13 +46,32 @@ class RepoSyncError(Exception):
     exit_code = FAILED
     retryable = False
 
-    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, remedy: str | Remedy | None = None) -> None:
+        """`remedy` is a Remedy if it names a command."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message
+
+    def redact(self, redact: Callable[[str], str]) -> None:
+        """Take out of its words what `redact` does."""
+        self.message = redact(self.message)
+        if isinstance(self.remedy, Remedy):
+            self.remedy = self.remedy.redacted(redact)
+        elif self.remedy is not None:
+            self.remedy = redact(self.remedy)
+
+    @property
+    def for_clients(self) -> str:
+        """As `str`, for clients of the API."""
+        return f"{self.message} {self.remedy.request}" if isinstance(self.remedy, Remedy) else str(self)
+
+    @property
+    def for_pages(self) -> str:
+        """As `str`, for people with a browser."""
+        return self.message if isinstance(self.remedy, Remedy) else str(self)
 
 
 def first_error(errors: ExceptionGroup[Exception]) -> Exception:
@@ -312,6 +346,12 @@ class ClockSkewed(RepoSyncError):
 
     code = "CLOCK_SKEWED"
     status = 503
+
+
+class Starting(StoreUnavailable):
+    """The daemon has just been started; it answers in a moment."""
+
+    code = "STARTING"
 
 
 class LeaseLost(RepoSyncError):

@@ -9,7 +9,8 @@ from reposync.api.bounds import BodyTooLarge, BodyTooSlow, BodyUnreadable, Query
 from reposync.api.csrf import CsrfRefused
 from reposync.api.envelope import ErrorAnswer
 from reposync.api.gate import TooManyConnections
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.api.media_type import MediaTypeUnsupported
+from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -49,12 +50,13 @@ EVERYWHERE = (
     BodyTooLarge,
     StoreUnavailable,
     TooManyConnections,
+    Starting,
     ShuttingDown,
     Unforeseen,
 )
 CHANGING = (CsrfRefused, CrossSiteRefused)
 """Of routes that change something: browsers are made to send such requests by pages that nobody trusts."""
-WITH_BODY = (BodyUnreadable, BodyTooSlow)
+WITH_BODY = (BodyUnreadable, BodyTooSlow, MediaTypeUnsupported)
 
 
 def errors(*kinds: type[RepoSyncError]) -> Responses:

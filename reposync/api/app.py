@@ -8,6 +8,7 @@ from reposync.api.access import guard
 from reposync.api.bounds import Bounded
 from reposync.api.envelope import ErrorAnswer
 from reposync.api.errors import add_error_handlers
+from reposync.api.head import HeadAsGet
 from reposync.api.parts import ApiParts
 from reposync.api.probes import probe_routes
 from reposync.api.request_ids import RequestIds
@@ -58,6 +59,8 @@ def create_app(parts: ApiParts) -> FastAPI:
         responses={500: {"model": ErrorAnswer, "description": "Not foreseen; the log has it under the incident's id"}},
     )
     app.router.route_class = Route
+    app.add_middleware(HeadAsGet)
+    # Inside what answers for errors: a body that is read when the server ends still gets its answer.
     app.add_middleware(Bounded)
     add_error_handlers(app, parts.secrets.redact)
     for routes in ROUTES:

@@ -33,10 +33,17 @@ class ErrorResponse(Response):
     media_type = "application/json"
 
     def __init__(
-        self, status: int, code: str, message: str, details: Mapping[str, Any], headers: Mapping[str, str]
+        self,
+        status: int,
+        code: str,
+        message: str,
+        details: Mapping[str, Any],
+        headers: Mapping[str, str],
+        page_message: str | None = None,
     ) -> None:
         super().__init__(envelope(code, message, details), status, {"Cache-Control": "no-store", **headers})
-        self.code, self.message, self.extra_headers = code, message, headers
+        self.code, self.extra_headers = code, headers
+        self.page_message = message if page_message is None else page_message
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         show: ErrorPage | None = scope.get(PAGE_KEY)
@@ -62,5 +69,8 @@ def error_answer(
     message: str,
     details: Mapping[str, Any] | None = None,
     headers: Mapping[str, str] | None = None,
+    *,
+    page_message: str | None = None,
 ) -> Response:
-    return ErrorResponse(status, code, message, details or {}, headers or {})
+    """`page_message`: what a page says in place of `message`."""
+    return ErrorResponse(status, code, message, details or {}, headers or {}, page_message)

@@ -12,6 +12,7 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Mount
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from reposync.api.envelope import error_answer
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 RETRY_AFTER_SECONDS = 5
 MOST_PROBLEMS = 50
 _LONGEST_PATH_CHARS = 200
+_METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE")
 
 
 def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
@@ -30,9 +32,11 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(request: Request, error: HTTPException) -> Response:
-        return error_answer(
-            error.status_code, _code(error.status_code), _message(request, error), headers=error.headers
-        )
+        headers = dict(error.headers or {})
+        if error.status_code == 405:
+            # Starlette names those of the first route of this path alone.
+            headers["Allow"] = ", ".join(_methods_at(request.scope))
+        return error_answer(error.status_code, _code(error.status_code), _message(request, error), headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> Response:
@@ -51,7 +55,8 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
             log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         wait = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else None
         # Servers quote what they were sent.
-        return error_answer(error.status, error.code, redact(str(error)), headers=wait)
+        told, on_page = redact(error.for_clients), redact(error.for_pages)
+        return error_answer(error.status, error.code, told, headers=wait, page_message=on_page)
 
 
 class Incidents:
@@ -102,12 +107,31 @@ class Incidents:
 def _message(request: Request, error: HTTPException) -> str:
     if error.detail != _phrase(error.status_code):
         return str(error.detail)
-    path = request.scope["path"][:_LONGEST_PATH_CHARS]
+    path = request.scope["path"]
+    shown, bare = path[:_LONGEST_PATH_CHARS], path.rstrip("/")
     if error.status_code == 404:
-        return f"There is nothing at {path}."
+        has_bare = bare not in ("", path) and _methods_at({**request.scope, "path": bare, "raw_path": bare.encode()})
+        hint = f" Leave out the slash at its end: {bare[:_LONGEST_PATH_CHARS]}" if has_bare else ""
+        return f"There is nothing at {shown}.{hint}"
     if error.status_code == 405:
-        return f"{request.method[:20]} is not possible at {path}."
+        return f"{request.method[:20]} is not possible at {shown}, which takes {', '.join(_methods_at(request.scope))}."
     return f"{error.detail}."
+
+
+def _methods_at(scope: Scope) -> list[str]:
+    """What the path of the request can be asked with."""
+    # A mount has changed the root for what is mounted.
+    own = {**scope, "root_path": scope.get("app_root_path", scope.get("root_path", ""))}
+    found = [
+        method
+        for method in _METHODS
+        if any(
+            route.matches({**own, "method": method})[0] is Match.FULL
+            for route in scope["app"].routes
+            if method == "GET" or not isinstance(route, Mount)  # what is mounted are files
+        )
+    ]
+    return ["GET", "HEAD", *found[1:]] if found[:1] == ["GET"] else found
 
 
 def _problem_sentence(problems: Sequence[Mapping[str, Any]]) -> str:

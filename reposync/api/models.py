@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -13,15 +11,12 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 from reposync.api.cursors import MAX_CURSOR_CHARS
 from reposync.api.waiting import MAX_WAIT_SECONDS
 from reposync.content.model import Skip
-from reposync.scheduling.blocked import Brake, brake_of
+from reposync.scheduling.blocked import Brake
 from reposync.scheduling.overview import Overview
-from reposync.scheduling.progress import shown_progress
 from reposync.store.attempts import RunAttempt
-from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem
 from reposync.store.run_keys import run_json
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.ticks import MissedTick
 
 MAX_PAGE_ITEMS = 200
 
@@ -190,34 +185,6 @@ class RunDetail(RunShown):
         description="Where `/runs/{run_id}/problems` goes on; null if `problems` are all."
     )
 
-    @classmethod
-    def made(
-        cls,
-        run: Run,
-        requests: list[RunRequest],
-        attempts: list[RunAttempt],
-        problems: list[RunProblem],
-        counts: dict[str, int],
-        problems_cursor: str | None,
-    ) -> RunDetail:
-        progress = shown_progress(run)
-        return cls(
-            **run_json(run),
-            asked_by=list(dict.fromkeys(each.asked_by for each in requests)),
-            requests=[RequestShown.model_validate(each) for each in requests],
-            max_attempts=run.max_attempts,
-            not_before=run.not_before,
-            cancel_requested=run.cancel_requested,
-            removal=run.removal,
-            repair=run.repair,
-            brake=brake_of(run),
-            progress=None if progress is None else dict(progress),
-            attempts=attempts,
-            problems=problems,
-            problem_counts=counts,
-            problems_cursor=problems_cursor,
-        )
-
 
 class RunFilters(Asked):
     repository: PlainText | None = Field(
@@ -263,16 +230,6 @@ class SyncRequest(Asked):
 
 
 # Repositories --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class RepositoryDetail(Overview):
-    """`definition`: what was registered over HTTP or by command, with the keys of the registry file; null for what
-    stands in that file. `missed_ticks`: the latest ticks of its schedule that nothing ran for, the newest first: they
-    were noticed too late."""
-
-    definition: Mapping[str, Any] | None
-    missed_ticks: list[MissedTick]
 
 
 class RepositoryPage(BaseModel):

@@ -33,12 +33,14 @@ RepositoryName = Annotated[
 
 
 class NamedRoute(Route):
-    """A route whose path is `/repositories/{name:path}` or `/repositories/{name:path}/ACTION`. For routers that have
-    such routes: `Router(route_class=NamedRoute)`."""
+    """A route whose path is `/repositories/{name:path}` or `/repositories/{name:path}/ACTION`, or has a name at its
+    end. For routers that have such routes: `Router(route_class=NamedRoute)`. No name is empty or ends in a slash."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         _, is_named, action = self.path.partition("{name:path}")
         if is_named and scope["type"] == "http" and action != _written_action(scope):
+            return Match.NONE, {}
+        if self.path.endswith(":path}") and scope["path"].endswith("/"):
             return Match.NONE, {}
         return super().matches(scope)
 

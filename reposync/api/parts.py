@@ -15,7 +15,8 @@ from reposync.telemetry.redaction import Secrets
 @dataclass(frozen=True, slots=True)
 class ApiParts:
     """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled when it
-    takes longer than a scrape may. `application` raises StoreUnavailable as long as the daemon waits for its database.
+    takes longer than a scrape may. `application` raises Starting, and StoreUnavailable as long as the
+    daemon waits for its database.
     """
 
     health: Health

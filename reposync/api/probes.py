@@ -32,16 +32,17 @@ class ComponentHealth(BaseModel):
     """`since`: when it came into this status. Whoever shows no token gets the status alone: reasons quote addresses,
     and lines of the registry file."""
 
-    status: Literal["ok", "degraded", "down"]
+    status: Literal["ok", "degraded", "starting", "down"]
     reason: str | None = None
     since: datetime | None = None
     latency_seconds: float | None = None
 
 
 class Readiness(BaseModel):
-    """`degraded`: it works, not with everything; `down`: nothing works."""
+    """`degraded`: it works, not with everything; `starting`: it has not asked its database yet; `down`: nothing
+    works."""
 
-    status: Literal["ok", "degraded", "down"]
+    status: Literal["ok", "degraded", "starting", "down"]
     components: dict[str, ComponentHealth]
 
 
@@ -57,13 +58,13 @@ def probe_routes(parts: ApiParts) -> APIRouter:
     @routes.get(
         "/readyz",
         summary="Whether it can work, and how each of its dependencies is",
-        responses={503: {"model": Readiness, "description": "A dependency that everything needs is down"}},
+        responses={503: {"model": Readiness, "description": "It is starting, or what everything needs is down"}},
     )
     async def readyz(request: Request, response: Response) -> Readiness:
         found = parts.health.snapshot()
         # A wrong token is no reason to be unready.
         is_known = await parts.access.known(request) is not None
-        response.status_code = 503 if found.status == "down" else 200
+        response.status_code = 503 if found.status in ("starting", "down") else 200
         response.headers["Cache-Control"] = "no-store"
         return Readiness(
             status=found.status,

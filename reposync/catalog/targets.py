@@ -18,7 +18,7 @@ from reposync.config.loading import checked_repository
 from reposync.config.references import Reference
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.registry_document import Clear, repository_of, resolved_definition
-from reposync.errors import ConfigError, RepositoryNotFound, SourceElsewhere, UsageError
+from reposync.errors import ConfigError, Remedy, RepositoryNotFound, SourceElsewhere, UsageError
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec, Timeouts
 from reposync.store.repositories import Registration, Repositories, Repository
 from reposync.store.repository import definition_digest, is_registered
@@ -143,7 +143,10 @@ class Catalog:
         elif row.origin == CONFIG:
             raise RepositoryNotFound(
                 f"Repository {row.name!r} is from a registry file that was not applied since an upgrade.",
-                remedy="`reposync apply FILE` applies it; so does `reposync serve`.",
+                remedy=Remedy(
+                    "`reposync apply FILE` applies it; so does `reposync serve`.",
+                    "Whoever runs this server has to apply the file.",
+                ),
             )
         else:
             return self._by_hand(row.name, row.location, row.source)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import ago, duration, json_option, print_json, run_json, short, table_console, visible
+from reposync.cli.output import ago, duration, json_option, print_json, short, table_console, visible
 from reposync.cli.startup import run_async
 from reposync.store.status import RunStatus
 
@@ -59,9 +59,10 @@ STYLES = {"completed": "green", "failed": "red", "blocked": "yellow", "cancelled
 @json_option
 def history(repository: str | None, status: str | None, limit: int, as_json: bool) -> None:
     """The execution log, newest first."""
-    runs, askers = run_async(_history(repository, RunStatus(status) if status else None, limit))
+    runs, documents = run_async(_history(repository, RunStatus(status) if status else None, limit))
+    askers = {each["id"]: each["asked_by"] for each in documents}
     if as_json:
-        print_json([{**run_json(run), "asked_by": askers.get(run.id, [])} for run in runs])
+        print_json(documents)
     elif not runs:
         click.echo(_why_empty(repository, status))
     else:
@@ -70,18 +71,18 @@ def history(repository: str | None, status: str | None, limit: int, as_json: boo
 
 async def _history(
     repository: str | None, status: RunStatus | None, limit: int
-) -> tuple[list[Run], dict[str, list[str]]]:
+) -> tuple[list[Run], list[dict[str, Any]]]:
     """Raises RepositoryNotFound for a name that no repository and no run has: it is mistyped."""
+    from reposync.api.documents import run_documents
     from reposync.cli.state import open_state
-    from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
     async with open_state() as database:
         log = Runs(database)
         runs = await log.history(repository=repository, status=status, limit=limit)
-        if not runs and repository is not None and not await log.history(repository=repository, limit=1):
-            await Repositories(database).get(repository)
-        return runs, await log.askers([run.id for run in runs])
+        if not runs and repository is not None:
+            await log.require_known(repository)
+        return runs, await run_documents(log, runs)
 
 
 def _why_empty(repository: str | None, status: str | None) -> str:

@@ -39,9 +39,11 @@ def index() -> None:
 def status(name: str | None, as_json: bool) -> None:
     """The versions of each index (of the repository NAME), and how far a change of the embedding model has got."""
     found, changes = run_async(_status(name))
-    if as_json:
+    if as_json and name is not None:
+        print_json(found[0].as_json())
+    elif as_json:
         collections = [each.as_json() for each in changes]
-        print_json({"repositories": [each.as_json() for each in found], "collections": collections})
+        print_json({"items": [each.as_json() for each in found], "collections": collections})
     elif not found:
         click.echo("No repository yet. `reposync sync .` adds the one you are in.")
     else:
@@ -86,13 +88,13 @@ def resume(names: tuple[str, ...], as_json: bool) -> None:
     _print_names(run_async(_set_hold(names, paused=False)), "the next sync builds what is configured", as_json)
 
 
-def _print_names(names: list[str], what: str, as_json: bool) -> None:
+def _print_names(found: list[IndexOverview], what: str, as_json: bool) -> None:
     if as_json:
-        print_json(names)
+        print_json([each.as_json() for each in found])
         return
-    for name in names:
-        click.echo(f"{visible(name)}: {what}")
-    if not names:
+    for each in found:
+        click.echo(f"{visible(each.repository)}: {what}")
+    if not found:
         click.echo("No repository yet.")
 
 
@@ -116,12 +118,12 @@ async def _roll_back(name: str) -> IndexOverview:
         return await roll_back(app, name)
 
 
-async def _set_hold(names: tuple[str, ...], *, paused: bool) -> list[str]:
+async def _set_hold(names: tuple[str, ...], *, paused: bool) -> list[IndexOverview]:
     from reposync.scheduling.application import open_application
-    from reposync.scheduling.index_overview import hold, release
+    from reposync.scheduling.index_overview import hold, index_overviews, release
 
     async with open_application(settings()) as app:
-        return await (hold if paused else release)(app, names)
+        return await index_overviews(app, await (hold if paused else release)(app, names))
 
 
 # For people -----------------------------------------------------------------------------------------------------------

@@ -148,7 +148,7 @@ def report(error: RepoSyncError) -> None:
         return
     click.echo(f"error: {_redacted(error.message)}", err=True)
     if error.remedy:
-        click.echo(f"  {_redacted(error.remedy)}", err=True)
+        click.echo(f"  {_redacted(str(error.remedy))}", err=True)
 
 
 def _redacted(text: str) -> str:

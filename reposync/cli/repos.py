@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +14,6 @@ from reposync.cli.output import (
     duration,
     json_option,
     print_json,
-    run_json,
     short,
     table_console,
     until,
@@ -24,9 +22,8 @@ from reposync.cli.output import (
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
-    from reposync.scheduling.overview import Overview
+    from reposync.scheduling.overview import Overview, RepositoryDetail
     from reposync.store.run import Run
-    from reposync.store.ticks import MissedTick
 
 MISSED_TICKS_SHOWN = 5
 
@@ -54,16 +51,13 @@ def list_(as_json: bool) -> None:
 @json_option
 def show(name: str, as_json: bool) -> None:
     """One repository: where it comes from, what is indexed of it, and its latest run."""
-    from reposync.scheduling.overview import named
-
-    overview = named(run_async(_load()), name)
-    missed = run_async(_missed_ticks(overview.id)) if overview.id is not None else []
+    detail = run_async(_detail(name))
     if as_json:
-        print_json({**overview.as_json(), "missed_ticks": [asdict(each) for each in missed]})
+        print_json(detail.as_json())
         return
-    for key, value in _lines(overview):
+    for key, value in _lines(detail):
         click.echo(f"{key + ':':<14}{value}")
-    for each in missed[:MISSED_TICKS_SHOWN]:
+    for each in detail.missed_ticks[:MISSED_TICKS_SHOWN]:
         late = duration(each.late_seconds)
         click.echo(f"{'missed:':<14}tick of {each.scheduled_for:%Y-%m-%d %H:%M:%S} UTC, noticed {late} late")
 
@@ -103,9 +97,9 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError(f"There is no terminal to ask on. --yes removes {visible(name)} and its index.")
         click.confirm(f"Remove {visible(name)} and its index?", abort=True, err=True)
-    run = run_async(_remove(name))
+    run, document = run_async(_remove(name))
     if as_json:
-        print_json(run_json(run))
+        print_json(document)
     elif run.status == "completed":
         click.echo(f"{visible(name)}: removed, with {run.files_deleted:,} indexed files")
     else:
@@ -139,42 +133,44 @@ def _print_state(overview: Overview, as_json: bool) -> None:
     click.echo(f"{visible(overview.name)}: {overview.state}{due}")
 
 
-async def _add(definition: dict[str, Any]) -> Overview:
+async def _add(definition: dict[str, Any]) -> RepositoryDetail:
     from reposync.scheduling.application import open_application
-    from reposync.scheduling.overview import named, overviews
+    from reposync.scheduling.overview import repository_detail
     from reposync.scheduling.registering import add_repository
 
     async with open_application(settings()) as app:
         row = await add_repository(app, definition)
-        return named(await overviews(app.repositories, app.manifests, app.runs), row.name)
+        return (await repository_detail(app, row.name))[0]
 
 
-async def _remove(name: str) -> Run:
+async def _remove(name: str) -> tuple[Run, dict[str, Any]]:
+    from reposync.api.documents import run_documents
     from reposync.cli.person import person
     from reposync.scheduling.application import open_application
     from reposync.scheduling.registering import remove_repository
 
     async with open_application(settings(), with_engine=True) as app:
-        return await remove_repository(app, name, asked_by=person())
+        run = await remove_repository(app, name, asked_by=person())
+        return run, (await run_documents(app.runs, [run]))[0]
 
 
-async def _switch(name: str, reason: str | None) -> Overview:
+async def _switch(name: str, reason: str | None) -> RepositoryDetail:
     from reposync.cli.person import person
     from reposync.scheduling.application import open_application
-    from reposync.scheduling.overview import named, overviews
+    from reposync.scheduling.overview import repository_detail
     from reposync.scheduling.registering import pause_repository, resume_repository
 
     async with open_application(settings()) as app:
         row = await (pause_repository(app, name, reason, by=person()) if reason else resume_repository(app, name))
-        return named(await overviews(app.repositories, app.manifests, app.runs), row.name)
+        return (await repository_detail(app, row.name))[0]
 
 
-async def _missed_ticks(identity: str) -> list[MissedTick]:
-    from reposync.cli.state import open_state
-    from reposync.store.ticks import Ticks
+async def _detail(name: str) -> RepositoryDetail:
+    from reposync.scheduling.application import open_application
+    from reposync.scheduling.overview import repository_detail
 
-    async with open_state() as database:
-        return await Ticks(database).missed(identity)
+    async with open_application(settings()) as app:
+        return (await repository_detail(app, name))[0]
 
 
 async def _load() -> list[Overview]:

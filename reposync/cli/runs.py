@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.group import Group
-from reposync.cli.output import ago, duration, json_option, print_json, run_json, visible
+from reposync.cli.output import ago, duration, json_option, print_json, visible
 from reposync.cli.startup import run_async
 from reposync.cli.sync import FAILED
 from reposync.cli.watch import watch
@@ -38,13 +37,11 @@ runs.add_command(watch)
 @json_option
 def show(run_id: str, limit: int, as_json: bool) -> None:
     """Everything about the run ID (a unique beginning will do), and the files that failed or were skipped, with the
-    reason; those that failed come first."""
-    run, requests, attempts, problems, counts = run_async(_load(run_id, limit))
+    reason; those that failed come first, with --json all by path."""
     if as_json:
-        more = {"problems": [asdict(each) for each in problems], "problem_counts": counts, "brake": run.brake}
-        asked = {"asked_by": _askers(requests), "requests": [asdict(each) for each in requests]}
-        print_json({**run_json(run), **asked, "attempts": [asdict(each) for each in attempts], **more})
+        print_json(run_async(_document(run_id, limit)))
         return
+    run, requests, attempts, problems, counts = run_async(_load(run_id, limit))
     for key, value in _lines(run):
         click.echo(f"{key + ':':<12}{value}")
     if requests:
@@ -70,9 +67,9 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
 @json_option
 def cancel(run_id: str, as_json: bool) -> None:
     """Ask the run ID to end. What it stored stays, and the next run goes on from there."""
-    run = run_async(_ask(run_id, "cancel"))
+    run, document = run_async(_ask(run_id, "cancel"))
     if as_json:
-        print_json(run_json(run))
+        print_json(document)
     else:
         waits = run.status == "running"
         click.echo(f"{run.id}: {'asked to end' if waits else run.status}")
@@ -83,7 +80,7 @@ def cancel(run_id: str, as_json: bool) -> None:
 @json_option
 def retry(run_id: str, as_json: bool) -> None:
     """Send the run ID, which failed or was cancelled, back into the queue."""
-    _said(run_async(_ask(run_id, "retry")), as_json)
+    _said(*run_async(_ask(run_id, "retry")), as_json)
 
 
 @runs.command()
@@ -91,19 +88,15 @@ def retry(run_id: str, as_json: bool) -> None:
 @json_option
 def approve(run_id: str, as_json: bool) -> None:
     """Allow the blocked run ID what it stopped at (the deletion of most of an index), and queue it again."""
-    _said(run_async(_ask(run_id, "approve")), as_json)
+    _said(*run_async(_ask(run_id, "approve")), as_json)
 
 
-def _said(run: Run, as_json: bool) -> None:
+def _said(run: Run, document: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        print_json(run_json(run))
+        print_json(document)
         return
     click.echo(f"{run.id}: {run.status}")
     click.echo("  A running `reposync serve` executes it, or the next `reposync sync`.", err=True)
-
-
-def _askers(requests: list[RunRequest]) -> list[str]:
-    return list(dict.fromkeys(each.asked_by for each in requests))
 
 
 def _request_line(request: RunRequest) -> str:
@@ -184,7 +177,18 @@ async def _load(
         return run, requests, await log.attempts(run.id), problems, counts
 
 
-async def _ask(run_id: str, what: str) -> Run:
+async def _document(run_id: str, limit: int) -> dict[str, Any]:
+    from reposync.api.documents import run_detail
+    from reposync.cli.state import open_state
+    from reposync.store.runs import Runs
+
+    async with open_state() as database:
+        log = Runs(database)
+        return await run_detail(log, await log.get(run_id), limit)
+
+
+async def _ask(run_id: str, what: str) -> tuple[Run, dict[str, Any]]:
+    from reposync.api.documents import run_detail
     from reposync.cli.person import person
     from reposync.cli.state import open_state
     from reposync.store.runs import Runs
@@ -196,4 +200,5 @@ async def _ask(run_id: str, what: str) -> Run:
             "retry": log.retry,
             "approve": log.approve,
         }
-        return await asked[what]((await log.get(run_id)).id, by=person())
+        run = await asked[what]((await log.get(run_id)).id, by=person())
+        return run, await run_detail(log, run)

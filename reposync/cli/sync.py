@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.completion import repository_names_or_folders
-from reposync.cli.output import duration, json_option, print_json, run_json, short, visible
+from reposync.cli.output import duration, json_option, print_json, short, visible
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
         run_async(show_plans(told, targets, full=full, as_json=as_json))
         return
     try:
-        runs, well = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
+        documents, well = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
     except KeyboardInterrupt:
         if full:
             click.echo(INTERRUPTED_FULL, err=True)
         raise
     if as_json:
-        print_json([run_json(run) for run in runs])
+        print_json(documents)
     if not well:
         sys.exit(1)
 
@@ -107,7 +107,8 @@ async def look_through_groups(app: Application, *, approved: bool) -> bool:
 
 async def _sync(
     told: Settings, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
-) -> tuple[list[Run], bool]:
+) -> tuple[list[dict[str, Any]], bool]:
+    from reposync.api.documents import run_documents
     from reposync.cli.person import person
     from reposync.scheduling.application import open_application
 
@@ -132,7 +133,8 @@ async def _sync(
                 click.secho(summary(run), fg=summary_colour(run))
                 for line in await _problems(app, run):
                     click.echo(line)
-        return runs, well and all(run.status == "completed" and not run.files_failed for run in runs)
+        well = well and all(run.status == "completed" and not run.files_failed for run in runs)
+        return await run_documents(app.runs, runs), well
 
 
 async def _seen_through(asked: CommandRun) -> Run:

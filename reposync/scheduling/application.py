@@ -394,8 +394,7 @@ def _redacted(secrets: Secrets) -> Iterator[None]:
     try:
         yield
     except RepoSyncError as error:
-        error.message = secrets.redact(error.message)
-        error.remedy = error.remedy and secrets.redact(error.remedy)
+        error.redact(secrets.redact)
         raise
 
 

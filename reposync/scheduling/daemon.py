@@ -18,7 +18,7 @@ from reposync.config.daemon import DaemonConfig
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry_document import clear_secrets
 from reposync.config.settings import Settings
-from reposync.errors import StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 from reposync.scheduling.application import Application, import_parts, open_application
 from reposync.scheduling.changed_settings import queue_changed
 from reposync.scheduling.checks import HealthChecks
@@ -133,10 +133,13 @@ class Daemon:
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
 
     def application(self) -> Application:
-        """Raises StoreUnavailable as long as there is no database to work with."""
-        if self.app is None:
+        """Raises Starting, and StoreUnavailable once the database did not answer, as long as there is none to work
+        with."""
+        if self.app is not None:
+            return self.app
+        if self._health.snapshot().components["database"].status == "down":
             raise StoreUnavailable("The daemon waits for its database.", remedy="Ask again in a moment.")
-        return self.app
+        raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
 
     def stop(self) -> None:
         """The first time: begin to end. The second time: hand back what runs, without grace."""

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
-from reposync.errors import RepositoryNotFound, RepoSyncError, RunStateConflict
+from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.scheduling.application import Application, embedder_config
 from reposync.scheduling.overview import state_words
 from reposync.scheduling.progress import shown_progress
@@ -21,9 +21,9 @@ from reposync.scheduling.registering import syncable
 from reposync.store.following import incomplete_versions
 from reposync.store.index_changes import AlikeIndexes, alike_indexes
 from reposync.store.manifest import ManifestCounts
-from reposync.store.repository import no_such_repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
+from reposync.store.unknown import no_such_repository
 from reposync.store.versions import Hold, IndexVersion, VersionState
 from reposync.sync.versions import VersionSettings
 from reposync.vectors.port import Index
@@ -249,7 +249,9 @@ async def roll_back(app: Application, name: str) -> IndexOverview:
         if run.status is RunStatus.RUNNING:
             raise RunStateConflict(
                 f"Run {run.id} of {name!r} is under way, and would publish what it works on.",
-                remedy=f"`reposync runs cancel {run.id}` ends it.",
+                remedy=Remedy(
+                    f"`reposync runs cancel {run.id}` ends it.", f"`POST /api/v1/runs/{run.id}/cancel` ends it."
+                ),
             )
     await app.versions.roll_back(name)
     return await index_overview(app, name)
@@ -269,10 +271,7 @@ async def release(app: Application, names: Collection[str]) -> list[str]:
 async def _set_hold(app: Application, names: Collection[str], held: Hold | None) -> list[str]:
     chosen = sorted(set(names) or await app.repositories.names())
     for name in names:
-        try:
-            await syncable(app, name)
-        except RepositoryNotFound:
-            raise no_such_repository(name, await state_words(app.repositories)) from None
+        await syncable(app, name)
     await app.versions.set_hold(chosen, held)
     return chosen
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from reposync.errors import LockHeld, LockNotFound, RunNotFound
+from reposync.errors import LockHeld, LockNotFound, Remedy, RunAmbiguous, RunNotFound
 from reposync.scheduling.locks import LockRecord, RunLocks, holds
 from reposync.store.repositories import Repositories
 from reposync.store.run import Run
@@ -109,12 +109,19 @@ async def release_lock(
     if alive and not force:
         raise LockHeld(
             f"{lock.holder} is at work on {name!r} in run {lock.run_id}.",
-            remedy=f"`reposync runs cancel {lock.run_id}` ends it and gives the lock back; --force does both at once.",
+            remedy=Remedy(
+                f"`reposync runs cancel {lock.run_id}` ends it and gives the lock back; --force does both at once.",
+                f"`POST /api/v1/runs/{lock.run_id}/cancel` ends it and gives the lock back; `force=true` does both at "
+                "once.",
+            ),
         )
     if lock.state is LockState.FOREIGN and not force:
         raise LockHeld(
             f"The lock of {name!r} was not written by this installation: its run is not in this database.",
-            remedy="Look for another reposync on the same Redis; if nobody works on it, remove the lock with --force.",
+            remedy=Remedy(
+                "Look for another reposync on the same Redis; if nobody works on it, remove the lock with --force.",
+                "Look for another reposync on the same Redis; if nobody works on it, `force=true` removes the lock.",
+            ),
         )
     if alive and lock.run_id is not None:
         # First: a run that goes on would take the lock again.
@@ -124,7 +131,7 @@ async def release_lock(
     if not await locks.release(lock.repository_id, lock.value):
         raise LockHeld(
             f"The lock of {name!r} changed hands at this moment, and was left alone.",
-            remedy="`reposync locks list` shows who has it now.",
+            remedy=Remedy("`reposync locks list` shows who has it now.", "`GET /api/v1/locks` shows who has it now."),
         )
     return LockRelease(lock, released=True, cancel_requested=alive)
 
@@ -134,7 +141,10 @@ def _chosen(name: str, found: list[LockOverview]) -> LockOverview:
     mine = [each for each in found if name in (each.repository, each.repository_id)]
     if not mine:
         raise LockNotFound(
-            f"The repository {name!r} has no lock.", remedy="`reposync locks list` shows those that there are."
+            f"The repository {name!r} has no lock.",
+            remedy=Remedy(
+                "`reposync locks list` shows those that there are.", "`GET /api/v1/locks` shows those that there are."
+            ),
         )
     return min(mine, key=lambda each: each.value is None)
 
@@ -147,7 +157,7 @@ async def _run_of(record: LockRecord, running: Mapping[str, Run], runs: Runs) ->
         return running[record.holder.run_id]
     try:
         return await runs.get(record.holder.run_id)
-    except RunNotFound:
+    except (RunNotFound, RunAmbiguous):
         return None
 
 

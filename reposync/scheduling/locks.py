@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
-from reposync.errors import RunNotFound, StoreUnavailable
+from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
@@ -144,7 +144,7 @@ def stale_by(runs: Runs) -> IsStale:
         try:
             async with asyncio.timeout(_JUDGEMENT_SECONDS):
                 run = await runs.get(holder.run_id)
-        except (RunNotFound, StoreUnavailable, TimeoutError):
+        except (RunNotFound, RunAmbiguous, StoreUnavailable, TimeoutError):
             return False
         return run.id == holder.run_id and not holds(run, holder)
 

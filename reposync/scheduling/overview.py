@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories, Repository
-from reposync.store.repository import RepositoryState, is_registered, no_such_repository
+from reposync.store.repository import RepositoryState, is_registered
 from reposync.store.runs import Run, Runs
+from reposync.store.ticks import MissedTick, Ticks
+from reposync.store.unknown import no_such_repository
+
+if TYPE_CHECKING:
+    from reposync.scheduling.application import Application
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,16 @@ def late_after(crontab: str, timezone: str, last_sync_at: datetime) -> datetime:
     return schedule.next_after(schedule.next_after(last_sync_at))
 
 
+@dataclass(frozen=True, slots=True)
+class RepositoryDetail(Overview):
+    """`definition`: what was registered over HTTP or by command, with the keys of the registry file; null for what
+    stands in that file. `missed_ticks`: the latest ticks of its schedule that nothing ran for, the newest first: they
+    were noticed too late."""
+
+    definition: Mapping[str, Any] | None
+    missed_ticks: list[MissedTick]
+
+
 async def state_words(repositories: Repositories) -> dict[str, str]:
     """The word for the state of every repository, by name."""
     return {row.name: row.word for row in await repositories.states()}
@@ -98,6 +113,14 @@ async def overviews(
         _overview(row, counts.get(row.live_version or row.id, ManifestCounts()), latest.get(row.id), now)
         for row in rows
     ]
+
+
+async def repository_detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
+    """And its row. Raises RepositoryNotFound, naming the nearest."""
+    row = await app.repositories.get(name)
+    found = named(await overviews(app.repositories, app.manifests, app.runs, [row.name]), row.name)
+    missed = await Ticks(app.database).missed(row.id)
+    return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=missed), row
 
 
 def named(overviews: Sequence[Overview], name: str) -> Overview:

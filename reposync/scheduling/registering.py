@@ -12,6 +12,7 @@ from typing import Any
 from reposync.catalog.targets import COMMAND, CONFIG, Target, is_bare_repository
 from reposync.config.loading import checked_repository
 from reposync.errors import (
+    Remedy,
     RepositoryChanged,
     RepositoryExists,
     RepositoryInactive,
@@ -46,7 +47,10 @@ async def add_repository(app: Application, definition: Mapping[str, Any], *, ori
         if is_registered(row) or row.location != target.registration().location:
             raise RepositoryExists(
                 f"There is a repository {row.name!r} already: {row.location}.",
-                remedy=f"Choose another name, or `reposync repos remove {row.name}` first.",
+                remedy=Remedy(
+                    f"Choose another name, or `reposync repos remove {row.name}` first.",
+                    f"Choose another name, or `DELETE /api/v1/repositories/{row.name}` first.",
+                ),
             )
     return await app.repositories.register(target.registration())
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed
+from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy
 from reposync.store.database import Database
 from reposync.store.served import Served, findable, searched_repository, served
 from reposync.store.versions import VersionState
@@ -25,6 +25,10 @@ log = logging.getLogger(__name__)
 _TRIES = 10
 # A former model that could not be asked is left alone for so long: no search waits for it again and again.
 ASK_AGAIN_SECONDS = 30.0
+_INDEX_ANY = Remedy(
+    "`reposync sync .` indexes the repository you are in.",
+    "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
+)
 
 
 class Searching:
@@ -74,9 +78,7 @@ class Searching:
                 remedy="The next `reposync sync` makes it again, and its record says why.",
             )
         if not found:
-            raise NothingIndexed(
-                "Nothing is indexed yet.", remedy="`reposync sync .` indexes the repository you are in."
-            )
+            raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
         hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._app.manifests.outdated([(hit.version, hit.path) for hit in hits])
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
@@ -97,7 +99,11 @@ class Searching:
         if row.collection is not None:
             return _Scope(frozenset({row.collection}), version=row.id)
         raise NothingIndexed(
-            f"Nothing of {repository!r} is indexed yet.", remedy=f"`reposync sync {repository}` indexes it."
+            f"Nothing of {repository!r} is indexed yet.",
+            remedy=Remedy(
+                f"`reposync sync {repository}` indexes it.",
+                f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
+            ),
         )
 
     async def _query(

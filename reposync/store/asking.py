@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.errors import RepoSyncError, RunStateConflict
+from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.columns import storable
 from reposync.store.database import QUEUE
@@ -298,7 +298,11 @@ class Asking(RunHistory):
             if row.status != RunStatus.BLOCKED:
                 raise RunStateConflict(
                     f"Run {row.id} is {row.status}, and only a blocked run can be approved.",
-                    remedy=f"`reposync sync {row.repository} --allow-mass-delete` starts a new one.",
+                    remedy=Remedy(
+                        f"`reposync sync {row.repository} --allow-mass-delete` starts a new one.",
+                        f'`POST /api/v1/repositories/{row.repository}/sync` with `{{"allow_mass_delete": true}}` '
+                        "starts a new one.",
+                    ),
                 )
             request = self._again(row, trigger, by, max_attempts, approval=row.brake or {})
             return await self._send_back(connection, row, Event.APPROVE, request)
@@ -321,7 +325,10 @@ class Asking(RunHistory):
             if row.status not in (RunStatus.FAILED, RunStatus.CANCELLED):
                 raise RunStateConflict(
                     f"Run {row.id} is {row.status}, and only a failed or cancelled run can be tried again.",
-                    remedy=f"`reposync sync {row.repository}` starts a new one.",
+                    remedy=Remedy(
+                        f"`reposync sync {row.repository}` starts a new one.",
+                        f"`POST /api/v1/repositories/{row.repository}/sync` starts a new one.",
+                    ),
                 )
             asked = {"full": row.full, "repair": row.repair, "removal": row.removal}
             approval = (row.brake or {}) if row.approved else None

@@ -9,26 +9,30 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from reposync.errors import StoreUnavailable
+from reposync.errors import Remedy, StoreUnavailable
 
 _CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
-_UPGRADE = "Run `reposync db upgrade`."
+UPGRADE = Remedy("Run `reposync db upgrade`.", "Whoever runs this server has to upgrade its database.")
+
+# Reason and remedy.
+_Words: TypeAlias = tuple[str, str | Remedy]
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix that fits wins.
-_POSTGRESQL = {
+_POSTGRESQL: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
     "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
     "28": ("it refused the user or the password", "Check both in DATABASE_URL."),
     "3D000": ("there is no database of that name", "Create it, or name another one in DATABASE_URL."),
     "40": ("it broke off the transaction in favour of another one", _TRY_AGAIN),
     "42501": ("the user lacks a right there", "Grant it the rights on the schema."),
-    "42703": ("its tables lack a column", _UPGRADE),
-    "42P01": ("its tables are missing", _UPGRADE),
+    "42703": ("its tables lack a column", UPGRADE),
+    "42P01": ("its tables are missing", UPGRADE),
     "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
     "55P03": ("another process holds a lock for too long", _TRY_AGAIN),
     "57": ("it is starting, stopping or broke the query off", _TRY_AGAIN),
@@ -38,12 +42,12 @@ _POSTGRESQL = {
 _FULL = "the disk is full", "Make room."
 _FAILED = "the disk failed", "Check the disk and its rights."
 _LEAST_ROOM_BYTES = 1_000_000
-_SQLITE = (
+_SQLITE: tuple[tuple[str, str, str | Remedy], ...] = (
     ("locked", "another process holds the write lock for too long", _TRY_AGAIN),
     ("busy", "another process holds the write lock for too long", _TRY_AGAIN),
-    ("no such table", "its tables are missing", _UPGRADE),
-    ("no such column", "its tables lack a column", _UPGRADE),
-    ("has no column", "its tables lack a column", _UPGRADE),
+    ("no such table", "its tables are missing", UPGRADE),
+    ("no such column", "its tables lack a column", UPGRADE),
+    ("has no column", "its tables lack a column", UPGRADE),
     ("unable to open", "the file cannot be opened", "Check that its folder exists and can be written."),
     ("readonly", "the file cannot be written", "Check its rights and those of its folder."),
     ("not a database", "the file is not an SQLite database", "Move it away, or name another one in DATABASE_URL."),
@@ -79,7 +83,7 @@ def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
 
 
-def described(error: BaseException) -> tuple[str, str]:
+def described(error: BaseException) -> _Words:
     """What the database did wrong, as the end of a sentence, and what to do about it."""
     return _words(error)
 
@@ -127,7 +131,7 @@ def _sqlstate(error: BaseException) -> str | None:
     return state if isinstance(state, str) else None
 
 
-def _words(error: BaseException) -> tuple[str, str]:
+def _words(error: BaseException) -> _Words:
     if isinstance(error, PoolTimeout):
         return "all of this process's connections to it are in use", _TRY_AGAIN
     driver_error = _driver_error(error)
@@ -145,11 +149,11 @@ def _words(error: BaseException) -> tuple[str, str]:
     return _postgresql_words(driver_error) or ("the connection broke", _CHECK_ADDRESS)
 
 
-def _sqlite_words(error: sqlite3.Error) -> tuple[str, str] | None:
+def _sqlite_words(error: sqlite3.Error) -> _Words | None:
     text = str(error).lower()
     return next(((reason, remedy) for sign, reason, remedy in _SQLITE if sign in text), None)
 
 
-def _postgresql_words(error: BaseException) -> tuple[str, str] | None:
+def _postgresql_words(error: BaseException) -> _Words | None:
     state = _sqlstate(error) or ""
     return next((_POSTGRESQL[state[:length]] for length in (5, 2) if state[:length] in _POSTGRESQL), None)

@@ -10,14 +10,16 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, case, func, literal_column, select, tuple_, union_all
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RunAmbiguous, RunNotFound
+from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.attempts import RunAttempt, attempts_of
 from reposync.store.claims import CLAIM_ORDER
+from reposync.store.columns import storable
 from reposync.store.database import Database
 from reposync.store.requests import RunRequest, read_askers, read_requests
 from reposync.store.run import QueueFigures, Run, RunProblem, parse_cursor, run_record
 from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger, known
 from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, status_is
+from reposync.store.unknown import unknown_repository
 
 MAX_PAGE = 1_000
 ASKERS_SHOWN = 5
@@ -82,6 +84,16 @@ class RunHistory:
             return []
         async with self._database.read() as connection:
             return [run_record(row) for row in await connection.execute(page)]
+
+    async def require_known(self, repository: str) -> None:
+        """Raises RepositoryNotFound, naming the nearest, if no repository has that name and no run is of one that had
+        it: for a filter that nothing fits."""
+        async with self._database.read() as connection:
+            for column in (REPOSITORIES.c.name, RUNS.c.repository):
+                found = select(column).where(column == storable(repository)).limit(1)
+                if (await connection.execute(found)).first() is not None:
+                    return
+            raise await unknown_repository(connection, repository)
 
     async def active(self, identity: str) -> list[Run]:
         """Runs of the repository with this id that something will still happen to: the running one first, then those
@@ -195,7 +207,8 @@ class RunHistory:
 
 
 def no_such_run(run_id: str) -> RunNotFound:
-    return RunNotFound(f"No run has the id {run_id!r}.", remedy="`reposync history` shows the latest runs.")
+    remedy = Remedy("`reposync history` shows the latest runs.", "`GET /api/v1/runs` shows the latest ones.")
+    return RunNotFound(f"No run has the id {run_id!r}.", remedy=remedy)
 
 
 def _by_status(runs: Select[Any], statuses: Collection[RunStatus], repository: str | None) -> Iterator[Select[Any]]:

@@ -11,7 +11,13 @@ from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.errors import RegistryConflict, RepositoryChanged, RepositoryExists, RepositoryNotFound, UsageError
+from reposync.errors import (
+    RegistryConflict,
+    Remedy,
+    RepositoryChanged,
+    RepositoryExists,
+    UsageError,
+)
 from reposync.store.attempts import break_off_attempts
 from reposync.store.columns import storable
 from reposync.store.database import REGISTRATIONS, Database
@@ -22,7 +28,6 @@ from reposync.store.repository import (
     Repository,
     RepositoryState,
     belongs_to_another,
-    no_such_repository,
     repository_id,
     repository_record,
     unregistered,
@@ -32,6 +37,7 @@ from reposync.store.run import Run
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import FILES, REPOSITORIES, REPOSITORY_COLUMNS, RUNS, VERSIONS, is_active, status_is
 from reposync.store.transitions import Event, lock_unfinished, locked, move
+from reposync.store.unknown import unknown_repository
 
 __all__ = [
     "Registration",
@@ -124,7 +130,7 @@ class Repositories:
             is_new = bool((await connection.execute(insert)).rowcount)
         row = row or await _row_of(connection, name)
         if row is None:
-            raise await _not_found(connection, name)
+            raise await unknown_repository(connection, name)
         _require_as_expected(row, expected)
         if belongs_to_another(repository_record(row), registration, takes):
             raise conflict_over(name, registration.origin_file, repository_record(row))
@@ -167,7 +173,7 @@ class Repositories:
         async with self._database.read() as connection:
             row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
             if row is None:
-                raise await _not_found(connection, shown)
+                raise await unknown_repository(connection, shown)
         return repository_record(row)
 
     async def list(self, names: Collection[str] | None = None) -> list[Repository]:
@@ -257,7 +263,7 @@ class Repositories:
                 await guard(connection)
             row = await _row_of(connection, name)
             if row is None:
-                raise await _not_found(connection, name)
+                raise await unknown_repository(connection, name)
             _require_as_expected(row, expected)
             identity = str(row.id)
             now = self._database.moment()
@@ -310,7 +316,7 @@ async def lock_repository(connection: AsyncConnection, name: str) -> str:
     """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
     row = await _row_of(connection, name)
     if row is None:
-        raise await _not_found(connection, name)
+        raise await unknown_repository(connection, name)
     return str(row.id)
 
 
@@ -329,7 +335,7 @@ async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row
     query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
     row = (await connection.execute(query)).one_or_none()
     if row is None:
-        raise no_such_repository(shown, ())
+        raise await unknown_repository(connection, shown)
     return row
 
 
@@ -346,7 +352,10 @@ def _indexed_by(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
 def conflict_over(name: str, file: str | None, row: Repository) -> RegistryConflict:
     return RegistryConflict(
         f"Repository {name!r} is in the registry file {file} and comes from {row.origin_words}; it stays as it is.",
-        remedy="Rename one of the two, or settle it with `reposync apply --take-over`.",
+        remedy=Remedy(
+            "Rename one of the two, or settle it with `reposync apply --take-over`.",
+            "Rename one of the two, or let whoever runs this server settle it.",
+        ),
     )
 
 
@@ -367,7 +376,3 @@ def _checked_name(name: str) -> str:
 
 def _name_taken(name: str) -> RepositoryExists:
     return RepositoryExists(f"There is another repository called {name!r}.")
-
-
-async def _not_found(connection: AsyncConnection, name: str) -> RepositoryNotFound:
-    return no_such_repository(name, list(await connection.scalars(select(REPOSITORIES.c.name))))

@@ -5,28 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Row
 
-from reposync.config.spelling import nearest
-from reposync.errors import RepositoryNotFound
 from reposync.store.columns import storable
 
 REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
 MAX_NAME_CHARS = 255
-
-
-def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
-    """Names the nearest of those that there are."""
-    near = nearest(name, known)
-    return RepositoryNotFound(
-        f"No repository {name!r} is registered.",
-        remedy=f"Did you mean {near!r}?" if near else "`reposync repos list` names those that are.",
-    )
 
 
 def repository_id(name: str) -> str:

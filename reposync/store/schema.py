@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from reposync.errors import StoreUnavailable
-from reposync.store.failures import connection_failure, is_lock_timeout, is_locked, is_missing_table
+from reposync.store.failures import UPGRADE, connection_failure, is_lock_timeout, is_locked, is_missing_table
 from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 
 log = logging.getLogger(__name__)
@@ -87,9 +87,7 @@ class Schema:
             return
         self.refuse_incompatible(where)
         found = "has no tables yet" if self.revision is None else f"has schema {self.revision}"
-        raise StoreUnavailable(
-            f"The database {where} {found}; this version needs schema {HEAD}.", remedy="Run `reposync db upgrade`."
-        )
+        raise StoreUnavailable(f"The database {where} {found}; this version needs schema {HEAD}.", remedy=UPGRADE)
 
     def refuse_incompatible(self, where: str) -> None:
         """Raises StoreUnavailable where a newer version changed what this one rests on."""

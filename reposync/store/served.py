@@ -10,9 +10,9 @@ from sqlalchemy import ColumnElement, CompoundSelect, Text, cast, func, literal,
 
 from reposync.store.columns import storable
 from reposync.store.database import Database
-from reposync.store.repository import no_such_repository
 from reposync.store.status import known
 from reposync.store.tables import REPOSITORIES, VERSIONS
+from reposync.store.unknown import unknown_repository
 from reposync.store.versions import VersionState
 
 _LIVE: ColumnElement[str] = literal_column("'live'")
@@ -75,9 +75,8 @@ async def searched_repository(database: Database, name: str) -> SearchedReposito
     joined = REPOSITORIES.outerjoin(VERSIONS, version.repository_id == each.id)
     async with database.read() as connection:
         rows = (await connection.execute(query.select_from(joined).where(each.name == storable(name)))).all()
-        names = [] if rows else list(await connection.scalars(select(each.name)))
-    if not rows:
-        raise no_such_repository(name, names)
+        if not rows:
+            raise await unknown_repository(connection, name)
     versions = {known(VersionState, row.state): (row.physical, row.version) for row in rows if row.version is not None}
     unversioned = not versions and rows[0].last_sync_at is not None
     return SearchedRepository(rows[0].id, rows[0].place if unversioned else None, versions)

@@ -91,9 +91,9 @@ class Figures(Collector):
 def _dependencies(statuses: Mapping[str, str]) -> Iterator[GaugeMetricFamily]:
     yield _gauge(
         "dependency_up",
-        "1 while it can be used, degraded or not; 0 while it is down.",
+        "1 while it can be used, degraded or not; 0 while it is down, or was not asked yet.",
         "dependency",
-        {name: 0 if status == "down" else 1 for name, status in statuses.items()},
+        {name: 0 if status in ("down", "starting") else 1 for name, status in statuses.items()},
     )
     family = GaugeMetricFamily(
         "reposync_dependency_status", "1 for the status that it has.", labels=("dependency", "status")

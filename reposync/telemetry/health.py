@@ -13,9 +13,10 @@ from typing import Literal, TypeAlias
 log = logging.getLogger(__name__)
 
 HealthStatus: TypeAlias = Literal["ok", "degraded", "down"]
+ShownStatus: TypeAlias = HealthStatus | Literal["starting"]
 
-_SEVERITY: Mapping[HealthStatus, int] = {"ok": 0, "degraded": 1, "down": 2}
-_LEVEL: Mapping[HealthStatus, int] = {"ok": logging.INFO, "degraded": logging.WARNING, "down": logging.ERROR}
+_SEVERITY: Mapping[ShownStatus, int] = {"ok": 0, "degraded": 1, "starting": 2, "down": 3}
+_LEVEL: Mapping[ShownStatus, int] = {"ok": logging.INFO, "degraded": logging.WARNING, "down": logging.ERROR}
 
 LONGEST_REASON_CHARS = 500
 
@@ -23,9 +24,9 @@ LONGEST_REASON_CHARS = 500
 @dataclass(frozen=True, slots=True)
 class Component:
     """One dependency, as it was last reported. `since`: aware UTC, when it came into this status; `reason`: a sentence
-    where it is not `ok`."""
+    where it is not `ok`. `starting`: it is required, and nobody has reported on it yet."""
 
-    status: HealthStatus
+    status: ShownStatus
     reason: str | None
     since: datetime
     latency_seconds: float | None = None
@@ -33,16 +34,16 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """`status`: the worst of all, where only a required component makes it `down`."""
+    """`status`: the worst of all, where only a required component makes it `down` or `starting`."""
 
-    status: HealthStatus
+    status: ShownStatus
     components: Mapping[str, Component]
 
 
 class Health:
     """The last word on every component. Its methods return at once and raise nothing.
 
-    A component of `required` that nobody has reported on yet is `down`: a pod is not ready before it has seen its
+    A component of `required` that nobody has reported on yet is `starting`: a pod is not ready before it has seen its
     database. Every other one counts as `degraded` at worst.
     """
 
@@ -57,7 +58,7 @@ class Health:
         self._now, self._monotonic = now, monotonic
         began = now()
         self._components: dict[str, Component] = {
-            name: Component("down", "It has not been checked yet.", began) for name in sorted(self._required)
+            name: Component("starting", "It has not been checked yet.", began) for name in sorted(self._required)
         }
         self._unseen = set(self._required)
         self._valid_until: dict[str, float] = {}
@@ -107,7 +108,7 @@ class Health:
         status: HealthStatus = "down" if name in self._required else "degraded"
         return replace(found, status=status, reason=f"Nobody has checked it for {late:.0f} s more than is usual.")
 
-    def _counted(self, name: str, status: HealthStatus) -> HealthStatus:
+    def _counted(self, name: str, status: ShownStatus) -> ShownStatus:
         return "degraded" if status == "down" and name not in self._required else status
 
 

@@ -33,7 +33,7 @@ class Owner:
         self.person.applies(CONFIGURATION.format(model=model, size=size, keep=keep, **told))
 
     def states(self) -> list[tuple[str, int]]:
-        (found,) = self.person.asks("index", "status")["repositories"]
+        (found,) = self.person.asks("index", "status")["items"]
         every = [found["live"], found["building"], *found["retired"]]
         return [(each["state"], each["number"]) for each in every if each is not None]
 
@@ -50,8 +50,9 @@ def test_the_status_names_the_model_the_chunks_and_the_commit_that_are_searched(
     assert "nothing yet" in person.types("index", "status").stdout
     person.types("sync")
 
-    told = person.asks("index", "status", "payments")
-    (found,) = told["repositories"]
+    told = person.asks("index", "status")
+    (found,) = told["items"]
+    assert person.asks("index", "status", "payments") == found
     live = found["live"]
     assert (live["number"], live["provider"], live["model"]) == (1, "openai", "test/words")
     assert (live["chunk_size"], live["chunk_overlap"], live["files"]) == (400, 80, 2)
@@ -79,7 +80,7 @@ def test_a_version_that_was_replaced_is_one_command_away_and_stays_until_a_perso
     assert "reposync index resume payments" in done.stderr
     person.types("sync")
     assert owner.states() == [("live", 1), ("retired", 2)], "the settings that were rolled back are not built again"
-    (found,) = person.asks("index", "status")["repositories"]
+    (found,) = person.asks("index", "status")["items"]
     assert found["hold"] == {"reason": "rolled back from version 2", "until_settings_change": True}
     assert "held (rolled back from version 2)" in person.types("index", "status").stdout
 
@@ -91,13 +92,13 @@ def test_a_version_that_was_replaced_is_one_command_away_and_stays_until_a_perso
 def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner: Owner) -> None:
     person = owner.person
     person.types("sync")
-    assert person.asks("index", "pause") == ["payments"]
+    assert [each["repository"] for each in person.asks("index", "pause")] == ["payments"]
     owner.configures(model="test/other")
     owner.repository.commit({"new.py": b"x = 1\n"})
     person.types("sync")
 
     told = person.asks("index", "status")
-    (found,) = told["repositories"]
+    (found,) = told["items"]
     assert (found["live"]["model"], found["live"]["files"]) == ("test/words", 3)
     assert found["hold"] == {"reason": "paused", "until_settings_change": False}
     (change,) = told["collections"]
@@ -111,7 +112,7 @@ def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner:
     assert "the next sync builds" in person.types("index", "resume", "payments").stdout
     person.types("sync")
     told = person.asks("index", "status")
-    assert told["repositories"][0]["live"]["model"] == "test/other"
+    assert told["items"][0]["live"]["model"] == "test/other"
     assert (told["collections"][0]["moved"], told["collections"][0]["chunks_former"]) == (True, 0)
 
 
@@ -127,12 +128,12 @@ def test_a_change_that_waits_or_is_built_says_how_far_it_is(owner: Owner) -> Non
     with owner.embeddings.holding():
         process = person.starts("sync")
         owner.embeddings.wait_for_waiting(1, timeout_seconds=60)
-        told = person.asks("index", "status", "payments")
+        told = person.asks("index", "status")
         shown = person.types("index", "status").stdout
         process.kill()
         process.communicate(timeout=60)
 
-    (found,) = told["repositories"]
+    (found,) = told["items"]
     assert (found["live"]["model"], found["building"]["model"]) == ("test/words", "test/other")
     assert found["progress"]["run"] is not None
     assert found["progress"]["files_total"] == 2

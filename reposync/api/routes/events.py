@@ -12,10 +12,11 @@ from pydantic_core import to_json
 
 from reposync.api.access import Role
 from reposync.api.answers import errors
+from reposync.api.head import is_head
 from reposync.api.leaving import leaving_of
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
-from reposync.errors import RunNotFound, StoreUnavailable
+from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
 from reposync.scheduling.following import Following, TooManyWatchers
 from reposync.scheduling.progress import shown_progress
 from reposync.store.following import runs_by_id
@@ -43,7 +44,8 @@ data: {"id": "0198b7c2-5f3e-7c1a-9d2b-3f6a1c5e8d70", "repository": "payments-api
 id: ended-1-completed
 """
 
-# As OpenAPI 3.2 describes a stream of events (4.14.4). `RunShown` is there through the routes of runs.
+# One event, as other APIs and their clients have it: OpenAPI has own words for streams (`itemSchema`) since 3.2 alone,
+# which few programs read. `RunShown` is there through the routes of runs.
 _EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -100,10 +102,10 @@ def event_routes(parts: ApiParts) -> APIRouter:
         response_class=Response,
         dependencies=[parts.access.requires(Role.READ)],
         responses={
-            **errors(RunNotFound, TooManyWatchers),
+            **errors(RunNotFound, RunAmbiguous, TooManyWatchers),
             200: {
                 "description": "The events",
-                "content": {"text/event-stream": {"itemSchema": _EVENT, "example": _EXAMPLE}},
+                "content": {"text/event-stream": {"schema": _EVENT, "example": _EXAMPLE}},
             },
             204: {"description": "`Last-Event-ID` names the end of this run: there is nothing more to come"},
         },
@@ -117,8 +119,10 @@ def event_routes(parts: ApiParts) -> APIRouter:
     ) -> Response:
         if run.is_final and last_event_id == _end_id(run):
             return Response(status_code=204)
+        # Without a body there is nobody to follow the run for.
+        longest_seconds = 0.0 if is_head(request) else LONGEST_SECONDS
         return EventSourceResponse(
-            RunEvents(following, run, leaving_of(request)),
+            RunEvents(following, run, leaving_of(request), longest_seconds=longest_seconds),
             # The second one: nginx would hold events back until its buffer is full.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from reposync.api.access import Role
 from reposync.api.answers import CHANGING, errors
 from reposync.api.models import Asked, NoFilters
+from reposync.api.naming import NamedRoute
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
@@ -76,7 +77,7 @@ class Release(Lock):
 
 
 def lock_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix="/api/v1", tags=["locks"])
+    routes = Router(prefix="/api/v1", tags=["locks"], route_class=NamedRoute)
 
     @routes.get(
         "/locks",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
@@ -18,10 +17,11 @@ from reposync.api.coalescing import Coalesced
 from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional, still_is, tag_of
 from reposync.api.cursors import cursor_after, key_before
 from reposync.api.definitions import CHANGEABLE, IDENTITY, NOT_OVER_HTTP, change_body, new_repository_body
+from reposync.api.documents import run_documents
+from reposync.api.media_type import TAKES_JSON
 from reposync.api.models import (
     NoFilters,
     Pause,
-    RepositoryDetail,
     RepositoryFilters,
     RepositoryPage,
     RunShown,
@@ -48,7 +48,7 @@ from reposync.errors import (
 )
 from reposync.scheduling.application import Application
 from reposync.scheduling.following import Following
-from reposync.scheduling.overview import overviews, state_words
+from reposync.scheduling.overview import RepositoryDetail, overviews, repository_detail, state_words
 from reposync.scheduling.registering import (
     add_repository,
     change_repository,
@@ -60,10 +60,8 @@ from reposync.scheduling.registering import (
 from reposync.store.asking import IdempotencyKeyReused
 from reposync.store.following import runs_by_id
 from reposync.store.repositories import Repository
-from reposync.store.repository import no_such_repository
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
-from reposync.store.ticks import Ticks
 
 HTTP = "http"
 """The origin of what is registered here."""
@@ -147,7 +145,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         description="With the keys of an entry under `repositories` of the registry file, and checked alike; but "
         "`${VARIABLE}` is plain text here, and passwords are not taken. Folders of the server, and addresses that are "
         "not in the public internet, are refused unless the operator allows them. It is synced within seconds.",
-        dependencies=operates,
+        dependencies=[*operates, TAKES_JSON],
         status_code=201,
         responses={
             201: {
@@ -182,8 +180,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         row = await add_repository(app, definition, origin=HTTP)
         root = request.scope.get("root_path", "")
         response.headers["Location"] = f"{root}{PREFIX}/repositories/{path_of(row.name)}"
-        shown, seen = await _detail(app, row.name)
-        response.headers["ETag"] = tag_of(shown, _changeable(seen))
+        shown, seen = await repository_detail(app, row.name)
+        response.headers["ETag"] = tag_of(shown, seen.changeable)
         return shown
 
     @routes.post(
@@ -191,7 +189,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         summary="Ask for a sync",
         description="Answers at once with the run that does it. One that is queued already is returned, and not "
         "doubled; one that is under way is followed by another one. `wait` waits for the end.",
-        dependencies=operates,
+        dependencies=[*operates, TAKES_JSON],
         status_code=202,
         responses={
             200: {"model": RunShown, "description": "The run, which ended within `wait`", "headers": LOCATION},
@@ -247,8 +245,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RepositoryNotFound)},
     )
     async def get_repository(request: Request, name: RepositoryName, _: Annotated[NoFilters, Query()]) -> Response:
-        shown, row = await _detail(parts.application(), name)
-        return conditional(request, shown, changeable=_changeable(row))
+        shown, row = await repository_detail(parts.application(), name)
+        return conditional(request, shown, changeable=row.changeable)
 
     @routes.patch(
         "/repositories/{name:path}",
@@ -257,7 +255,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "file, or comes from a group, can be paused and resumed here, and is changed there. Two who change different "
         "keys at the same time do not undo each other's. With `If-Match`, the ETag of an answer before, it is changed "
         "only if nobody else has changed it since; syncs do not count.",
-        dependencies=operates,
+        dependencies=[*operates, TAKES_JSON],
         responses={
             200: {"headers": ETAG_HEADER},
             **errors(
@@ -297,8 +295,8 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             await pause_repository(app, name, reason, expected=expected, by=parts.access.name_of(request))
         elif pause.is_active:
             await resume_repository(app, name, expected=expected)
-        shown, row = await _detail(app, name)
-        response.headers["ETag"] = tag_of(shown, _changeable(row))
+        shown, row = await repository_detail(app, name)
+        response.headers["ETag"] = tag_of(shown, row.changeable)
         return shown
 
     @routes.delete(
@@ -323,30 +321,14 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     return routes
 
 
-async def _as_expected(app: Application, name: str, if_match: str) -> Repository | None:
-    """The repository as it is, which is as the client knows it; None where no daemon has seen it yet. Raises
-    RepositoryNotFound, RepositoryChanged."""
-    _, row = await _detail(app, name)
-    if not still_is(if_match, _changeable(row)):
+async def _as_expected(app: Application, name: str, if_match: str) -> Repository:
+    """The repository as it is, which is as the client knows it. Raises RepositoryNotFound, RepositoryChanged."""
+    row = await app.repositories.get(name)
+    if not still_is(if_match, row.changeable):
         raise RepositoryChanged(
             f"{name!r} was changed since the ETag in If-Match; nothing was written.", remedy="Read it again."
         )
     return row
-
-
-def _changeable(row: Repository | None) -> object:
-    return row.changeable if row is not None else ()
-
-
-async def _detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository | None]:
-    """And the row, if there is one yet. Raises RepositoryNotFound, naming the nearest."""
-    found = await overviews(app.repositories, app.manifests, app.runs, [name])
-    if not found:
-        raise no_such_repository(name, await state_words(app.repositories))
-    rows = await app.repositories.list([name])
-    row = rows[0] if rows else None
-    missed = await Ticks(app.database).missed(row.id) if row else []
-    return RepositoryDetail(**asdict(found[0]), definition=row.definition if row else None, missed_ticks=missed), row
 
 
 def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
@@ -357,7 +339,8 @@ def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
         if key in IDENTITY | NOT_OVER_HTTP:
             raise ConfigError(f"`{key}` cannot be changed.", remedy="Register another repository.")
         if key not in known:
-            raise ConfigError(f"unknown key{hint(key, known)}.")
+            told = f"unknown key `{key[:MAX_KEY_CHARS]}`{hint(key, known)}"
+            raise ConfigError(told if told.endswith("?") else f"{told}.")
     try:
         pause = Pause.model_validate({key: value for key, value in changes.items() if key in Pause.model_fields})
     except ValidationError as error:
@@ -372,7 +355,7 @@ def _told(asked_by: str) -> Callable[[Run], dict[str, Any]]:
 
 
 async def _shown(app: Application, run: Run) -> RunShown:
-    return RunShown.of(run, (await app.runs.askers([run.id])).get(run.id, []))
+    return RunShown(**(await run_documents(app.runs, [run]))[0])
 
 
 def _fingerprint(*parts: object) -> str:

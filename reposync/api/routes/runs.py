@@ -10,6 +10,7 @@ from reposync.api.access import Role
 from reposync.api.answers import CHANGING, errors
 from reposync.api.conditional import ETAG_HEADER, NOT_MODIFIED, conditional
 from reposync.api.cursors import cursor_after, key_before
+from reposync.api.documents import run_detail, run_documents
 from reposync.api.models import (
     NoFilters,
     ProblemFilters,
@@ -21,16 +22,13 @@ from reposync.api.models import (
 )
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
-from reposync.errors import RepositoryNotFound, RunNotFound, RunStateConflict, UsageError
+from reposync.errors import Remedy, RepositoryNotFound, RunAmbiguous, RunNotFound, RunStateConflict, UsageError
 from reposync.scheduling.application import Application
-from reposync.store.history import no_such_run
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 
 PREFIX = "/api/v1"
-FIRST_PROBLEMS = 100
-
 _ID_CHARS = 36
 
 RunIdBeginning = Annotated[
@@ -58,7 +56,7 @@ def run_routes(parts: ApiParts) -> APIRouter:
         "the history, and not a number of a page.",
         dependencies=reads,
         response_model=RunPage,
-        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(UsageError)},
+        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RepositoryNotFound, UsageError)},
     )
     async def list_runs(request: Request, filters: Annotated[RunFilters, Query()]) -> Response:
         runs = parts.application().runs
@@ -72,10 +70,11 @@ def run_routes(parts: ApiParts) -> APIRouter:
             since=filters.since,
             until=filters.until,
         )
+        if not found and filters.repository is not None:
+            await runs.require_known(filters.repository)
         shown = found[: filters.limit]
         next_cursor = shown[-1].cursor if len(found) > len(shown) else None
-        askers = await runs.askers([run.id for run in shown])
-        items = [RunShown.of(run, askers.get(run.id, [])) for run in shown]
+        items = [RunShown(**each) for each in await run_documents(runs, shown)]
         return conditional(request, RunPage(items=items, next_cursor=next_cursor))
 
     @routes.get(
@@ -83,7 +82,7 @@ def run_routes(parts: ApiParts) -> APIRouter:
         summary="One run, with its attempts and the first of its problems",
         dependencies=reads,
         response_model=RunDetail,
-        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RunNotFound)},
+        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RunNotFound, RunAmbiguous)},
     )
     async def get_run(request: Request, run_id: RunIdBeginning, _: Annotated[NoFilters, Query()]) -> Response:
         runs = parts.application().runs
@@ -94,7 +93,7 @@ def run_routes(parts: ApiParts) -> APIRouter:
         summary="The files that a run skipped or failed on, with the reason",
         dependencies=reads,
         response_model=ProblemPage,
-        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RunNotFound, UsageError)},
+        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RunNotFound, RunAmbiguous, UsageError)},
     )
     async def list_problems(
         request: Request, run_id: RunIdBeginning, filters: Annotated[ProblemFilters, Query()]
@@ -161,13 +160,10 @@ def run_routes(parts: ApiParts) -> APIRouter:
 
 
 async def _detail(runs: Runs, run: Run) -> RunDetail:
-    problems = await _problems(runs, run, FIRST_PROBLEMS, None)
-    attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
-    requests = (await runs.requests([run.id])).get(run.id, [])
-    return RunDetail.made(run, requests, attempts, problems.items, counts, problems.next_cursor)
+    return RunDetail(**await run_detail(runs, run))
 
 
-async def _problems(runs: Runs, run: Run, limit: int, after: str | None, reason: str | None = None) -> ProblemPage:
+async def _problems(runs: Runs, run: Run, limit: int, after: str | None, reason: str | None) -> ProblemPage:
     found = await runs.problems(run.id, limit + 1, after=after, reason=reason)
     shown = found[:limit]
     next_cursor = cursor_after(shown[-1].path) if len(found) > len(shown) else None
@@ -175,7 +171,14 @@ async def _problems(runs: Runs, run: Run, limit: int, after: str | None, reason:
 
 
 def whole_id(run_id: str) -> str:
-    """A beginning, which is fine for looking at a run, may be another run's by the time it is acted on."""
+    """A beginning, which is fine for looking at a run, may be another run's by the time it is acted on. Raises
+    RunNotFound."""
     if len(run_id.strip()) != _ID_CHARS:
-        raise no_such_run(run_id)
+        raise RunNotFound(
+            f"{run_id!r} is no whole id of a run, which it takes to change one.",
+            remedy=Remedy(
+                "`reposync runs show ID` takes a beginning, and shows the whole id.",
+                "`GET /api/v1/runs/ID` takes a beginning, and answers with the whole id.",
+            ),
+        )
     return run_id

@@ -27,7 +27,7 @@ from reposync.api.deliveries import Bodies, BodiesBusy, Reading
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router, UnreadRoute
 from reposync.config.registry import GitLabInstance
-from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 from reposync.scheduling.application import Application
 from reposync.scheduling.webhooks import (
     Credentials,
@@ -146,6 +146,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         RequestInvalid,
         TooManyAttempts,
         StoreUnavailable,
+        Starting,
         BodiesBusy,
         ShuttingDown,
         Unforeseen,

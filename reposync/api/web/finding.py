@@ -39,7 +39,7 @@ def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
                 raise
             except RepoSyncError as error:
                 # Beside the form: most of these are about what stands in it.
-                problem = str(error)
+                problem = error.for_pages
         return renderer.page(
             request,
             "search.html",

@@ -59,6 +59,12 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
                 row = await app.repositories.get(filters["repository"])
                 missed = await Ticks(app.database).missed(row.id, MISSED_TICKS + 1)
             chart = run_chart(await app.runs.history(repository=filters["repository"], limit=CHART_RUNS))
+        unknown = None
+        if not page and filters["repository"]:
+            try:
+                await app.runs.require_known(filters["repository"])
+            except RepositoryNotFound as error:
+                unknown = error.for_pages
         kept = {key: value for key, value in filters.items() if value}
         older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
         return renderer.page(
@@ -73,6 +79,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             more_missed=len(missed) > MISSED_TICKS,
             filters=filters,
             filtered=bool(kept),
+            unknown=unknown,
             statuses=[each.value for each in RunStatus],
             triggers=[each.value for each in RunTrigger],
             before=before,

@@ -32,7 +32,7 @@ def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
             raise
         except RepoSyncError as error:
             # Redis is away: that is what this page has to tell.
-            found, problem = [], str(error)
+            found, problem = [], error.for_pages
         return renderer.page(request, "locks.html", visitor, locks=found, problem=problem)
 
     @routes.get("/login")

@@ -37,12 +37,14 @@ _BY_CODE = {
     ),
     "HOST_NOT_ALLOWED": Advice("This server does not go by that name", "Ask for it by a name that it has."),
     "SHUTTING_DOWN": Advice("reposync is starting again", "This page tries again by itself."),
+    "STARTING": Advice("reposync is starting", "This page tries again by itself."),
     "STORE_UNAVAILABLE": Advice(
         "The database does not answer",
         "This page tries again by itself. If it stays so, look at the log and at /readyz.",
     ),
     "REPOSITORY_NOT_FOUND": Advice("There is no such repository", "It may have been removed, or renamed."),
     "RUN_NOT_FOUND": Advice("There is no such run", "It may be older than the history that is kept."),
+    "RUN_AMBIGUOUS": Advice("Several runs begin like that", "Give more of the id, or choose one of the runs."),
     "RUN_STATE_CONFLICT": Advice("It is too late for that", "Somebody was quicker, or the run went on meanwhile."),
     "LOCK_NOT_FOUND": Advice("The lock is gone already", "There is nothing left to do."),
 }
@@ -86,7 +88,7 @@ class ErrorPages:
             await self._visitor(request, error),
             status=error.status_code,
             heading=told.heading,
-            message=told.message or error.message,
+            message=told.message or error.page_message,
             advice=None if error.status_code == 503 and not tries_again else told.advice,
             code=error.code,
             retry_seconds=int(error.extra_headers.get("Retry-After", "5")) if tries_again else None,

@@ -59,7 +59,8 @@ async def is_documented(answer: httpx.Response) -> None:
     if route is None or not route.include_in_schema:
         return
     await answer.aread()
-    told = answer.json()["error"]["code"]
+    told, message = (answer.json()["error"][key] for key in ("code", "message"))
+    assert "`reposync " not in message and " --" not in message, f"{message} advises a command, which nobody has here"
     if told in _OF_NO_ROUTE:
         return
     where = f"{answer.request.method} {answer.request.url.path}: {answer.status_code} {told}"

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
+from openapi_spec_validator import validate
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -128,6 +129,16 @@ def test_no_request_breaks_a_route_and_every_answer_is_as_described(described: A
 
     assert len(operations) == 16
     assert {200, 202, 404, 422} <= statuses
+
+
+def test_the_document_is_valid_in_the_version_of_openapi_that_it_declares(api: Api) -> None:
+    document = httpx.get(f"{api.url}/openapi.json").json()
+
+    validate(document)
+
+    assert document["openapi"] == "3.1.0"
+    operations = [each["operationId"] for operations in document["paths"].values() for each in operations.values()]
+    assert len(operations) == len(set(operations)) > 20
 
 
 def test_every_route_names_its_errors_in_our_envelope_with_examples(api: Api) -> None:

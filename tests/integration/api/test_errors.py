@@ -72,11 +72,40 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     ("method", "path", "status", "code", "message"),
     [
         ("GET", "/nothing/here", 404, "NOT_FOUND", "There is nothing at /nothing/here."),
-        ("GET", "/healthz/", 404, "NOT_FOUND", "There is nothing at /healthz/."),
+        ("GET", "/nothing/", 404, "NOT_FOUND", "There is nothing at /nothing/."),
+        (
+            "GET",
+            "/healthz/",
+            404,
+            "NOT_FOUND",
+            "There is nothing at /healthz/. Leave out the slash at its end: /healthz",
+        ),
+        (
+            "GET",
+            "/api/v1/repositories/",
+            404,
+            "NOT_FOUND",
+            "There is nothing at /api/v1/repositories/. Leave out the slash at its end: /api/v1/repositories",
+        ),
+        (
+            "POST",
+            "/api/v1/repositories/platform/api/sync/",
+            404,
+            "NOT_FOUND",
+            "There is nothing at /api/v1/repositories/platform/api/sync/. "
+            "Leave out the slash at its end: /api/v1/repositories/platform/api/sync",
+        ),
+        (
+            "DELETE",
+            "/api/v1/locks/",
+            404,
+            "NOT_FOUND",
+            "There is nothing at /api/v1/locks/. Leave out the slash at its end: /api/v1/locks",
+        ),
         ("GET", "/a%0A%00%ff", 404, "NOT_FOUND", "There is nothing at /a\n\0\ufffd."),
         ("GET", "/" + "a" * 5000, 404, "NOT_FOUND", "There is nothing at /" + "a" * 199 + "."),
-        ("DELETE", "/healthz", 405, "METHOD_NOT_ALLOWED", "DELETE is not possible at /healthz."),
-        ("BREW", "/healthz", 405, "METHOD_NOT_ALLOWED", "BREW is not possible at /healthz."),
+        ("DELETE", "/healthz", 405, "METHOD_NOT_ALLOWED", "DELETE is not possible at /healthz, which takes GET, HEAD."),
+        ("BREW", "/healthz", 405, "METHOD_NOT_ALLOWED", "BREW is not possible at /healthz, which takes GET, HEAD."),
         ("GET", "/teapot", 418, "IM_A_TEAPOT", "I hold no coffee."),
         (
             "GET",
@@ -99,9 +128,32 @@ async def test_every_error_has_the_same_shape(
 
 
 async def test_headers_of_an_error_arrive(client: httpx.AsyncClient) -> None:
-    assert (await client.delete("/healthz")).headers["allow"] == "GET"
     assert (await client.get("/teapot")).headers["x-pot"] == "tea"
     assert (await client.get("/unavailable")).headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("DELETE", "/healthz", "GET, HEAD"),
+        ("PUT", "/api/v1/repositories", "GET, HEAD, POST"),
+        ("POST", "/api/v1/repositories/platform/api", "GET, HEAD, PATCH, DELETE"),
+        ("GET", "/api/v1/repositories/platform/api/sync", "POST"),
+        ("HEAD", "/api/v1/runs/a4b8a167/cancel", "POST"),
+        ("PUT", "/login", "GET, HEAD, POST"),
+        ("POST", "/static/code.css", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
+    ],
+)
+async def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(
+    client: httpx.AsyncClient, method: str, path: str, allowed: str
+) -> None:
+    answer = await client.request(method, path)
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, allowed)
+    if method != "HEAD":
+        assert answer.json()["error"]["code"] == "METHOD_NOT_ALLOWED"
+        assert answer.json()["error"]["message"].endswith(f"{path}, which takes {allowed}.")
 
 
 async def test_a_request_that_does_not_fit_is_told_where_without_its_values(client: httpx.AsyncClient) -> None:

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from reposync.api.web.history import PAGE_REQUESTS
 from reposync.config.http import HttpConfig
-from reposync.errors import StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 from reposync.scheduling.application import Application
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, Showcase
@@ -57,6 +57,10 @@ def away() -> Application:
     raise StoreUnavailable("The database at db.example.com does not answer.", remedy="It is tried again.")
 
 
+def starting() -> Application:
+    raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
+
+
 @contextlib.contextmanager
 def logged_in(url: str, token: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=url, headers=BROWSER, verify=NO_TLS, timeout=20) as client:
@@ -85,6 +89,7 @@ def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
     for each in words:
         assert each in answer.text, answer.text
     assert "Traceback" not in answer.text and '{"error"' not in answer.text
+    assert "<code>reposync" not in answer.text and "/api/v1" not in answer.text, "a browser has no shell"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,9 @@ def test_a_button_that_comes_too_late_or_names_nothing_says_so(open_url: str, sh
 
     ended = showcase.run_of(LIVE, RunStatus.COMPLETED)
     check(press("approve", run=ended.id), 409, "It is too late for that", "only a blocked run can be approved")
-    check(press("sync", name="paltform/web"), 404, "There is no such repository", "paltform/web")
+    near = "Did you mean &#39;platform/web&#39;?"
+    check(press("sync", name="paltform/web"), 404, "There is no such repository", near)
+    check(press("sync", name="zzzzzzzz"), 404, "There is no such repository", "zzzzzzzz")
     check(press("sync"), 404, "There is no such repository")
     check(press("cancel", run=ended.id[:8]), 404, "There is no such run")
     check(press("release", name=PAUSED), 404, "The lock is gone already")
@@ -160,6 +167,23 @@ def test_without_a_session_there_is_the_login_and_no_error(guarded_url: str) -> 
     check(ask("GET", f"{guarded_url}/nothing", headers=BROWSER), 404, "Not found")
     wrong = {**BROWSER, "Authorization": "Bearer of-nobody-at-all"}
     assert ask("GET", guarded_url, headers=wrong).headers["location"] == "/login"
+
+
+def test_a_filter_by_a_misspelt_repository_names_the_nearest(open_url: str) -> None:
+    misspelt = ask("GET", f"{open_url}/runs?repository=paltform/web", headers=BROWSER)
+    known = ask("GET", f"{open_url}/runs?repository=platform/web&since=2030-01-01", headers=BROWSER)
+
+    assert misspelt.status_code == known.status_code == 200
+    assert "No repository &#39;paltform/web&#39; is registered. Did you mean &#39;platform/web&#39;?" in misspelt.text
+    assert "No run fits these filters" in known.text and "Did you mean" not in known.text
+
+
+def test_the_first_seconds_of_a_daemon_are_no_fault_of_its_database(showcase: Showcase) -> None:
+    with showcase.served(application=starting) as url:
+        for path in ("/", "/runs", "/search?q=x"):
+            answer = ask("GET", url + path, headers=BROWSER)
+            check(answer, 503, "reposync is starting", 'data-retry="5"', "tries again")
+            assert "database" not in answer.text
 
 
 def test_while_the_database_is_away_pages_say_so_and_try_again_by_themselves(showcase: Showcase) -> None:

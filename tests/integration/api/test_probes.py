@@ -53,7 +53,7 @@ async def test_readyz_is_503_while_the_database_is_down_and_200_when_it_is_back(
     down = await client.get("/readyz")
 
     assert [(each.status_code, each.json()["status"]) for each in (unseen, up, down)] == [
-        (503, "down"),
+        (503, "starting"),
         (200, "ok"),
         (503, "down"),
     ]

@@ -74,7 +74,7 @@ async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:  # noq
     assert await rest.refusal("POST", "/repositories/platform%2Fsync", 405) == "METHOD_NOT_ALLOWED"
     run = await rest.answers("POST", "/repositories/platform%2Fwait/sync", 202)
     assert run["repository"] == "platform/wait"
-    assert await rest.refusal("GET", "/repositories/", 422) == "REQUEST_INVALID"
+    assert await rest.refusal("GET", "/repositories/", 404) == "NOT_FOUND"
 
 
 async def test_a_name_that_nobody_has_is_answered_with_the_nearest(rest: Rest) -> None:  # noqa: F811

@@ -31,13 +31,13 @@ def health(clock: Clock) -> Health:
     return Health(now=clock, monotonic=clock.monotonic)
 
 
-def test_it_is_down_until_the_database_was_seen(health: Health) -> None:
+def test_it_is_starting_until_the_database_was_seen(health: Health) -> None:
     before = health.snapshot()
     health.report("redis", "ok")
     between = health.snapshot()
     health.report("database", "ok", latency_seconds=0.002)
 
-    assert (before.status, between.status, health.snapshot().status) == ("down", "down", "ok")
+    assert (before.status, between.status, health.snapshot().status) == ("starting", "starting", "ok")
     assert before.components["database"].reason == "It has not been checked yet."
     assert health.snapshot().components["database"].latency_seconds == 0.002
 

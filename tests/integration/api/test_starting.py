@@ -1,0 +1,65 @@
+"""The first seconds of a daemon: it says that it is starting, and blames its database only once that did not answer."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import httpx
+
+from tests.fixtures.pods import Pod, until
+
+LISTED = "/api/v1/repositories"
+
+
+def pod(tmp_path: Path, **environment: str) -> Pod:
+    home = tmp_path / "pod"
+    home.mkdir()
+    (home / "repositories.yaml").write_text("embedding: {provider: none}\n")
+    return Pod("laptop", home, environment)
+
+
+def code_of(answer: httpx.Response) -> str:
+    return "" if answer.status_code == 200 else str(answer.json()["error"]["code"])
+
+
+def test_a_daemon_that_has_just_begun_says_so(tmp_path: Path) -> None:
+    with pod(tmp_path) as started, httpx.Client(base_url=str(started.url), timeout=60) as client:
+        answers: list[httpx.Response] = []
+        ready: list[httpx.Response] = []
+
+        def is_up() -> bool:
+            ready.append(client.get("/readyz"))
+            answers.append(client.get(LISTED))
+            return answers[-1].status_code == 200
+
+        until(is_up, told=started.said)
+
+    assert {code_of(each) for each in answers[:-1]} <= {"STARTING"}
+    assert all(each.headers["retry-after"] for each in answers[:-1])
+    assert {(each.status_code, each.json()["status"]) for each in ready} <= {
+        (503, "starting"),
+        (200, "ok"),
+        (200, "degraded"),
+    }
+
+
+def test_a_daemon_without_its_database_says_so_after_it_asked(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        port = taken.getsockname()[1]
+        waiting = pod(tmp_path, DATABASE_URL=f"postgresql://reposync@127.0.0.1:{port}/reposync")
+        with waiting as started, httpx.Client(base_url=str(started.url), timeout=60) as client:
+            answers: list[httpx.Response] = []
+
+            def has_asked() -> bool:
+                answers.append(client.get(LISTED))
+                return code_of(answers[-1]) == "STORE_UNAVAILABLE"
+
+            until(has_asked, told=started.said)
+            ready = client.get("/readyz")
+
+    assert {code_of(each) for each in answers[:-1]} <= {"STARTING"}
+    assert answers[-1].json()["error"]["message"].startswith("The daemon waits for its database.")
+    assert {each.status_code for each in answers} == {503}
+    assert (ready.status_code, ready.json()["status"]) == (503, "down")
