@@ -259,7 +259,8 @@ def _waited(run: Run) -> float:
 def _log_end(run: Run, figures: RunFigures) -> None:
     well = run.status in (RunStatus.COMPLETED, RunStatus.QUEUED) and not figures.files_failed
     told = log.info if well else log.warning
-    why = {"code": run.error_code, "reason": run.error_message} if run.error_code else {}
+    why = {"reason": run.error_message} if run.error_message else {}
+    why |= {"code": run.error_code} if run.error_code else {}
     told(
         f"run {run.status}",
         seconds=run.duration_seconds,

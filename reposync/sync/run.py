@@ -13,7 +13,7 @@ from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.version_attributes import AttributeFiles
 from reposync.store.versions import IndexVersion, Published
-from reposync.sync.audit import IndexState, inspect_index
+from reposync.sync.audit import REMADE, IndexState, inspect_index
 from reposync.sync.audit_points import inspect_for_repair
 from reposync.sync.bring import Bringing, Work, plan_work
 from reposync.sync.lease import Lease
@@ -248,7 +248,11 @@ class SyncRun:
             told.append(f"{strays:,} points in other collections were removed.")
         if unlisted:
             told.append(f"The manifest had {unlisted:,} files otherwise than the commit has them.")
-        return Outcome(INDEX_REBUILT, " ".join(told)) if told else Outcome()
+        if not told:
+            return Outcome()
+        # What a repair mended was asked for.
+        asked_for = self._run.repair and state.why != REMADE
+        return Outcome(None if asked_for else INDEX_REBUILT, " ".join(told))
 
     def _unlisted(self, head: Commit, version: IndexVersion, state: IndexState, work: Work) -> int:
         """Of a repair at the recorded commit: how many files the manifest had otherwise than the commit has them."""
