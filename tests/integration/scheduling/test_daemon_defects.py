@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -147,3 +148,38 @@ async def test_a_task_that_a_defect_ends_is_said_and_started_again(
         assert health.snapshot().status == "degraded"
         assert f"a defect in {method}" in caplog.text
         assert said.split()[-1].rstrip(".") in caplog.text
+
+
+REFUSE = """
+    CREATE TRIGGER refuse_{table} BEFORE {action} ON {table}
+    BEGIN SELECT RAISE(ABORT, 'nobody foresaw this'); END
+"""
+
+
+def execute(folder: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "state" / "reposync.db", timeout=LONG_SECONDS)) as database:
+        database.execute(statement)
+        database.commit()
+
+
+@pytest.mark.parametrize(("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")])
+async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
+    folder: Path,
+    qdrant: QdrantServer,  # noqa: F811
+    embeddings: EmbeddingServer,  # noqa: F811
+    table: str,
+    action: str,
+    task: str,
+) -> None:
+    health = Listening()
+    async with serving(folder, qdrant, embeddings, Metrics(version="1"), health) as daemon:
+        await more_are_completed(daemon)
+        # In a thread: the daemon has the lock, and needs the event loop to give it back.
+        await asyncio.to_thread(execute, folder, REFUSE.format(table=table, action=action))
+        await until(lambda: f"task:{task}" in health.tasks)
+        await asyncio.to_thread(execute, folder, f"DROP TRIGGER refuse_{table}")
+
+        await more_are_completed(daemon)
+
+        assert "IntegrityError; the log has the details under" in health.tasks[f"task:{task}"]
+        assert "INSERT" not in health.tasks[f"task:{task}"] and "UPDATE" not in health.tasks[f"task:{task}"]
