@@ -162,7 +162,9 @@ def execute(folder: Path, statement: str) -> None:
         database.commit()
 
 
-@pytest.mark.parametrize(("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")])
+@pytest.mark.parametrize(
+    ("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")]
+)
 async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
     folder: Path,
     qdrant: QdrantServer,  # noqa: F811
