@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+from reposync.catalog.targets import Catalog, Target
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.scheduling.daemon import Daemon, Duties
+from reposync.store.repositories import Repository
 from reposync.store.status import RunStatus
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
@@ -185,3 +187,35 @@ async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
 
         assert "IntegrityError; the log has the details under" in health.tasks[f"task:{task}"]
         assert "INSERT" not in health.tasks[f"task:{task}"] and "UPDATE" not in health.tasks[f"task:{task}"]
+
+
+async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(
+    folder: Path,
+    qdrant: QdrantServer,  # noqa: F811
+    embeddings: EmbeddingServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed = asyncio.Event()
+
+    class Flawed(Catalog):
+        """Cannot make a target of the first row that it is asked for."""
+
+        def of_row(self, row: Repository) -> Target:
+            if not failed.is_set():
+                failed.set()
+                raise TypeError("a defect in the catalogue")
+            return Catalog.of_row(self, row)
+
+    async with serving(folder, qdrant, embeddings, Metrics(version="1"), Listening()) as daemon:
+        await more_are_completed(daemon)
+        app = daemon.app
+        assert app is not None
+        app.catalog = Flawed(app.configuration.registry, app.repositories, {})
+        await until(failed.is_set)
+        await more_are_completed(daemon)
+
+        runs = await app.runs.history("app", limit=1_000)
+        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.runs.attempts(run.id)]
+        assert ("retrying", "INTERNAL_ERROR") in outcomes
+        assert not [outcome for outcome in outcomes if outcome[0] == "lost"]
+        assert "a defect in the catalogue" in caplog.text
