@@ -361,6 +361,12 @@ class LeaseLost(RepoSyncError):
     status = 409
 
 
+class RunDefect(RepoSyncError):
+    """Something that a run needs beside it ended by a defect: its heartbeat, or the watchdog of its lock."""
+
+    retryable = True
+
+
 class LockHeld(RepoSyncError):
     """The repository's Redis lock is somebody else's, and its holder is alive as far as anybody can tell."""
 

@@ -108,7 +108,9 @@ class RunShown(BaseModel):
     chunks_embedded: int
     chunks_reused: int = Field(description="Chunks whose text was known already, and cost no embedding.")
     error_code: str | None
-    error_message: str | None
+    error_message: str | None = Field(
+        description="Why it ended so. With no `error_code` it is what a completed run has to say: what a repair mended."
+    )
     asked_by: list[str] = Field(
         [],
         description="Who asked for it: a token by its place in REPOSYNC_API_TOKEN, user and host of a command, a "

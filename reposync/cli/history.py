@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.completion import repository_names
-from reposync.cli.output import ago, duration, json_option, print_json, short, table_console, visible
+from reposync.cli.output import (
+    ago,
+    duration,
+    json_option,
+    print_json,
+    short,
+    table_console,
+    told_reason,
+    visible,
+)
 from reposync.cli.startup import run_async
 from reposync.store.status import RunStatus
 
@@ -125,6 +134,5 @@ def _print_table(runs: list[Run], askers: dict[str, list[str]]) -> None:
         console.print()
     for run in told:
         why = Text(f"{run.id[:8]} ", "bold")
-        why.append(f"{run.error_code}: " if run.error_code else "", "")
-        why.append(visible(run.error_message or ""), "")
+        why.append(told_reason(run.error_code, run.error_message), "")
         console.print(why, soft_wrap=True)

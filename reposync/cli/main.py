@@ -128,7 +128,9 @@ def main() -> NoReturn:
     except Exception as error:
         if os.environ.get("REPOSYNC_DEBUG"):
             raise
-        click.echo(f"error: {_redacted(f'{type(error).__name__}: {error}')}", err=True)
+        # SQLAlchemy adds the statement to what the database said.
+        said = getattr(error, "orig", None) or error
+        click.echo(f"error: {_redacted(f'{type(error).__name__}: {said}')}", err=True)
         click.echo("  This was not foreseen. REPOSYNC_DEBUG=1 shows where it happened; please report it.", err=True)
         sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)

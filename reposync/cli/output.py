@@ -25,6 +25,7 @@ __all__ = [
     "run_json",
     "short",
     "table_console",
+    "told_reason",
     "until",
     "visible",
 ]
@@ -52,6 +53,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def told_reason(code: str | None, message: str | None) -> str:
+    """Why a run ended so, or, with no code, what a completed one has to say."""
+    said = visible(message or "")
+    return f"{code}: {said}" if code else said
 
 
 def short(sha: str | None) -> str:

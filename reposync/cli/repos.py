@@ -102,6 +102,8 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
         print_json(document)
     elif run.status == "completed":
         click.echo(f"{visible(name)}: removed, with {run.files_deleted:,} indexed files")
+        if run.error_message:
+            click.echo(f"  {visible(run.error_message)}")
     else:
         click.echo(f"{visible(name)}: {run.status}: {visible(run.error_message or '')}")
     if run.status != "completed":

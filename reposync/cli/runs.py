@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.group import Group
-from reposync.cli.output import ago, duration, json_option, print_json, visible
+from reposync.cli.output import ago, duration, json_option, print_json, told_reason, visible
 from reposync.cli.startup import run_async
 from reposync.cli.sync import FAILED
 from reposync.cli.watch import watch
@@ -113,8 +113,7 @@ def _request_line(request: RunRequest) -> str:
 def _attempt_line(attempt: RunAttempt) -> str:
     ended = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
     figures = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
-    why = f"  {attempt.error_code}: {visible(attempt.error_message or '')}" if attempt.error_code else ""
-    why = why or (f"  {visible(attempt.error_message)}" if attempt.error_message else "")
+    why = f"  {told_reason(attempt.error_code, attempt.error_message)}" if attempt.error_message else ""
     told = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
     return f"{told}  {duration(ended):<9} {visible(attempt.worker)}  {figures}{why}"
 
@@ -139,8 +138,7 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
     if shown_progress(run) is not None:
         lines.append(("now", visible(told_progress(run).words())))
     if run.error_message:
-        code = f"{run.error_code}: " if run.error_code else ""
-        lines.append(("why", f"{code}{visible(run.error_message)}"))
+        lines.append(("why" if run.error_code else "notice", told_reason(run.error_code, run.error_message)))
     if run.brake:
         from reposync.scheduling.blocked import brake_of
 

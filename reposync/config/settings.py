@@ -157,7 +157,8 @@ def _postgres_url(rest: str) -> str:
     """libpq's spelling of an address, as SQLAlchemy and asyncpg want it."""
     try:
         split = urlsplit(f"postgresql://{rest}")
-        port_is_wrong = split.port == 0
+        servers = split.netloc.rpartition("@")[2].split(",")
+        port_is_wrong = any(urlsplit(f"postgresql://{server}").port == 0 for server in servers)
         options = dict(parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query)))
     except ValueError:
         port_is_wrong, split, options = True, urlsplit(""), {}

@@ -31,7 +31,7 @@ from reposync.scheduling.execution import Execution, Terms
 from reposync.scheduling.locks import NoLocks, RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.presence import Presence
-from reposync.scheduling.removal import LeftoverRemoval, RemovalRun
+from reposync.scheduling.removal import LeftoverRemoval, RemovalRun, RemovedBefore
 from reposync.scheduling.searching import Searching
 from reposync.sources.factory import open_source
 from reposync.sources.port import Source
@@ -260,9 +260,12 @@ class Application:
                 return LeftoverRemoval(run, indexes, self.repositories, lease)
 
             return await execution.perform(make_leftover)
-        row = await self.repositories.by_id(run.repository_id)
 
-        async def make(lease: Lease) -> RemovalRun:
+        async def make(lease: Lease) -> RemovalRun | RemovedBefore:
+            try:
+                row = await self.repositories.by_id(run.repository_id)
+            except RepositoryNotFound:
+                return RemovedBefore()
             versions = await self.versions.of(row.id)
             places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
             places |= {(version.physical, each) for version in versions for each in (version.id, row.id)}

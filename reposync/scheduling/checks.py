@@ -15,6 +15,7 @@ import structlog
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
+from reposync.scheduling.supervision import keep
 from reposync.sources.spec import Timeouts
 from reposync.telemetry.health import Health, HealthStatus
 from reposync.telemetry.redaction import Secrets
@@ -80,7 +81,8 @@ class HealthChecks:
                             self._health.forget(component)
                 for component, check in wanted.items():
                     if component not in running:
-                        task = group.create_task(self._repeat(check), name=f"health of {component}")
+                        name = f"health of {component}"
+                        task = group.create_task(keep(name, partial(self._repeat, check)), name=name)
                         running[component] = (check.subject, task)
                 await asyncio.sleep(_LOOK_SECONDS)
 

@@ -19,6 +19,7 @@ from reposync.clock import elapsed_seconds
 from reposync.config.daemon import DaemonConfig
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import StoreUnavailable
+from reposync.scheduling.supervision import unending
 from reposync.store.database import REGISTRATIONS
 from reposync.store.news import News
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
@@ -66,7 +67,8 @@ class TickExecutor(BaseExecutor):  # type: ignore[misc]
 
 
 class CronScheduler:
-    """`run` until cancelled. The schedules are those of the database's active repositories, and so is the time."""
+    """`run` until cancelled, and again if it failed. The schedules are those of the database's active repositories, and
+    so is the time."""
 
     def __init__(
         self,
@@ -94,11 +96,13 @@ class CronScheduler:
         )
 
     async def run(self) -> None:
+        # What an earlier call left undone is caught up, as after a restart of the process.
+        self._entries.clear()
         self._scheduler.start()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._keep_current(), name="schedules")
-                tasks.create_task(self._keep_queueing(), name="ticks")
+                tasks.create_task(unending(self._keep_current()), name="schedules")
+                tasks.create_task(unending(self._keep_queueing()), name="ticks")
         finally:
             self._scheduler.shutdown(wait=False)
 

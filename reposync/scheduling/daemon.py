@@ -28,6 +28,7 @@ from reposync.scheduling.index_overview import collection_changes, failed_files
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.overview import Lateness
 from reposync.scheduling.registry_watcher import RegistryWatcher, applied_by
+from reposync.scheduling.supervision import Report, keep
 from reposync.scheduling.worker import WorkerPool
 from reposync.store.index_changes import version_states
 from reposync.store.news import News
@@ -194,7 +195,7 @@ class Daemon:
 
     async def _serve(self, app: Application) -> None:
         news = News(app.database)
-        pool = WorkerPool(app, self._config, on_load=self._metrics.workers)
+        pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
         discovery = Discovery(
             app.database,
             app.index,
@@ -210,17 +211,18 @@ class Daemon:
             await discovery.declare(app.configuration.registry)
             settings.set()
 
-        async with self._background(self._stop) as start:
-            start(news.listen(), "news")
-            start(self._watcher.run(app, registry_is_in_force), "registry")
-            start(HealthChecks(app, self._health, self._secrets).run(), "health")
-            start(watch_loop(self._metrics), "lag")
-            start(self._purge_forever(app), "retention")
+        async with self._background() as start:
+            if app.database.connect is not None:
+                start("news", news.listen)
+            start("registry", lambda: self._watcher.run(app, registry_is_in_force))
+            start("health", HealthChecks(app, self._health, self._secrets).run)
+            start("lag", lambda: watch_loop(self._metrics))
+            start("retention", lambda: self._purge_forever(app))
             if self._duties.scheduler:
                 cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
-                start(cron.run(), "cron")
-                start(self._discover_forever(app, discovery), "groups")
-                start(self._rebuild_forever(app, settings), "changed settings")
+                start("cron", cron.run)
+                start("groups", lambda: self._discover_forever(app, discovery))
+                start("changed settings", lambda: self._rebuild_forever(app, settings))
             log.info("serving", workers=self._duties.workers, scheduler=self._duties.scheduler)
             if not self._duties.workers:
                 await self._stop.wait()
@@ -232,20 +234,28 @@ class Daemon:
                 stopper.cancel()
 
     @contextlib.asynccontextmanager
-    async def _background(self, stop: asyncio.Event) -> AsyncGenerator[Callable[[Awaitable[None], str], None], None]:
-        """Tasks that go on beside, and end with, the body. A defect in one of them ends the daemon, in words."""
+    async def _background(self) -> AsyncGenerator[Callable[[str, Callable[[], Awaitable[None]]], None], None]:
+        """Tasks that go on beside, and end with, the body. One that a defect ends is started again."""
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[None]] = []
 
-            def start(work: Awaitable[None], name: str) -> None:
-                async def working() -> None:
-                    await work
-
-                tasks.append(group.create_task(working(), name=name))
+            def start(name: str, work: Callable[[], Awaitable[None]]) -> None:
+                tasks.append(group.create_task(keep(name, work, report=self._report(name)), name=name))
 
             yield start
             for task in tasks:
                 task.cancel()
+
+    def _report(self, task: str) -> Report:
+        component = f"task:{task}"
+
+        def report(reason: str | None) -> None:
+            if reason is None:
+                self._health.forget(component)
+            else:
+                self._health.report(component, "degraded", reason)
+
+        return report
 
     async def _stop_when_told(self, pool: WorkerPool) -> None:
         await self._stop.wait()
@@ -279,8 +289,11 @@ class Daemon:
                 if queued := await queue_changed(app):
                     log.info("settings have changed: new versions of indexes are built", repositories=queued)
             except StoreUnavailable:
-                await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
                 settings.set()
+                await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
+            except Exception:
+                settings.set()  # for the next try, which the supervisor begins
+                raise
 
     async def _purge_forever(self, app: Application) -> None:
         """At the start, and once an hour."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,11 +24,13 @@ from reposync.errors import (
     LockLost,
     RepoSyncError,
     RunCancelled,
+    RunDefect,
     StoreUnavailable,
 )
 from reposync.scheduling.locks import RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.progress import keep_telling
+from reposync.scheduling.supervision import EndedByItself, end, log_defect, unending
 from reposync.store.attempts import RELEASED, YIELDED
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
@@ -176,41 +177,50 @@ class Execution:
         database could not be told the end as long as the lease was valid, and CancelledError after the run has been
         handed back, or recorded as cancelled where nobody but the person at this process asks for it.
         """
-        self._observer.run_started(self.run)
         self._body = asyncio.create_task(self._guarded(make), name=f"run {self.run.id}")
-        heartbeat = asyncio.create_task(self._keep_alive(), name=f"heartbeat of {self.run.id}")
+        heartbeat = self._beside("heartbeat", self._keep_alive)
         telling = asyncio.create_task(self._tell_progress(), name=f"progress of {self.run.id}")
         if self._reason is not None:
             self._body.cancel()
+        ending: Ending | None = None
         try:
             ending = await self._outcome(self._body)
+            await end(heartbeat, telling)
+            run = await self._write(ending)
         except asyncio.CancelledError:
-            await _end(heartbeat, telling, self._body)
-            with contextlib.suppress(RepoSyncError, TimeoutError):
-                async with asyncio.timeout(FAREWELL_SECONDS):
-                    if self._terms.request_id is not None:
-                        await self._runs.withdraw(self._terms.request_id, by="an interrupt")
-                    await self._write(self._reason if isinstance(self._reason, HandedBack) else STOPPING)
+            # As long as the body takes to end the run is this attempt's: so the heartbeat goes on till then.
+            await end(self._body)
+            await end(heartbeat, telling)
+            await self._say_last(ending)
             raise
         finally:
-            await _end(heartbeat, telling, self._body)
-        run = await self._write(ending)
+            await end(heartbeat, telling, self._body)
         outcome = ending.outcome if isinstance(ending, HandedBack) else str(run.status)
         self._observer.run_ended(run, outcome, elapsed_seconds() - self.started, self.figures)
         return run
+
+    async def _say_last(self, ending: Ending | None) -> None:
+        """While this process ends: what the run came to, if it did, or that it is handed back."""
+        with contextlib.suppress(RepoSyncError, TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                if ending is None and self._terms.request_id is not None:
+                    await self._runs.withdraw(self._terms.request_id, by="an interrupt")
+                handed_back = self._reason if isinstance(self._reason, HandedBack) else STOPPING
+                await self._write(ending or handed_back)
 
     @property
     def figures(self) -> RunFigures:
         return self._work.figures if self._work is not None else RunFigures()
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
+        self._observer.run_started(self.run)
         async with self._locks.guard(self.run) as guard:
-            watchdog = asyncio.create_task(self._watch(guard.watch), name=f"watchdog of {self.run.id}")
+            watchdog = self._beside("watchdog of the lock", partial(self._watch, guard.watch))
             try:
                 self._work = await make(self._lease)
                 outcome = await self._work.execute()
             finally:
-                await _end(watchdog)
+                await end(watchdog)
         return self._completed(outcome)
 
     def _completed(self, outcome: Outcome) -> Ending:
@@ -224,18 +234,20 @@ class Execution:
         await asyncio.wait({body})
         try:
             return body.result()
-        except asyncio.CancelledError:
-            if self._reason is None:
-                raise
-            return self._ending_of(self._reason)
+        except asyncio.CancelledError as error:
+            if self._reason is not None:
+                return self._ending_of(self._reason)
+            stray = EndedByItself("it was cancelled from within")
+            stray.__cause__ = error
+            return self._defect(stray)
         except RepoSyncError as error:
             return self._ending_of(self._reason or error)
-        except Exception as error:  # a defect ends this attempt, with an id to find it by, never the daemon
-            incident = uuid.uuid4().hex[:12]
-            log.exception("incident %s: a defect ended run %s of %s", incident, self.run.id, self.run.repository)
-            return self._failure(
-                RepoSyncError.code, f"{type(error).__name__}; the log has the details under {incident}.", passing=True
-            )
+        except Exception as error:  # noqa: BLE001 - a defect ends this attempt, with an id to find it by, never the daemon
+            return self._defect(error)
+
+    def _defect(self, error: Exception) -> Ending:
+        said = log_defect(f"a defect ended run {self.run.id} of {self.run.repository}", error)
+        return self._failure(RepoSyncError.code, said, passing=True)
 
     def _ending_of(self, reason: RepoSyncError | HandedBack) -> Ending:
         """Raises LeaseLost again: a run that is somebody else's by now gets no ending from here."""
@@ -336,8 +348,27 @@ class Execution:
     def _at_most(self, seconds: float) -> float:
         return max(0.0, min(seconds, self._lease.remaining_seconds()))
 
+    def _beside(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """What the run must not go on without. Such work may end after it has interrupted the run, and no earlier."""
+
+        async def watched() -> None:
+            try:
+                await unending(work())
+            except Exception as error:  # noqa: BLE001 - whatever it is, the run does not go on without it
+                if isinstance(error, EndedByItself) and self._reason is not None:
+                    return
+                said = log_defect(f"the {what} of run {self.run.id} of {self.run.repository} ended", error)
+                lost = RunDefect(f"The {what} of this run ended by a defect: {said}")
+                self._lease.lose(str(lost))
+                self.interrupt(lost)
+
+        return asyncio.create_task(watched(), name=f"{what} of {self.run.id}")
+
     async def _tell_progress(self) -> None:
-        await keep_telling(self.progress, partial(self._runs.tell_progress, self.run))
+        try:
+            await keep_telling(self.progress, partial(self._runs.tell_progress, self.run))
+        except Exception as error:  # noqa: BLE001 - the heartbeat tells it too, every few seconds
+            log_defect(f"the progress of run {self.run.id} of {self.run.repository} is told no more", error)
 
     async def _watch(self, watch: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -345,16 +376,3 @@ class Execution:
         except LockLost as error:
             self._lease.lose(str(error))
             self.interrupt(error)
-
-
-async def _end(*tasks: asyncio.Task[Ending] | asyncio.Task[None]) -> None:
-    """Cancel them until they have ended: a library may swallow a cancellation that comes at an unlucky moment, as
-    `asyncio.wait_for` does before Python 3.12."""
-    pending = {task for task in tasks if not task.done()}
-    while pending:
-        for task in pending:
-            task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=1.0)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # looked at, so that nobody complains; who needs it has it

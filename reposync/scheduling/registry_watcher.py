@@ -118,7 +118,7 @@ class RegistryWatcher:
         former, self.loaded = self.loaded, fresh
         try:
             await self.apply(database, instead_of=former.digest)
-        except StoreUnavailable:
+        except BaseException:
             self.loaded = former  # it is looked at again
             raise
         self._seen = signature

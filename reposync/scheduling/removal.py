@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reposync.errors import RepositoryNotFound
+from reposync.store.claims import REMOVED_BEFORE
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories, Repository
 from reposync.store.run import Run, RunFigures
 from reposync.sync.lease import Lease
-from reposync.sync.progress import INDEX_REBUILT, Outcome
+from reposync.sync.progress import Outcome
 from reposync.vectors.port import Index
 
 
@@ -50,6 +51,15 @@ class RemovalRun:
         return Outcome()
 
 
+class RemovedBefore:
+    """The removal of a repository whose row an earlier attempt removed, and with it all that there was to do."""
+
+    figures = RunFigures()
+
+    async def execute(self) -> Outcome:
+        return Outcome(notice=REMOVED_BEFORE)
+
+
 class LeftoverRemoval:
     """Points of a repository that is registered no more. Where it was registered anew meanwhile its points are its own:
     its next sync takes out what does not belong there."""
@@ -74,12 +84,12 @@ class LeftoverRemoval:
             # Asked last: as long as this run goes on no sync of that id begins, but it may have been taken over from a
             # worker that died, with time for anything in between.
             if await self._is_registered():
-                return Outcome(INDEX_REBUILT, "It is registered again; nothing was removed.")
+                return Outcome(notice="It is registered again; nothing was removed.")
             self._lease.check()
             await index.remove_repository(self._run.repository_id, check=self._lease.check)
             removed += number
         notice = f"Mended on request: {removed:,} points of a repository that is not registered were removed."
-        return Outcome(INDEX_REBUILT, notice)
+        return Outcome(notice=notice)
 
     async def _is_registered(self) -> bool:
         try:

@@ -17,6 +17,7 @@ from reposync.config.daemon import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
 from reposync.scheduling.execution import FAREWELL_SECONDS, STOPPING, YIELDING, Execution, Terms, hand_on
+from reposync.scheduling.supervision import Report, keep, log_defect
 from reposync.store.database import QUEUE
 from reposync.store.repositories import Repository
 from reposync.store.run import Run, RunFigures
@@ -37,13 +38,20 @@ class WorkerPool:
     time, and returns."""
 
     def __init__(
-        self, app: Application, config: Callable[[], DaemonConfig], *, on_load: Callable[[int, int], None]
+        self,
+        app: Application,
+        config: Callable[[], DaemonConfig],
+        *,
+        on_load: Callable[[int, int], None],
+        report: Report = lambda _: None,
     ) -> None:
+        """`report`: a defect in the loop that claims. Runs under way are not its concern, and go on."""
         self._app = app
         self._config = config
         self._on_load = on_load
+        self._report = report
         self._wake = asyncio.Event()
-        self._stopping = False
+        self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._running: dict[asyncio.Task[None], Execution] = {}
         self._beat_due = 0.0
@@ -53,7 +61,7 @@ class WorkerPool:
         app.database.on_news(self._hear)
 
     def stop(self) -> None:
-        self._stopping = True
+        self._stopping.set()
         self._wake.set()
 
     def hurry(self) -> None:
@@ -61,10 +69,9 @@ class WorkerPool:
         self._hurry.set()
 
     async def run(self) -> None:
-        await self._expire_the_dead()
         try:
             try:
-                await self._work()
+                await keep("workers", self._work, report=self._report, until=self._stopping)
             finally:
                 await self._leave()
             await self._drain(self._config().shutdown_grace_seconds)
@@ -73,8 +80,9 @@ class WorkerPool:
             await self._hand_back()
 
     async def _work(self) -> None:
+        await self._expire_the_dead()
         pause = 0.25
-        while not self._stopping:
+        while not self._stopping.is_set():
             self._wake.clear()
             try:
                 await self._beat()
@@ -144,6 +152,11 @@ class WorkerPool:
                 # Its lease ends by itself, and somebody goes on with it once the database is back.
                 log.error("the end of the run could not be written", reason=str(error))
                 self._unexplained.append((run, error))
+            except Exception as error:  # noqa: BLE001 - a defect outside of the attempt's own guard
+                said = log_defect(f"a defect ended run {run.id} of {run.repository}", error)
+                pause = self._terms().pause_after(run.failures) or 0.0
+                with contextlib.suppress(RepoSyncError):  # LeaseLost: its end was written before that
+                    await self._app.runs.retry_later(run, pause, RepoSyncError.code, said)
             else:
                 _log_end(ended, execution.figures)
 
@@ -250,7 +263,8 @@ class WorkerPool:
 def _log_end(run: Run, figures: RunFigures) -> None:
     well = run.status in (RunStatus.COMPLETED, RunStatus.QUEUED) and not figures.files_failed
     told = log.info if well else log.warning
-    why = {"code": run.error_code, "reason": run.error_message} if run.error_code else {}
+    why = {"reason": run.error_message} if run.error_message else {}
+    why |= {"code": run.error_code} if run.error_code else {}
     told(
         f"run {run.status}",
         seconds=run.duration_seconds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -30,6 +31,30 @@ class PostgresqlAddress:
     dsn: str
     where: str
     statement_cache_size: int = _CACHE_SIZE
+
+    @property
+    def servers(self) -> list[str]:
+        """The address of each server by itself, in libpq's order. Of several only one that can be written to is of use:
+        that is asked for, unless the address says what to ask for."""
+        parts = urlsplit(self.dsn)
+        options = dict(parse_qsl(parts.query, keep_blank_values=True))
+        user, at, listed = parts.netloc.rpartition("@")
+        if listed:
+            alone = [(f"{user}{at}{host}", options) for host in listed.split(",")]
+        else:
+            hosts, ports = options.get("host", "").split(","), options.get("port", "").split(",")
+            if len(ports) == 1:
+                ports *= len(hosts)
+            if len(ports) != len(hosts):
+                return [self.dsn]  # asyncpg says what is wrong with it
+            named = zip(hosts, ports, strict=True)
+            alone = [
+                (parts.netloc, options | {key: value for key, value in (("host", host), ("port", port)) if value})
+                for host, port in named
+            ]
+        if len(alone) == 1:
+            return [self.dsn]
+        return [_dsn(netloc, parts.path, {"target_session_attrs": "read-write"} | each) for netloc, each in alone]
 
 
 def sqlite_url(path: Path) -> str:
@@ -82,9 +107,12 @@ def _postgresql(rest: str) -> PostgresqlAddress:
     if not size.isdecimal():
         raise ConfigError(f"{_CACHE_OPTION} in DATABASE_URL is not a number.", remedy="0 suits PgBouncer.")
     # SQLAlchemy's name for `sslmode` is `ssl`, and addresses are copied from project to project.
-    kept = [("sslmode" if key == "ssl" else key, value) for key, value in options if key != _CACHE_OPTION]
-    dsn = f"postgresql://{parts.netloc}{parts.path}" + (f"?{urlencode(kept, quote_via=quote)}" if kept else "")
-    return PostgresqlAddress(dsn, _shown(parts, dict(options)), int(size))
+    kept = {"sslmode" if key == "ssl" else key: value for key, value in options if key != _CACHE_OPTION}
+    return PostgresqlAddress(_dsn(parts.netloc, parts.path, kept), _shown(parts, dict(options)), int(size))
+
+
+def _dsn(netloc: str, path: str, options: Mapping[str, str]) -> str:
+    return f"postgresql://{netloc}{path}" + (f"?{urlencode(options, quote_via=quote)}" if options else "")
 
 
 def _shown(parts: SplitResult, options: dict[str, str]) -> str:

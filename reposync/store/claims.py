@@ -14,8 +14,10 @@ from reposync.store.database import Database
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.run import Run, run_record
 from reposync.store.status import WAITING, RunStatus
-from reposync.store.tables import RUNS, is_active, status_is
+from reposync.store.tables import REPOSITORIES, RUNS, is_active, status_is
 from reposync.store.transitions import Event, locked, move
+
+REMOVED_BEFORE = "An earlier attempt removed the repository, and its worker died before it could say so."
 
 CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)
 
@@ -84,11 +86,17 @@ async def end_abandoned(connection: AsyncConnection, database: Database) -> list
     for row in (await connection.execute(query)).all():
         lost += await lose_attempt(connection, row, row.now)
         done = await noted_figures(connection, row.id)
-        if row.cancel_requested:
+        if row.removal and not row.repair and not await _is_registered(connection, row.repository_id):
+            await move(connection, database, row, Event.COMPLETE, **done, error_message=REMOVED_BEFORE)
+        elif row.cancel_requested:
             await move(connection, database, row, Event.STOP, **done)
         else:
             await move(connection, database, row, Event.ABANDON, **done, **_why(row))
     return lost
+
+
+async def _is_registered(connection: AsyncConnection, identity: str) -> bool:
+    return await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == identity)) is not None
 
 
 def _why(row: Any) -> dict[str, str]:

@@ -7,7 +7,6 @@ import contextlib
 import logging
 import random
 import sqlite3
-import ssl
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -22,7 +21,7 @@ from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock
-from reposync.store.addresses import PostgresqlAddress, SqliteAddress, not_understood, parse_address
+from reposync.store.addresses import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.database_clock import DatabaseClock
 from reposync.store.failures import connection_failure, is_locked, translated
 from reposync.store.migrations import HEAD
@@ -31,15 +30,16 @@ from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
 
 log = logging.getLogger(__name__)
 
-CONNECT_SECONDS = 10.0
 CLOSE_SECONDS = 5.0
-STATEMENT_SECONDS = 60.0
 LOCK_SECONDS = 10.0
-# By SET and not as start-up parameters, which PgBouncer refuses. A process that was frozen inside a transaction would
-# hold its row locks for ever, and nobody could take its run over: hence the first one.
-POSTGRESQL_SETTINGS = """
-    SET idle_in_transaction_session_timeout = '15s';
-    SET application_name = 'reposync'"""
+# Fails like a write on a server that cannot be written to. An empty write would do so too, but wait for a migration's
+# lock on its table.
+PROBE = """
+    DO $$ BEGIN
+        IF current_setting('transaction_read_only') = 'on' THEN
+            RAISE read_only_sql_transaction USING MESSAGE = 'cannot write in a read-only transaction';
+        END IF;
+    END $$"""
 # What others may wait to hear of, as PostgreSQL's channels of LISTEN and NOTIFY.
 QUEUE, REGISTRATIONS = "reposync_queue", "reposync_registrations"
 POOL_SIZE = 8
@@ -183,9 +183,9 @@ class Database:
             await connection.commit()
 
     async def ping(self) -> None:
-        """Raises StoreUnavailable where the database does not answer."""
+        """Raises StoreUnavailable if the database does not answer, or answers and cannot be written to."""
         async with self.read() as connection:
-            await connection.execute(text("SELECT 1"))
+            await connection.execute(text(PROBE if self.is_postgresql else "SELECT 1"))
 
     async def announce(self, connection: AsyncConnection, channel: str) -> None:
         """Once this transaction is committed, wake whoever waits for news on the channel: in this process at once, and
@@ -309,36 +309,15 @@ async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
 
 
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
-    import asyncpg
+    # Imported where it is needed: SQLite needs no asyncpg.
+    from reposync.store.connecting import STATEMENT_SECONDS, Connector, leave_read_only_servers
 
-    connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
-
-    async def connect(statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
-        try:
-            connection = await asyncpg.connect(
-                address.dsn,
-                timeout=CONNECT_SECONDS,
-                command_timeout=statement_seconds,
-                statement_cache_size=address.statement_cache_size,
-            )
-        except asyncpg.ClientConfigurationError as error:
-            raise not_understood(str(error)) from None
-        except ssl.SSLError:  # one about a certificate is a ValueError, too
-            raise
-        except ValueError:  # about a part of the address that is no number, and may be half of a password
-            raise not_understood() from None
-        try:
-            await connection.execute(f"{POSTGRESQL_SETTINGS}; SET lock_timeout = {int(lock_seconds * 1000)}")
-        except BaseException:
-            connection.terminate()
-            raise
-        connections.add(connection)
-        return connection
+    connector = Connector(address, lock_seconds)
 
     def make_engine(statement_seconds: float | None, **options: Any) -> AsyncEngine:
         return create_async_engine(
             "postgresql+asyncpg://",
-            async_creator=lambda: connect(statement_seconds),
+            async_creator=lambda: connector.connect(statement_seconds),
             connect_args={"prepared_statement_cache_size": address.statement_cache_size},
             hide_parameters=True,
             **options,
@@ -347,11 +326,12 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, cloc
     pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_timeout": POOL_SECONDS}
     engine = make_engine(STATEMENT_SECONDS, **pool)
     check_idle_connections(engine)
+    leave_read_only_servers(engine)
     database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool), clock=clock)
     if address.statement_cache_size:
         database.read_alone()
-    database.connect = connect
-    database._connections = connections
+    database.connect = connector.connect
+    database._connections = connector.connections
     return await _checked(database, lambda _: database.clock.measure())
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 import sqlite3
 import ssl
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,16 +18,20 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from reposync.errors import Remedy, StoreUnavailable
 
+log = logging.getLogger(__name__)
+
 _CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
 UPGRADE = Remedy("Run `reposync db upgrade`.", "Whoever runs this server has to upgrade its database.")
 
 # Reason and remedy.
 _Words: TypeAlias = tuple[str, str | Remedy]
+_PROMOTE = "Work goes on by itself as soon as a server that can be written to answers at that address."
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix that fits wins.
 _POSTGRESQL: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
+    "25006": ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
     "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
     "28": ("it refused the user or the password", "Check both in DATABASE_URL."),
     "3D000": ("there is no database of that name", "Create it, or name another one in DATABASE_URL."),
@@ -34,6 +40,8 @@ _POSTGRESQL: dict[str, _Words] = {
     "42703": ("its tables lack a column", UPGRADE),
     "42P01": ("its tables are missing", UPGRADE),
     "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
+    "54": ("a limit of the server was exceeded", "See the server's log."),
+    "55": ("it is not in the state that this needs", _TRY_AGAIN),
     "55P03": ("another process holds a lock for too long", _TRY_AGAIN),
     "57": ("it is starting, stopping or broke the query off", _TRY_AGAIN),
     "58": ("its disk failed", "See the server's log."),
@@ -59,14 +67,16 @@ _SQLITE: tuple[tuple[str, str, str | Remedy], ...] = (
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """StoreUnavailable for what the database or the way to it does wrong; our own mistakes in SQL pass as they are."""
+    """StoreUnavailable for whatever the database refuses or the way to it does wrong. What was not foreseen, such as
+    our own mistakes in SQL, is logged, and waited for like the rest: a loop of a daemon goes on when it has passed.
+    IntegrityError passes as it is, for callers that look for it."""
     try:
         yield
     except IntegrityError:
         raise
     except (DBAPIError, PoolTimeout, sqlite3.Error, OSError) as error:
-        if isinstance(error, DBAPIError) and not _is_unavailable(error):
-            raise
+        if isinstance(error, DBAPIError) and not _is_foreseen(error):
+            raise _unforeseen(where, error) from error
         raise connection_failure(where, error) from error
     except Exception as error:
         if type(error).__module__.startswith("asyncpg"):
@@ -81,6 +91,17 @@ def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
     if (reason, remedy) == _FAILED and _has_no_room(Path(where.removeprefix("in ")).parent):
         reason, remedy = _FULL
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
+
+
+def _unforeseen(where: str, error: DBAPIError) -> StoreUnavailable:
+    incident = uuid.uuid4().hex[:12]
+    log.error("incident %s: the database refused a statement", incident, exc_info=error)
+    driver_error = _driver_error(error)
+    kind = _sqlstate(driver_error) or type(driver_error).__name__
+    return StoreUnavailable(
+        f"The database {where} refused a statement for a reason that was not foreseen ({kind}).",
+        remedy=f"The log has the details under {incident}; please report it.",
+    )
 
 
 def described(error: BaseException) -> _Words:
@@ -106,12 +127,17 @@ def is_lock_timeout(error: BaseException) -> bool:
     return _sqlstate(_driver_error(error)) == "55P03"
 
 
+def is_read_only(error: BaseException) -> bool:
+    """PostgreSQL cannot be written to: a hot standby, a demoted primary, or one that its administrator made so."""
+    return _sqlstate(_driver_error(error)) == "25006"
+
+
 def is_missing_table(error: DBAPIError) -> bool:
     driver_error = _driver_error(error)
     return _sqlstate(driver_error) == "42P01" or "no such table" in str(driver_error)
 
 
-def _is_unavailable(error: DBAPIError) -> bool:
+def _is_foreseen(error: DBAPIError) -> bool:
     driver_error = _driver_error(error)
     if error.connection_invalidated:
         return True

@@ -7,11 +7,11 @@ import logging
 import random
 from typing import Any
 
-from reposync.store.database import QUEUE, REGISTRATIONS, Database
+from reposync.store.database import PROBE, QUEUE, REGISTRATIONS, Database
 
 log = logging.getLogger(__name__)
 
-# A connection that was cut without a word is noticed by asking.
+# A connection that was cut without a word, or whose server was demoted, is noticed by asking.
 _PROBE_SECONDS = 30.0
 _PROBE_TIMEOUT_SECONDS = 5.0
 _LONGEST_PAUSE_SECONDS = 10.0
@@ -67,7 +67,7 @@ class News:
                     async with asyncio.timeout(_PROBE_SECONDS):
                         await gone.wait()
                 except TimeoutError:
-                    await connection.execute("SELECT 1", timeout=_PROBE_TIMEOUT_SECONDS)
+                    await connection.execute(PROBE, timeout=_PROBE_TIMEOUT_SECONDS)
         except Exception as error:  # noqa: BLE001 - as above
             log.debug("the connection that listens broke: %s", type(error).__name__)
         finally:

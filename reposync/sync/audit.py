@@ -30,13 +30,15 @@ class Audit:
 @dataclass(frozen=True, slots=True)
 class IndexState:
     """What a run finds. `failed`: files that the last run could not read. `why` says in a sentence what was wrong; None
-    where the index is as it was left. `note`: what is no fault of the index and explains what the run does."""
+    where the index is as it was left. `note`: what is no fault of the index and explains what the run does. `remade`:
+    the whole collection is another one."""
 
     identity: str
     failed: int = 0
     audit: Audit = field(default_factory=Audit)
     why: str | None = None
     note: str | None = None
+    remade: bool = False
 
 
 async def inspect_index(
@@ -56,7 +58,7 @@ async def inspect_index(
     recorded = await manifests.load(version.id)
     audit = await audit_index(index, version.id, recorded)
     if remade:
-        return IndexState(identity, totals.failed, audit, await why_remade(index))
+        return IndexState(identity, totals.failed, audit, await why_remade(index), remade=True)
     if audit.clean and newest != totals.chunks_of_max_epoch:
         # Every id is there, and some points are not those of their row's run: the same id with other text, as other
         # chunk settings make it.

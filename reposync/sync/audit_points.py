@@ -103,9 +103,10 @@ async def inspect_for_repair(
     recorded = await manifests.load(version.id)
     found = await audit_points(index, version.id, name, recorded)
     why = f"Mended on request: {found.summary}." if found.counts else None
-    if version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values()):
+    remade = version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values())
+    if remade:
         why = await why_remade(index)
-    return IndexState(identity, sum(row.is_failed for row in recorded.values()), found.audit, why)
+    return IndexState(identity, sum(row.is_failed for row in recorded.values()), found.audit, why, remade=remade)
 
 
 class _Reading:

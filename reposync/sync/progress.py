@@ -49,7 +49,8 @@ INDEX_REBUILT = "INDEX_REBUILT"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a run that reached its commit. `notice`: what a person should know besides, `code` what it is about.
+    """Of a run that did what it was to do. `notice`: what a person should know besides; `code`: what it is about, if
+    that is more than what was asked for.
     `files_failed`: files of the commit that the index does not hold as they are; the run is tried again for them."""
 
     code: str | None = None

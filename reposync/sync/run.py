@@ -249,7 +249,9 @@ class SyncRun:
         if unlisted:
             told.append(f"The manifest had {unlisted:,} files otherwise than the commit has them.")
         notice = " ".join([*told, *([state.note] if state.note else [])])
-        return Outcome(INDEX_REBUILT if told else None, notice or None)
+        # What a repair mended was asked for.
+        is_rebuilt = told and (state.remade or not self._run.repair)
+        return Outcome(INDEX_REBUILT if is_rebuilt else None, notice or None)
 
     def _unlisted(self, head: Commit, version: IndexVersion, state: IndexState, work: Work) -> int:
         """Of a repair at the recorded commit: how many files the manifest had otherwise than the commit has them."""

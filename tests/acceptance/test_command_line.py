@@ -429,3 +429,17 @@ def test_what_a_newer_program_wrote_is_shown_as_it_is(configured: Person):
     configured.types("history", "--status", "superseded", exit_code=2)
     (after,) = configured.asks("sync")
     assert (after["status"], after["id"] != run["id"]) == ("completed", True)
+
+
+def test_what_nobody_foresaw_is_told_without_the_statement(person: Person, repository: GitRepository):
+    repository.commit({"a.py": b"x = 1\n"})
+    person.types("repos", "add", "payments", "--path", str(repository.path))
+    with sqlite3.connect(person.home / ".local/state/reposync/reposync.db") as database:
+        database.execute(
+            "CREATE TRIGGER refuse BEFORE UPDATE ON repositories BEGIN SELECT RAISE(ABORT, 'nobody foresaw this'); END"
+        )
+
+    said = person.types("repos", "pause", "payments", exit_code=1).stderr
+
+    assert said.startswith("error: IntegrityError: nobody foresaw this\n")
+    assert "UPDATE" not in said

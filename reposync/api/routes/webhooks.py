@@ -230,6 +230,7 @@ class _Desk:
         task.add_done_callback(self._ended)
         await asyncio.wait({task}, timeout=ANSWER_SECONDS)
         if not task.done():
+            task.add_done_callback(_log_failure)
             raise self._too_slow()
         return task.result()
 
@@ -296,6 +297,11 @@ class _Desk:
             extra={"address": address, "shown": shown, "remedy": "`reposync webhooks install` sets the secret."},
         )
         return WebhookRefused("Neither the secret token nor the signature is right.")
+
+
+def _log_failure(late: asyncio.Task[list[Outcome]]) -> None:
+    if not late.cancelled() and (error := late.exception()) is not None:
+        log.error("a push could not be taken after its answer", exc_info=error)
 
 
 def _key_id(server: GitLabInstance) -> str:

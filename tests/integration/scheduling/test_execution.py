@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere
-from reposync.scheduling.execution import NOBODY_CAN_SECONDS, Execution, Terms
-from reposync.scheduling.locks import NoLocks
+from reposync.scheduling.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, Terms
+from reposync.scheduling.locks import LockGuard, NoLocks
+from reposync.scheduling.observer import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Registration, Repositories
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import HeartbeatState, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import ATTEMPTS, RUNS
@@ -195,3 +199,206 @@ async def test_a_command_without_workers_says_at_once_that_it_cannot(database: D
     ended = await alone.perform(Unable().make)
 
     assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
+
+
+# Defects of what goes on beside a run ------------------------------------------------------------------------------
+
+
+class Goes(Writes):
+    """Work that goes on until it is cancelled, and asks its lease before it writes again."""
+
+    def __init__(self, *, ends: asyncio.Event | None = None) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+        self._ends = ends
+
+    async def execute(self) -> Outcome:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._ends is not None:
+                await shielded(self._ends)
+        return Outcome()
+
+
+async def shielded(event: asyncio.Event) -> None:
+    """As a write that must not be cut: however often it is cancelled."""
+    waiting = asyncio.ensure_future(event.wait())
+    while not waiting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(waiting)
+
+
+async def fails() -> None:
+    raise TypeError("a defect")
+
+
+async def returns() -> None:
+    return
+
+
+async def is_cancelled_from_within() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+class LocksWith(NoLocks):
+    """Whose watchdog does this."""
+
+    def __init__(self, watch: Callable[[], Awaitable[None]]) -> None:
+        self.watch = watch
+
+    @contextlib.asynccontextmanager
+    async def guard(self, run: Run) -> AsyncGenerator[LockGuard, None]:
+        yield self
+
+
+class NoHeartbeats(Runs):
+    """A store whose heartbeat has a defect."""
+
+    def __init__(self, database: Database, beat: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(database)
+        self._beat = beat
+
+    async def heartbeat(self, *_: object, **__: object) -> HeartbeatState:  # type: ignore[override]
+        await self._beat()
+        raise AssertionError("it ended before")
+
+
+def ended_for_retry(run: Run, what: str, cause: str, log: str) -> None:
+    assert (run.status, run.error_code, run.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
+    said = str(run.error_message)
+    assert said.startswith(f"The {what} of this run ended by a defect: {cause}; the log has the details under ")
+    incident = said.split()[-1].rstrip(".")
+    assert f"incident {incident}: the {what} of run {run.id} of payments ended" in log
+    assert "Traceback" in log
+
+
+@pytest.mark.parametrize(
+    ("defect", "cause"),
+    [(fails, "TypeError"), (returns, "it returned"), (is_cancelled_from_within, "it was cancelled from within")],
+)
+async def test_a_watchdog_that_dies_of_a_defect_ends_the_run_for_retry_and_says_so(
+    database: Database, defect: Callable[[], Awaitable[None]], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, work = Runs(database), Goes()
+    run = await claimed(runs, database)
+    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
+
+    attempt = Execution(runs, run, locks=LocksWith(defect), progress=RunProgress(), terms=terms)
+    ended = await attempt.perform(work.make)
+
+    ended_for_retry(ended, "watchdog of the lock", cause, caplog.text)
+    assert work.lease is not None
+    with pytest.raises(LeaseLost, match="watchdog"):
+        work.lease.check()
+    (told,) = await runs.attempts(run.id)
+    assert (told.outcome, told.error_message) == ("retrying", ended.error_message)
+
+
+@pytest.mark.parametrize(
+    ("defect", "cause"), [(fails, "TypeError"), (is_cancelled_from_within, "it was cancelled from within")]
+)
+async def test_a_heartbeat_that_dies_of_a_defect_ends_the_run_for_retry_and_says_so(
+    database: Database, defect: Callable[[], Awaitable[None]], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await claimed(Runs(database), database)
+    # The first heartbeat comes after a third of it.
+    terms = Terms(3.0, retry_seconds=10.0)
+    runs = NoHeartbeats(database, defect)
+
+    ended = await Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms).perform(Goes().make)
+
+    ended_for_retry(ended, "heartbeat", cause, caplog.text)
+
+
+class Raises(Observer):
+    def run_started(self, run: Run) -> None:
+        raise TypeError("a defect of who counts")
+
+
+async def test_an_observer_with_a_defect_ends_the_run_for_retry(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
+    attempt = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms, observer=Raises())
+
+    ended = await attempt.perform(Writes().make)
+
+    assert (ended.status, ended.error_code) == (RunStatus.RETRYING, "INTERNAL_ERROR")
+    assert str(ended.error_message).startswith("TypeError; the log has the details under ")
+    assert "a defect of who counts" in caplog.text
+
+
+class CancelsItself(Writes):
+    async def execute(self) -> Outcome:
+        await is_cancelled_from_within()
+        return Outcome()
+
+
+async def test_work_that_something_within_it_cancelled_is_a_failure_and_no_hand_back(database: Database) -> None:
+    """Handed back it would be claimed again at once, without end: such an attempt does not count."""
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    ended = await execution(runs, run, claimed_since=elapsed_seconds()).perform(CancelsItself().make)
+
+    assert (ended.status, ended.error_code, ended.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
+    assert str(ended.error_message).startswith("it was cancelled from within; ")
+
+
+# The end of the process --------------------------------------------------------------------------------------------
+
+
+async def test_a_hand_back_that_takes_longer_than_its_process_waits_is_written_as_one(database: Database) -> None:
+    """The worker pool asks for it, waits for five seconds, and cancels."""
+    runs, may_end = Runs(database), asyncio.Event()
+    run = await claimed(runs, database)
+    attempt, work = execution(runs, run, claimed_since=elapsed_seconds()), Goes(ends=may_end)
+    performing = asyncio.create_task(attempt.perform(work.make))
+    await work.began.wait()
+
+    attempt.interrupt(STOPPING)
+    await asyncio.sleep(0)
+    performing.cancel()
+    await asyncio.wait({performing}, timeout=0.05)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+
+    handed_back = await runs.get(run.id)
+    assert (handed_back.status, handed_back.error_code, handed_back.failures) == (RunStatus.QUEUED, None, 0)
+    assert [each.outcome for each in await runs.attempts(run.id)] == ["released"]
+
+
+class Slow(Runs):
+    """A database that takes longer to write the end than its process has."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def finish(self, *said: Any, **more: Any) -> Run:
+        self.asked.set()
+        await self.answers.wait()
+        return await super().finish(*said, **more)
+
+
+async def test_a_run_that_is_done_is_completed_though_its_process_was_cancelled_before_that_was_written(
+    database: Database,
+) -> None:
+    runs = Slow(database)
+    run = await claimed(runs, database)
+    performing = asyncio.create_task(execution(runs, run, claimed_since=elapsed_seconds()).perform(Writes().make))
+    await runs.asked.wait()
+
+    performing.cancel()
+    runs.answers.set()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+
+    assert (await runs.get(run.id)).status is RunStatus.COMPLETED

@@ -7,6 +7,7 @@ import pytest
 
 from reposync.errors import LeaseLost
 from reposync.scheduling.application import index_settings
+from reposync.scheduling.execution import Terms
 from reposync.scheduling.removal import LeftoverRemoval, RemovalRun
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
@@ -76,10 +77,39 @@ async def test_what_was_registered_again_is_left_alone(world: World):  # noqa: F
     run, before = await removal_of(world), await world.points()
     index = index_of(world, httpx.AsyncHTTPTransport())
 
-    told = (await LeftoverRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()).notice
+    told = await LeftoverRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()
 
-    assert told == "It is registered again; nothing was removed."
+    assert told.notice == "It is registered again; nothing was removed."
+    assert told.code is None, "it did what it was to do"
     assert await world.points() == before
+
+
+async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_by_the_next(
+    world: World,  # noqa: F811
+):
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    app = world.app
+    row, run, places = await app.repositories.get("project"), await removal_of(world), await app.versions.all()
+    removed = RemovalRun(
+        row,
+        [(app.index(each.physical), each.id) for each in places[row.id]],
+        app.repositories,
+        app.manifests,
+        run,
+        Lease(60.0),
+    )
+    await removed.execute()
+    await app.runs.expire(run)  # kill -9 of its worker, here
+
+    again = await app.runs.claim("worker-2", 60.0)
+    assert again is not None
+    ended = await app.execute(app.execution(again, Terms(60.0, retry_seconds=10.0)), None, lambda _: None)
+
+    assert (ended.id, ended.status, ended.error_code) == (run.id, "completed", None)
+    assert ended.repository == "project"
+    assert str(ended.error_message).startswith("An earlier attempt removed the repository")
+    assert await world.points() == {}
 
 
 async def test_a_repair_asked_for_beside_a_waiting_removal_leaves_it_a_removal(world: World):  # noqa: F811

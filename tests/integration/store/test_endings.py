@@ -104,3 +104,37 @@ async def test_a_run_whose_last_attempt_leaves_files_unread_ends_as_it_was_to(st
 
     assert statuses == [RunStatus.RETRYING, RunStatus.COMPLETED]
     assert (ended.error_code, ended.files_failed) == ("FILES_FAILED", 3)
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_removal_whose_last_worker_died_after_the_row_was_gone_is_completed(
+    store: Store, cancelled: bool
+) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.HTTP, removal=True, max_attempts=1)
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None
+    await store.repositories.remove("payments", by=run)
+    if cancelled:
+        await store.runs.request_cancel(run.id)
+    await store.runs.expire(run)
+
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    ended = await store.runs.get(run.id)
+    assert (ended.status, ended.error_code, ended.repository) == (RunStatus.COMPLETED, None, "payments")
+    assert str(ended.error_message).startswith("An earlier attempt removed the repository")
+    assert [each.outcome for each in await store.runs.attempts(run.id)] == ["lost"]
+
+
+async def test_a_removal_whose_last_worker_died_before_that_has_failed(store: Store) -> None:
+    await store.repository()
+    await store.runs.enqueue("payments", RunTrigger.HTTP, removal=True, max_attempts=1)
+    run = await store.runs.claim("worker-1", 60.0)
+    assert run is not None
+    await store.runs.expire(run)
+
+    assert await store.runs.claim("worker-2", 60.0) is None
+
+    ended = await store.runs.get(run.id)
+    assert (ended.status, ended.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")

@@ -46,6 +46,39 @@ def test_what_is_shown_of_an_address_has_neither_user_nor_password(url: str, sho
     assert address.dsn.startswith("postgresql://")
 
 
+@pytest.mark.parametrize(
+    ("url", "servers"),
+    [
+        ("postgresql://a:b@one:1/x", ["postgresql://a:b@one:1/x"]),
+        (
+            "postgresql://a:b@one:1,two/x",
+            [f"postgresql://a:b@{each}/x?target_session_attrs=read-write" for each in ("one:1", "two")],
+        ),
+        (
+            "postgresql://a@[::1]:1,[::2]/x?target_session_attrs=primary",
+            [f"postgresql://a@{each}/x?target_session_attrs=primary" for each in ("[::1]:1", "[::2]")],
+        ),
+        (
+            "postgresql:///x?host=/run/one,two&port=1,2",
+            [
+                "postgresql:///x?target_session_attrs=read-write&host=%2Frun%2Fone&port=1",
+                "postgresql:///x?target_session_attrs=read-write&host=two&port=2",
+            ],
+        ),
+        (
+            "postgresql:///x?host=/run/one,/run/two",
+            [f"postgresql:///x?target_session_attrs=read-write&host=%2Frun%2F{each}" for each in ("one", "two")],
+        ),
+        ("postgresql:///x?host=one,two&port=1,2,3", ["postgresql:///x?host=one%2Ctwo&port=1%2C2%2C3"]),
+    ],
+)
+def test_each_of_several_servers_is_asked_whether_it_can_be_written_to(url: str, servers: list[str]) -> None:
+    address = parse_address(url)
+
+    assert isinstance(address, PostgresqlAddress)
+    assert address.servers == servers
+
+
 def test_the_option_for_pgbouncer_is_ours_and_the_others_are_the_drivers() -> None:
     for name in ("sslmode", "ssl"):
         address = parse_address(f"postgresql+asyncpg://db/code?{name}=require&prepared_statement_cache_size=0")

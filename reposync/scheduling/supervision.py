@@ -1,0 +1,103 @@
+"""Tasks that are to go on as long as a daemon, or a run: one that ends is logged with its cause, and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, NoReturn
+
+from reposync.errors import first_error
+
+# Not structlog: unconfigured, as in a command, it writes to standard output.
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+# A task that has gone on for so long is well again.
+WELL_SECONDS = 60.0
+
+Report = Callable[[str | None], None]
+"""Takes in a sentence why a task ended; None once it is well again. Returns at once and raises nothing."""
+
+
+class EndedByItself(RuntimeError):
+    """A task that should go on returned, or was cancelled by something within it. asyncio is silent about both."""
+
+
+async def unending(work: Awaitable[object]) -> NoReturn:
+    """Await what goes on until the caller is cancelled. Raises its error, or EndedByItself."""
+    # A task of its own: whether it or the caller was cancelled cannot be told otherwise. `cancelling()` does not say so
+    # after a TaskGroup of Python 3.11 has failed.
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task})
+    except asyncio.CancelledError:
+        await end(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log_defect("a task failed while it was ended", error)
+        raise
+    try:
+        task.result()
+    except asyncio.CancelledError as error:
+        raise EndedByItself("it was cancelled from within") from error
+    raise EndedByItself("it returned")
+
+
+async def keep(
+    name: str,
+    work: Callable[[], Awaitable[object]],
+    *,
+    report: Report = lambda _: None,
+    until: asyncio.Event | None = None,
+    pause_seconds: float = FIRST_PAUSE_SECONDS,
+    well_seconds: float = WELL_SECONDS,
+) -> None:
+    """Do `work` again whenever it ends, after a pause that doubles, until cancelled. Once `until` is set, it may end,
+    and is not started again. Raises nothing but CancelledError."""
+    loop = asyncio.get_running_loop()
+    pause = pause_seconds
+    while until is None or not until.is_set():
+        began = loop.time()
+        well = loop.call_later(well_seconds, report, None)
+        try:
+            await unending(work())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the task goes on
+            if until is not None and until.is_set() and isinstance(error, EndedByItself):
+                return
+            said = log_defect(f"the task {name} ended", error)
+        finally:
+            well.cancel()
+        if loop.time() - began >= well_seconds:
+            pause = pause_seconds
+        report(f"It ended by a defect and is started again: {said}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+                await (until or asyncio.Event()).wait()
+        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+
+
+def log_defect(what: str, error: BaseException) -> str:
+    """Log it with its traceback; returns the cause as a person may read it, with the id to find it by in the log. What
+    the error says is in the log alone: it may quote anything."""
+    incident = uuid.uuid4().hex[:12]
+    log.error("incident %s: %s", incident, what, exc_info=error)
+    cause = first_error(error) if isinstance(error, ExceptionGroup) else error
+    named = str(cause) if isinstance(cause, EndedByItself) else type(cause).__name__
+    return f"{named}; the log has the details under {incident}."
+
+
+async def end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel them until they have ended: a library may swallow a cancellation that comes at an unlucky moment, as
+    `asyncio.wait_for` does before Python 3.12."""
+    pending = {task for task in tasks if not task.done()}
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=1.0)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # looked at, so that nobody complains; who needs it has it

@@ -1,0 +1,180 @@
+"""PostgreSQL that is read-only is waited for, and another server takes its place: a real primary and its standby."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+
+import pytest
+from sqlalchemy import text
+
+from reposync.errors import StoreUnavailable
+from reposync.store.database import QUEUE, Database
+from reposync.store.news import News
+from reposync.store.repositories import Repositories
+from reposync.store.runs import Runs
+from tests.fixtures.databases import REPLICATED, PostgresqlServer, started_postgresql
+from tests.fixtures.tcp_proxy import TcpProxy
+
+READ_ONLY = "ALTER SYSTEM SET default_transaction_read_only = on"
+# A session that is read-only by default may not write settings either.
+WRITABLE = ("SET default_transaction_read_only = off", "ALTER SYSTEM RESET default_transaction_read_only")
+RELOAD = "SELECT pg_reload_conf()"
+LONG_SECONDS = 60.0
+
+
+@pytest.fixture
+def primary() -> Generator[PostgresqlServer, None, None]:
+    with started_postgresql(REPLICATED) as server:
+        yield server
+
+
+@pytest.fixture
+def standby(primary: PostgresqlServer) -> Generator[PostgresqlServer, None, None]:
+    with started_postgresql(REPLICATED, standby_of=primary) as server:
+        yield server
+
+
+@pytest.fixture
+async def database(primary: PostgresqlServer) -> AsyncIterator[Database]:
+    async with await Database.open(primary.url) as opened:
+        await opened.upgrade()
+        yield opened
+
+
+async def refused(database: Database) -> str:
+    """The sentence, as soon as it is known to be read-only; connections may break before."""
+    async with asyncio.timeout(LONG_SECONDS):
+        while True:
+            try:
+                await database.ping()
+            except StoreUnavailable as error:
+                if "read-only" in str(error):
+                    return str(error)
+            await asyncio.sleep(0.01)
+
+
+async def well(database: Database) -> None:
+    """As soon as it can be written to."""
+    async with asyncio.timeout(LONG_SECONDS):
+        while True:
+            try:
+                return await write(database)
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def write(database: Database) -> None:
+    async with database.write() as connection:
+        await connection.execute(text("UPDATE sync_runs SET attempt = attempt WHERE false"))
+
+
+async def test_a_server_that_was_made_read_only_is_waited_for_in_words(
+    primary: PostgresqlServer, database: Database
+) -> None:
+    await asyncio.to_thread(primary.executes, READ_ONLY, RELOAD)
+
+    said = await refused(database)
+    with pytest.raises(StoreUnavailable) as writing:
+        await write(database)
+
+    for sentence in (said, str(writing.value)):
+        assert "it is read-only (a standby, or a primary that was demoted)" in sentence
+        assert "goes on by itself" in sentence
+        assert "UPDATE" not in sentence
+    assert await Runs(database).history() == [], "what only reads works"
+    await asyncio.to_thread(primary.executes, *WRITABLE, RELOAD)
+    await well(database)
+    await database.ping()
+
+
+async def test_a_standby_is_refused_until_it_is_promoted(
+    primary: PostgresqlServer, standby: PostgresqlServer, database: Database
+) -> None:
+    await well(database)
+    async with await Database.open(standby.url) as other:
+        assert "read-only" in await refused(other)
+
+        await asyncio.to_thread(standby.executes, "SELECT pg_promote()")
+
+        await well(other)
+        await other.ping()
+
+
+async def test_of_several_servers_the_one_that_can_be_written_to_is_found_and_found_again(
+    primary: PostgresqlServer, standby: PostgresqlServer, database: Database
+) -> None:
+    await database.close()
+    url = f"postgresql://postgres@/postgres?host={standby.home},{primary.home}"
+    async with await Database.open(url) as both:
+        await well(both)
+        news = News(both)
+        listening = asyncio.create_task(news.listen())
+        assert await news.wait(QUEUE, LONG_SECONDS)
+
+        await asyncio.to_thread(primary.stop)
+        assert "it is read-only (a standby" in await refused(both), "the one that is left"
+        await asyncio.to_thread(standby.executes, "SELECT pg_promote()")
+
+        await well(both)
+        assert await Repositories(both).list() == []
+        assert await news.wait(QUEUE, LONG_SECONDS), "it listens to the server that was promoted"
+        listening.cancel()
+
+
+async def test_connections_to_a_server_that_was_demoted_without_a_restart_are_given_up(
+    primary: PostgresqlServer, standby: PostgresqlServer, database: Database
+) -> None:
+    await database.close()
+    url = f"postgresql://postgres@/postgres?host={primary.home},{standby.home}"
+    async with await Database.open(url) as both:
+        await well(both)
+
+        await asyncio.to_thread(primary.executes, READ_ONLY, RELOAD)
+        await asyncio.to_thread(standby.executes, "SELECT pg_promote()")
+
+        await refused(both)
+        await well(both)
+        async with both.read() as connection:
+            assert await connection.scalar(text("SHOW default_transaction_read_only")) == "off"
+
+
+async def test_behind_a_server_that_fell_silent_the_next_one_is_reached(
+    primary: PostgresqlServer, database: Database
+) -> None:
+    with TcpProxy(primary.url) as silent, TcpProxy(primary.url) as other:
+        silent.stall()
+        url = f"postgresql://postgres@{silent.host}:{silent.port},{other.host}:{other.port}/postgres"
+        async with await Database.open(url) as both:
+            await both.ping()
+
+
+async def test_a_caller_that_does_not_wait_for_a_silent_server_reaches_the_next_one_the_next_time(
+    primary: PostgresqlServer, database: Database
+) -> None:
+    """As a heartbeat does, which has a third of its lease."""
+    with TcpProxy(primary.url) as first, TcpProxy(primary.url) as other:
+        url = f"postgresql://postgres@{first.host}:{first.port},{other.host}:{other.port}/postgres"
+        async with await Database.open(url) as both:
+            assert both.connect is not None
+            first.stall()
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await both.connect()
+
+            connection = await both.connect()
+
+            assert await connection.fetchval("SELECT 1") == 1
+            connection.terminate()
+
+
+async def test_a_mistake_in_a_statement_is_waited_for_like_an_outage_and_told_without_it(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(StoreUnavailable) as caught:
+        async with database.write() as connection:
+            await connection.execute(text("SELECT no_such_function_of_ours()"))
+
+    assert "refused a statement for a reason that was not foreseen (42883)" in str(caught.value)
+    assert "no_such_function_of_ours" not in str(caught.value)
+    assert "no_such_function_of_ours" in caplog.text, "the log has it"
