@@ -122,7 +122,8 @@ async def test_what_cannot_pass_is_told_at_once_in_qdrants_words(
     index = index_on(qdrant)
     with pytest.raises(kind, match=words) as raised:
         await index.count()
-    assert not raised.value.retryable
+    # Another attempt of the run makes a collection that is gone; the same request never finds it.
+    assert raised.value.retryable is (kind is CollectionMissing)
     assert len(str(raised.value)) < 1_000
     assert len(qdrant.requests) == 1
     assert KEY not in str(raised.value)
