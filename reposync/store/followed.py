@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import RepoSyncError
 from reposync.store.database import REGISTRATIONS
-from reposync.store.repositories import Repositories, Repository
+from reposync.store.repositories import Repositories, Repository, lock_repositories
 from reposync.store.status import RunStatus
 from reposync.store.tables import REPOSITORIES, RUNS
 
@@ -61,12 +61,9 @@ class FollowedRepositories(Repositories):
 
     async def _settle(self, changes: Sequence[Change]) -> None:
         columns = REPOSITORIES.c
-        identities = sorted(change.before.id for change in changes)
         async with self._database.write() as connection:
-            query = select(columns.id, *(columns[name] for name in _DECIDED_BY)).where(columns.id.in_(identities))
-            # Always in the same order, so that two who do this wait for each other and do not deadlock.
-            found = await connection.execute(query.order_by(columns.id).with_for_update(key_share=True))
-            present = {row.id: row for row in found}
+            touched = columns.id.in_([change.before.id for change in changes])
+            present = {row.id: row for row in await lock_repositories(connection, touched)}
             for change in changes:
                 row = present.get(change.before.id)
                 if row is None or any(getattr(row, name) != getattr(change.before, name) for name in _DECIDED_BY):
