@@ -8,10 +8,10 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from itertools import takewhile
 from typing import Any, Protocol, assert_never
 
 from reposync.errors import (
@@ -30,7 +30,7 @@ from reposync.errors import (
 from reposync.scheduling.locks import RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.progress import keep_telling
-from reposync.store.attempts import RELEASED, YIELDED
+from reposync.store.attempts import RELEASED, YIELDED, RunAttempt
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
@@ -114,12 +114,21 @@ YIELDING = HandedBack(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
 async def hand_on(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
     """Leave a run to others, which this process cannot execute for `reason`, one of CANNOT_HERE. It fails once nobody
     could for a while."""
-    earlier = [each for each in await runs.attempts(run.id) if each.attempt < run.attempt]
-    unable = list(takewhile(lambda each: each.error_code in CANNOT_HERE, reversed(earlier)))
+    since = _unable_since([each for each in await runs.attempts(run.id) if each.attempt < run.attempt])
     now = run.started_at or run.queued_at
-    if unable and (now - unable[-1].started_at).total_seconds() > NOBODY_CAN_SECONDS:
+    if since is not None and (now - since).total_seconds() > NOBODY_CAN_SECONDS:
         return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
     return await runs.release(run, delay_seconds=CANNOT_HERE_SECONDS, reason=reason)
+
+
+def _unable_since(attempts: Sequence[RunAttempt]) -> datetime | None:
+    """Since when no worker was able to execute the run; None if the latest one was. One that was able may lie between
+    two that were not and are one row."""
+    ended = [(each.ended_at or each.started_at, each) for each in attempts]
+    able = [moment for moment, each in ended if each.error_code not in CANNOT_HERE]
+    able_until = max(able, default=datetime.min.replace(tzinfo=UTC))
+    unable = [each.started_at for at, each in ended if each.error_code in CANNOT_HERE and at > able_until]
+    return max(unable[0], able_until) if unable else None
 
 
 class Work(Protocol):
@@ -214,6 +223,7 @@ class Execution:
             watchdog = asyncio.create_task(self._watch(guard.watch), name=f"watchdog of {self.run.id}")
             try:
                 self._work = await make(self._lease)
+                log.info("run started", extra=_start(self.run))
                 outcome = await self._work.execute()
             finally:
                 await _end(watchdog)
@@ -356,6 +366,11 @@ class Execution:
         except LockLost as error:
             self._lease.lose(str(error))
             self.interrupt(error)
+
+
+def _start(run: Run) -> dict[str, Any]:
+    waited = (run.started_at or run.queued_at) - max(run.queued_at, run.not_before)
+    return {"trigger": run.trigger, "full": run.full, "waited_seconds": round(max(0.0, waited.total_seconds()), 3)}
 
 
 async def _end(*tasks: asyncio.Task[Ending] | asyncio.Task[None]) -> None:

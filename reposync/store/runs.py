@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepositoryNotFound, RepoSyncError, RunCancelled
 from reposync.store.asking import Asking
-from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, note_figures
+from reposync.store.attempts import RELEASED, RunAttempt, end_attempt, fold_attempt, note_figures
 from reposync.store.blocked import close_blocked, stop_again
 from reposync.store.claims import anything_to_claim, claimable_but_for, end_abandoned, take
 from reposync.store.columns import path_key
@@ -293,6 +293,8 @@ class Runs(Asking):
     ) -> Run:
         code, message = said.get("error_code"), said.get("error_message")
         totals = await end_attempt(connection, self._database, row, outcome, figures, code, message)
+        if event is Event.HAND_BACK and code is not None:
+            await fold_attempt(connection, row)
         handed_back = row.handed_back if counts else row.handed_back + 1
         row = await move(connection, self._database, row, event, **said, **totals, handed_back=handed_back)
         return run_record(await follow_requests(connection, row, live))

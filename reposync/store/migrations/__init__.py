@@ -7,7 +7,7 @@ which then names in OLDEST_PROGRAM the first one that did without it.
 
 from __future__ import annotations
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Oldest first. Named here too, so that finding the schema up to date costs one query and no import of Alembic."""
 
 HEAD = REVISIONS[-1]

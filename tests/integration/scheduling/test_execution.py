@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost, SecretMissing
+from reposync.errors import LeaseLost, LockHeld, SecretMissing
 from reposync.scheduling.execution import NOBODY_CAN_SECONDS, Execution, Terms
 from reposync.scheduling.locks import NoLocks
 from reposync.store.database import Database
@@ -158,6 +158,21 @@ async def test_the_quarter_of_an_hour_begins_anew_after_an_attempt_that_could(da
 
     again = await claimed_again(runs, database, able)
     handed = await execution(runs, again, claimed_since=time.monotonic()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+async def test_the_quarter_of_an_hour_begins_anew_after_a_worker_that_could_but_for_a_lock(database: Database) -> None:
+    """Looks of the same worker at the same reason are one row, before and after the other one's."""
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    handed = await runs.release(await claimed_again(runs, database, handed), reason=LockHeld("Another one has it."))
+
+    for _ in range(2):
+        again = await claimed_again(runs, database, handed)
+        handed = await execution(runs, again, claimed_since=time.monotonic()).perform(Unable().make)
 
     assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
 
