@@ -33,6 +33,7 @@ from reposync.store.tables import FILES, REPOSITORIES, REPOSITORY_COLUMNS, RUNS,
 from reposync.store.transitions import Event, lock_unfinished, locked, move
 
 __all__ = [
+    "Guard",
     "Registration",
     "Repositories",
     "Repository",
@@ -44,6 +45,9 @@ __all__ = [
     "repository_id",
     "unregistered",
 ]
+
+Guard = Callable[[AsyncConnection], Awaitable[None]]
+"""Called first in a transaction, which it ends by an exception."""
 
 _REGISTERED_AT_ONCE = 50
 _NOT_INDEXED_BY = frozenset({"name", "schedule", "timezone", "username", "password"})
@@ -72,10 +76,10 @@ class Repositories:
         registrations: Sequence[Registration],
         *,
         takes: Collection[str] | None = (),
-        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """As `register`, many at a time: a thousand transactions take a minute if each is made durable. `guard` is
-        called first in each transaction, and ends it by an exception. `takes`: see `belongs_to_another`."""
+        """As `register`, many at a time: a thousand transactions take a minute if each is made durable. `guard`: of
+        each transaction. `takes`: see `belongs_to_another`."""
         ordered = sorted(registrations, key=lambda each: repository_id(each.name))
         for start in range(0, len(ordered), _REGISTERED_AT_ONCE):
             page = ordered[start : start + _REGISTERED_AT_ONCE]
@@ -87,7 +91,7 @@ class Repositories:
         *,
         expected: Repository | None = None,
         takes: Collection[str] | None = (),
-        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+        guard: Guard | None = None,
     ) -> Sequence[Repository]:
         """In one transaction, which first locks those that exist. The others are inserted in the order of
         `registrations`, the same one for everybody."""
@@ -222,9 +226,7 @@ class Repositories:
         async with self._database.read() as connection:
             return (await connection.scalars(select(REPOSITORIES.c.name).order_by(REPOSITORIES.c.name))).all()
 
-    async def deactivate(
-        self, name: str, *, guard: Callable[[AsyncConnection], Awaitable[None]] | None = None
-    ) -> Repository:
+    async def deactivate(self, name: str, *, guard: Guard | None = None) -> Repository:
         """It left the registry: no more ticks, the index stays. Registering it again switches it on. `guard`: see
         `register_all`."""
         return await self._set(name, active=False, paused_reason=None, guard=guard)
@@ -268,7 +270,7 @@ class Repositories:
         active: bool,
         paused_reason: str | None,
         expected: Repository | None = None,
-        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+        guard: Guard | None = None,
         by: str = "the registry",
     ) -> Repository:
         async with self._database.write() as connection:
