@@ -19,10 +19,12 @@ class RepoSyncError(Exception):
     exit_code = 1
     retryable = False
 
-    def __init__(self, message: str, *, remedy: str | None = None) -> None:
+    def __init__(self, message: str, *, remedy: str | None = None, retry_after_seconds: float | None = None) -> None:
+        """`retry_after_seconds`: what the server that failed asks for before the next try, from now."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.retry_after_seconds = retry_after_seconds
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message

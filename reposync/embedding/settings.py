@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reposync.errors import ConfigError
+from reposync.outgoing import IN_PLACE_SECONDS
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec
@@ -23,6 +24,8 @@ class EmbedderConfig:
 
     `window` is the most characters that the model reads at once: longer chunks are embedded in windows. `batch` is the
     most inputs a request (local: windows a model call), `concurrency` the most requests at a time (local: threads).
+    A server that asks for a wait over `longest_wait_seconds` is not waited for.
+
     `dimensions` is checked in every answer; an OpenAI-compatible server is asked for that many.
     """
 
@@ -39,7 +42,7 @@ class EmbedderConfig:
     connect_timeout_seconds: float = 10.0
     read_timeout_seconds: float = 120.0
     attempts: int = 6
-    longest_wait_seconds: float = 60.0
+    longest_wait_seconds: float = IN_PLACE_SECONDS
 
     def check(self) -> None:
         """Raises ConfigError for a number that leaves nothing to work with."""

@@ -27,6 +27,7 @@ from reposync.errors import (
     RunCancelled,
     StoreUnavailable,
 )
+from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.scheduling.locks import RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.progress import keep_telling
@@ -49,6 +50,8 @@ CANNOT_HERE_SECONDS = 5.0
 NOBODY_CAN_SECONDS = 900.0
 # Before a run that failed at a command is tried by somebody else.
 _ELSEWHERE_SECONDS = 2.0
+# A server that asks for more is asked again all the same.
+_LONGEST_ASKED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +258,10 @@ class Execution:
 
     def _ending_of(self, reason: RepoSyncError | HandedBack) -> Ending:
         """Raises LeaseLost again: a run that is somebody else's by now gets no ending from here."""
+        if isinstance(reason, HandedBack):
+            return reason
+        asked = min(reason.retry_after_seconds or 0.0, _LONGEST_ASKED_SECONDS)
         match reason:
-            case HandedBack():
-                return reason
             case LeaseLost():
                 self._observer.lock_lost("lease")
                 raise reason
@@ -275,17 +279,20 @@ class Execution:
                 return HandedBack(delay_seconds=pause, reason=reason)
             case _ if reason.code in CANNOT_HERE and self._terms.elsewhere:
                 return HandedBack(reason=reason)
+            case _ if asked > IN_PLACE_SECONDS and self._terms.retry_seconds is not None:
+                # What failed together does not come back together.
+                return HandedBack(delay_seconds=asked * random.uniform(1.0, 1.1), reason=reason)  # noqa: S311
             case _:
-                return self._failure(reason.code, str(reason), passing=reason.retryable)
+                return self._failure(reason.code, str(reason), passing=reason.retryable, asked_seconds=asked)
 
-    def _failure(self, code: str, message: str, *, passing: bool) -> Ended | Retried:
+    def _failure(self, code: str, message: str, *, passing: bool, asked_seconds: float = 0.0) -> Ended | Retried:
         if self._terms.request_id is not None:
             # A source that this machine cannot reach may be one that a daemon can.
-            return Retried(_ELSEWHERE_SECONDS, code, message)
+            return Retried(max(_ELSEWHERE_SECONDS, asked_seconds), code, message)
         pause = self._terms.pause_after(self.run.failures) if passing else None
         if pause is None:
             return Ended(RunStatus.FAILED, code, message)
-        return Retried(pause, code, message)
+        return Retried(max(pause, asked_seconds), code, message)
 
     async def _write(self, ending: Ending) -> Run:
         """Tell the database, which may be back before the lease is over."""

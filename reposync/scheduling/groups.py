@@ -40,6 +40,7 @@ RETRY_SECONDS = 300.0
 UNSETTLED_SECONDS = 60.0
 # How long the last word about a group may take when its process is told to end.
 FAREWELL_SECONDS = 5.0
+_LONGEST_ASKED_SECONDS = 86_400.0
 TRIES = 3
 
 
@@ -134,7 +135,7 @@ class Discovery:
             self._on_result("failed")
             await self._groups.record(
                 claim,
-                lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None),
+                lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None, known.retry_after_seconds),
                 error_code=known.code,
                 error_message=Secrets.of_environment().redact(str(known)),
             )
@@ -221,9 +222,14 @@ class Discovery:
                 trouble.over(group=key)
 
 
-def _due(schedule: Schedule, now: datetime, within_seconds: float | None) -> datetime:
+def _due(
+    schedule: Schedule, now: datetime, within_seconds: float | None, asked_seconds: float | None = None
+) -> datetime:
+    """`asked_seconds`: what the server asks to wait, up to a day."""
+    earliest = now + timedelta(seconds=min(asked_seconds or 0.0, _LONGEST_ASKED_SECONDS))
     tick = schedule.next_after(now)
-    return tick if within_seconds is None else min(tick, now + timedelta(seconds=within_seconds))
+    due = tick if within_seconds is None else min(tick, now + timedelta(seconds=within_seconds))
+    return max(due, earliest)
 
 
 def _known(error: Exception, key: str) -> RepoSyncError:

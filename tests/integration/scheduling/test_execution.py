@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost, LockHeld, SecretMissing
+from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceUnavailable
 from reposync.scheduling.execution import NOBODY_CAN_SECONDS, Execution, Terms
 from reposync.scheduling.locks import NoLocks
 from reposync.store.database import Database
@@ -121,6 +121,52 @@ async def tried_before(database: Database, run: Run, seconds: float) -> None:
         mine = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == 1)
         assert run.started_at is not None
         await connection.execute(mine.values(started_at=run.started_at - timedelta(seconds=seconds)))
+
+
+class Refused(Writes):
+    """The server asks to wait."""
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__()
+        self.retry_after_seconds = retry_after_seconds
+
+    async def execute(self) -> Outcome:
+        raise SourceUnavailable("Too many requests.", retry_after_seconds=self.retry_after_seconds)
+
+
+def waits_seconds(run: Run) -> float:
+    assert run.started_at is not None
+    return (run.not_before - run.started_at).total_seconds()
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(600.0, 600.0), (1e9, 86_400.0)])
+async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_does_not_count(
+    database: Database, asked: float, waits: float
+) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=time.monotonic()).perform(Refused(asked).make)
+
+    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, "SOURCE_UNAVAILABLE", 0)
+    assert waits <= waits_seconds(handed) < waits * 1.2
+    # However often: it is the server's wish, and no failure of the run.
+    for _ in range(5):
+        again = await claimed_again(runs, database, handed)
+        handed = await execution(runs, again, claimed_since=time.monotonic()).perform(Refused(asked).make)
+    assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
+    (attempt,) = await runs.attempts(run.id)
+    assert attempt.times == 6
+
+
+async def test_a_short_wait_that_was_in_vain_is_a_failure_and_kept_all_the_same(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    tried = await execution(runs, run, claimed_since=time.monotonic()).perform(Refused(25.0).make)
+
+    assert (tried.status, tried.failures) == (RunStatus.RETRYING, 1)
+    assert waits_seconds(tried) >= 25.0, "the back-off after the first failure would be 10 s"
 
 
 async def test_what_one_process_cannot_execute_is_left_to_others(database: Database) -> None:
