@@ -46,11 +46,15 @@ class RepoSyncError(Exception):
     exit_code = FAILED
     retryable = False
 
-    def __init__(self, message: str, *, remedy: str | Remedy | None = None) -> None:
-        """`remedy` is a Remedy if it names a command."""
+    def __init__(
+        self, message: str, *, remedy: str | Remedy | None = None, retry_after_seconds: float | None = None
+    ) -> None:
+        """`remedy` is a Remedy if it names a command. `retry_after_seconds`: what the server that failed asks for
+        before the next try, from now."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
+        self.retry_after_seconds = retry_after_seconds
 
     def __str__(self) -> str:
         return f"{self.message} {self.remedy}" if self.remedy else self.message

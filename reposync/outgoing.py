@@ -41,6 +41,11 @@ class TooSlow(TimeoutError):
     """An answer that comes, but not in any time that would do."""
 
 
+IN_PLACE_SECONDS = 30.0
+"""A call waits as long if its server asks for it. If it asks for more, the call fails, and the worker does something
+else meanwhile."""
+
+
 class TooLarge(Exception):
     """An answer larger than what is taken, or that unfolds to far more than what came."""
 

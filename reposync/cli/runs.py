@@ -48,7 +48,7 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
         click.echo("\nasked for by:")
         for request in requests:
             click.echo(f"  {_request_line(request)}")
-    if len(attempts) > 1:
+    if len(attempts) > 1 or any(each.times > 1 for each in attempts):
         click.echo("\nattempts:")
         for each in attempts:
             click.echo(f"  {_attempt_line(each)}")
@@ -115,6 +115,9 @@ def _attempt_line(attempt: RunAttempt) -> str:
     figures = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
     why = f"  {told_reason(attempt.error_code, attempt.error_message)}" if attempt.error_message else ""
     told = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
+    if attempt.times > 1:
+        told += f"  {attempt.times:,} times, last at {attempt.ended_at:%Y-%m-%d %H:%M:%S}"
+        return f"{told}  {visible(attempt.worker)}{why}"
     return f"{told}  {duration(ended):<9} {visible(attempt.worker)}  {figures}{why}"
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import httpx
 import numpy as np
 import orjson
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, stop_before_delay
+from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, stop_before_delay
 
 from reposync.embedding.dialect import Answer, Dialect, NoJson, Nonsense, ServedModel
 from reposync.embedding.patience import Cooldown, Tell, Transient, Wait, retry_after_seconds
@@ -290,12 +290,12 @@ class HttpEmbedder:
 
     async def _patiently(self, method: str, url: str, body: bytes, lane: _Lane, wait: Wait) -> bytes:
         """The body of a 200 answer. Raises what `_refusal` makes of any other, once all attempts are spent, or the time
-        for all of them: a pause that the server asks for is no reason to wait longer."""
+        for all of them, or the server asks for a longer pause than is waited for."""
         deadline = time.monotonic() + lane.attempts * lane.timeout_seconds
         retrying = AsyncRetrying(
             stop=stop_after_attempt(lane.attempts) | stop_before_delay(lane.attempts * lane.timeout_seconds),
             wait=self._cooldown.wait,
-            retry=retry_if_exception_type(Transient),
+            retry=retry_if_exception(self._cooldown.is_bearable),
             reraise=True,
         )
         try:
@@ -350,7 +350,9 @@ class HttpEmbedder:
             if waits is not None:
                 self._cooldown.asked(waits)
             remedy = "It is overloaded or not ready: try again later, or lower embedding.concurrency."
-            return Transient(EmbeddingUnavailable(f"{what}{reason}.", remedy=remedy), waits)
+            if waits is not None and waits > self._config.longest_wait_seconds:
+                remedy = f"It asks to wait {waits:.0f} s. Lower embedding.concurrency, or ask for a higher limit."
+            return Transient(EmbeddingUnavailable(f"{what}{reason}.", remedy=remedy, retry_after_seconds=waits))
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key
             return EmbeddingError(f"{what}: it refuses the API key.", remedy="Check embedding.api_key.")
         if 300 <= status < 400:

@@ -55,18 +55,18 @@ class Wait:
 
 
 class Transient(Exception):
-    """Worth another try. `error` is what a person sees if none helps; `retry_after` what the server asked for."""
+    """Worth another try, perhaps after a while. `error` is what a person sees if none helps."""
 
-    def __init__(self, error: EmbeddingError, retry_after: float | None = None) -> None:
+    def __init__(self, error: EmbeddingError) -> None:
         super().__init__(str(error))
         self.error = error
-        self.retry_after = retry_after
+        self.retry_after = error.retry_after_seconds
 
 
 class Cooldown:
     """A pause that one request was asked for and that the other requests to the same server keep too.
 
-    Never longer than `longest_seconds`, whatever the server says.
+    Never longer than `longest_seconds`, whatever the server says: after that they ask for themselves.
     """
 
     def __init__(self, longest_seconds: float) -> None:
@@ -80,12 +80,15 @@ class Cooldown:
         while (remaining := self._until - time.monotonic()) > 0:  # noqa: ASYNC110 (another refusal may move it)
             await asyncio.sleep(remaining)
 
+    def is_bearable(self, error: BaseException) -> bool:
+        """Whether the request is to be tried again in a while that it may wait for."""
+        return isinstance(error, Transient) and (error.retry_after or 0.0) <= self._longest_seconds
+
     def wait(self, state: RetryCallState) -> float:
         """Seconds before the next try: what Retry-After says and a little more, else four times as long each time."""
         failure = state.outcome.exception() if state.outcome is not None else None
         asked = failure.retry_after if isinstance(failure, Transient) else None
         if asked is not None:
-            asked = min(asked, self._longest_seconds)
             return asked + random.uniform(0, 0.1 + asked / 10)  # noqa: S311
         ceiling = min(self._longest_seconds, _FIRST_WAIT_SECONDS * _GROWTH ** (state.attempt_number - 1))
         return random.uniform(ceiling / 2, ceiling)  # noqa: S311

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reposync.errors import ConfigError
+from reposync.outgoing import IN_PLACE_SECONDS
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec
@@ -29,7 +30,8 @@ class EmbedderConfig:
     most inputs a request (local: windows a model call), `concurrency` the most requests at a time (local: threads).
     `dimensions` is checked in every answer; an OpenAI-compatible server is asked for that many. `timeout_seconds` is
     the longest that one request to a server may take until its answer is there whole, `attempts` how often it is sent;
-    both together bound the pauses between them too: a server that hangs ends a sync after their product.
+    both together bound the pauses between them too: a server that hangs ends a sync after their product. A server that
+    asks for a wait over `longest_wait_seconds` is not waited for.
     """
 
     provider: Provider = "local"
@@ -45,7 +47,7 @@ class EmbedderConfig:
     connect_timeout_seconds: float = 10.0
     timeout_seconds: float = TIMEOUT_SECONDS
     attempts: int = ATTEMPTS
-    longest_wait_seconds: float = 60.0
+    longest_wait_seconds: float = IN_PLACE_SECONDS
 
     def check(self) -> None:
         """Raises ConfigError for a number that leaves nothing to work with."""

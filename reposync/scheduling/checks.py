@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import structlog
-
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.scheduling.application import Application
@@ -19,8 +17,7 @@ from reposync.scheduling.supervision import keep
 from reposync.sources.spec import Timeouts
 from reposync.telemetry.health import Health, HealthStatus
 from reposync.telemetry.redaction import Secrets
-
-log = structlog.get_logger(__name__)
+from reposync.telemetry.trouble import Trouble
 
 # How often it is looked whether the registry names other servers than before.
 _LOOK_SECONDS = 2.0
@@ -133,16 +130,18 @@ class HealthChecks:
 
     async def _repeat(self, check: Check) -> None:
         pace = check.pace
+        unforeseen = Trouble("a health check works again")
         while True:
-            is_well = await self._once(check)
+            is_well = await self._once(check, unforeseen)
             pause = pace.every_seconds if is_well else min(pace.every_seconds, pace.again_seconds)
             # Pods that started together do not ask together.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
 
-    async def _once(self, check: Check) -> bool:
+    async def _once(self, check: Check, unforeseen: Trouble) -> bool:
         limit = check.pace.timeout_seconds
         began = time.monotonic()
         reason: str | None = None
+        defect: Exception | None = None
         try:
             async with asyncio.timeout(limit):
                 await check.ask()
@@ -150,9 +149,13 @@ class HealthChecks:
             reason = f"No answer within {limit:g} s."
         except RepoSyncError as error:
             reason = self._secrets.redact(str(error))
-        except Exception as error:
-            log.exception("a health check failed in a way that was not foreseen", component=check.component)
+        except Exception as error:  # noqa: BLE001 - a defect of one check is no end of the others
+            defect = error
             reason = f"It could not be checked ({type(error).__name__}); the log says more."
+            event = "a health check failed in a way that was not foreseen"
+            unforeseen.met(event, self._secrets.redact(str(error)), defect=error, component=check.component)
+        if defect is None:
+            unforeseen.over(component=check.component)
         status: HealthStatus = "ok" if reason is None else check.worst
         valid_seconds = _LATE * (check.pace.every_seconds + limit)
         latency = time.monotonic() - began if reason is None else None

@@ -23,6 +23,7 @@ from reposync.scheduling.supervision import unending
 from reposync.store.database import REGISTRATIONS
 from reposync.store.news import News
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
+from reposync.telemetry.trouble import Trouble
 
 log = structlog.get_logger(__name__)
 
@@ -186,6 +187,7 @@ class CronScheduler:
 
     async def _keep_queueing(self) -> None:
         pause = 0.25
+        trouble = Trouble("ticks have their database again")
         while True:
             await self._is_due.wait()
             self._is_due.clear()
@@ -196,13 +198,14 @@ class CronScheduler:
                     due, grace_seconds=config.misfire_grace_seconds, max_attempts=config.max_attempts
                 )
             except StoreUnavailable as error:
-                log.warning("ticks wait for the database", ticks=len(due), reason=str(error))
+                trouble.met("ticks wait for the database", str(error), ticks=len(due))
                 for identity, tick in due.items():
                     self._collect(identity, tick)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
             pause = 0.25
+            trouble.over()
             self._on_ticks(outcome)
             self._note_rejected(outcome)
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from itertools import takewhile
 from typing import Any, Protocol, assert_never
 
 from reposync.clock import elapsed_seconds
@@ -27,11 +27,12 @@ from reposync.errors import (
     RunDefect,
     StoreUnavailable,
 )
+from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.scheduling.locks import RunLocks
 from reposync.scheduling.observer import Observer
 from reposync.scheduling.progress import keep_telling
 from reposync.scheduling.supervision import EndedByItself, end, log_defect, unending
-from reposync.store.attempts import RELEASED, YIELDED
+from reposync.store.attempts import RELEASED, YIELDED, RunAttempt
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
@@ -49,6 +50,8 @@ CANNOT_HERE_SECONDS = 5.0
 NOBODY_CAN_SECONDS = 900.0
 # Before a run that failed at a command is tried by somebody else.
 _ELSEWHERE_SECONDS = 2.0
+# A server that asks for more is asked again all the same.
+_LONGEST_ASKED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +117,21 @@ YIELDING = HandedBack(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
 async def hand_on(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
     """Leave a run to others, which this process cannot execute for `reason`, one of CANNOT_HERE. It fails once nobody
     could for a while."""
-    earlier = [each for each in await runs.attempts(run.id) if each.attempt < run.attempt]
-    unable = list(takewhile(lambda each: each.error_code in CANNOT_HERE, reversed(earlier)))
+    since = _unable_since([each for each in await runs.attempts(run.id) if each.attempt < run.attempt])
     now = run.started_at or run.queued_at
-    if unable and (now - unable[-1].started_at).total_seconds() > NOBODY_CAN_SECONDS:
+    if since is not None and (now - since).total_seconds() > NOBODY_CAN_SECONDS:
         return await runs.finish(run, RunStatus.FAILED, RunFigures(), reason.code, str(reason))
     return await runs.release(run, delay_seconds=CANNOT_HERE_SECONDS, reason=reason)
+
+
+def _unable_since(attempts: Sequence[RunAttempt]) -> datetime | None:
+    """Since when no worker was able to execute the run; None if the latest one was. One that was able may lie between
+    two that were not and are one row."""
+    ended = [(each.ended_at or each.started_at, each) for each in attempts]
+    able = [moment for moment, each in ended if each.error_code not in CANNOT_HERE]
+    able_until = max(able, default=datetime.min.replace(tzinfo=UTC))
+    unable = [each.started_at for at, each in ended if each.error_code in CANNOT_HERE and at > able_until]
+    return max(unable[0], able_until) if unable else None
 
 
 class Work(Protocol):
@@ -218,6 +230,7 @@ class Execution:
             watchdog = self._beside("watchdog of the lock", partial(self._watch, guard.watch))
             try:
                 self._work = await make(self._lease)
+                log.info("run started", extra=_start(self.run))
                 outcome = await self._work.execute()
             finally:
                 await end(watchdog)
@@ -251,9 +264,10 @@ class Execution:
 
     def _ending_of(self, reason: RepoSyncError | HandedBack) -> Ending:
         """Raises LeaseLost again: a run that is somebody else's by now gets no ending from here."""
+        if isinstance(reason, HandedBack):
+            return reason
+        asked = min(reason.retry_after_seconds or 0.0, _LONGEST_ASKED_SECONDS)
         match reason:
-            case HandedBack():
-                return reason
             case LeaseLost():
                 raise reason
             case DeletionBlocked():
@@ -270,17 +284,20 @@ class Execution:
                 return HandedBack(delay_seconds=pause, reason=reason)
             case _ if reason.code in CANNOT_HERE and self._terms.elsewhere:
                 return HandedBack(reason=reason)
+            case _ if asked > IN_PLACE_SECONDS and self._terms.retry_seconds is not None:
+                # What failed together does not come back together.
+                return HandedBack(delay_seconds=asked * random.uniform(1.0, 1.1), reason=reason)  # noqa: S311
             case _:
-                return self._failure(reason.code, str(reason), passing=reason.retryable)
+                return self._failure(reason.code, str(reason), passing=reason.retryable, asked_seconds=asked)
 
-    def _failure(self, code: str, message: str, *, passing: bool) -> Ended | Retried:
+    def _failure(self, code: str, message: str, *, passing: bool, asked_seconds: float = 0.0) -> Ended | Retried:
         if self._terms.request_id is not None:
             # A source that this machine cannot reach may be one that a daemon can.
-            return Retried(_ELSEWHERE_SECONDS, code, message)
+            return Retried(max(_ELSEWHERE_SECONDS, asked_seconds), code, message)
         pause = self._terms.pause_after(self.run.failures) if passing else None
         if pause is None:
             return Ended(RunStatus.FAILED, code, message)
-        return Retried(pause, code, message)
+        return Retried(max(pause, asked_seconds), code, message)
 
     async def _write(self, ending: Ending) -> Run:
         """Tell the database, which may be back before the lease is over."""
@@ -376,3 +393,7 @@ class Execution:
         except LockLost as error:
             self._lease.lose(str(error))
             self.interrupt(error)
+
+
+def _start(run: Run) -> dict[str, Any]:
+    return {"trigger": run.trigger, "full": run.full, "waited_seconds": round(run.waited_seconds, 3)}

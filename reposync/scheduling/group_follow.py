@@ -27,7 +27,7 @@ from reposync.scheduling.group_plan import (
 )
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
 from reposync.store.followed import Change, FollowedRepositories
-from reposync.store.repositories import Repository
+from reposync.store.repositories import Guard, Registration, Repository
 from reposync.store.versions import Versions
 from reposync.vectors.port import Index
 
@@ -40,6 +40,7 @@ BRAKE_PROJECTS = 20
 # Those that vanished are asked for by number, to say what became of them; so many at most.
 MAX_QUESTIONS = 50
 _NAMES_SHOWN = 5
+_COMPARED = ("collection", "cron_expression", "timezone", "definition", "resolved", "group_key", "project_id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +126,8 @@ def _shrank(view: GroupView, listed: int, lost: Sequence[str]) -> str | None:
 
 
 class Follower:
-    """Makes the registered repositories, and the names in their indexes, follow a plan. `index` opens a collection."""
+    """Makes the registered repositories, and the names in their indexes, follow a plan. `index` opens a collection;
+    `guard` is of each transaction."""
 
     def __init__(
         self,
@@ -133,11 +135,13 @@ class Follower:
         repositories: FollowedRepositories,
         versions: Versions,
         index: Callable[[str], Index],
+        guard: Guard,
     ) -> None:
         self._registry = registry
         self._repositories = repositories
         self._versions = versions
         self._index = index
+        self._guard = guard
 
     async def view(self, group: Group) -> GroupView:
         """As things stand now."""
@@ -145,8 +149,8 @@ class Follower:
         return await asyncio.to_thread(GroupView, self._registry, group, rows)
 
     async def follow(self, view: GroupView, examined: Examined) -> DiscoveryReport:
-        """Safe to repeat, and to abandon at any await. Raises StoreUnavailable, and RegistrationsChanged where the
-        view is out of date (nothing is done then)."""
+        """Safe to repeat, and to abandon at any await. Raises StoreUnavailable, RegistrationsChanged where the view is
+        out of date (nothing is done then), and what the guard raises."""
         plan = examined.plan
         when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         changes = [_followed(view, each, when) for each in plan.followed]
@@ -156,17 +160,16 @@ class Follower:
         ]
         changes += [Change(row, _moved(view, row, name)) for row, name in plan.displaced]
         changes = [change for change in changes if change.values]
-        await self._repositories.settle(changes)
+        await self._repositories.settle(changes, guard=self._guard)
 
         settled = {change.before.id: change.values for change in changes}
-        touched, switched_on = set(settled), []
-        for each in plan.followed:
-            row = replace(each.row, **settled.get(each.row.id, {}))
-            if await self._register(view, each.name, each.project, row):
-                touched.add(row.id)
-                switched_on += [each.name] if _is_off(row) else []
-        for name, project in plan.new.items():
-            await self._register(view, name, project, None)
+        rows = {each.name: replace(each.row, **settled.get(each.row.id, {})) for each in plan.followed}
+        # A second a thousand projects.
+        news = await asyncio.to_thread(self._registrations, view, plan, rows)
+        await self._repositories.register_all(news, guard=self._guard)
+        again = [rows[each.name] for each in news if each.name in rows]
+        touched = {*settled, *(row.id for row in again)}
+        switched_on = [row.name for row in again if _is_off(row)]
         code, problem = examined.problem(view.group.group)
         lefts = {each.row.id: each.left for each in plan.followed}
         lefts |= {each.row.id: each.left for each in plan.vanished}
@@ -188,25 +191,28 @@ class Follower:
             problem=problem,
         )
 
-    async def _register(self, view: GroupView, name: str, project: ListedProject, row: Repository | None) -> bool:
-        """What the registry file says about every project of the group, for one; whether it was news."""
+    def _registrations(self, view: GroupView, plan: GroupPlan, rows: Mapping[str, Repository]) -> list[Registration]:
+        """Of those that are new, or known as something else. `rows`: those that are known, by name."""
+        new = [self._registration(view, name, project) for name, project in plan.new.items()]
+        for each in plan.followed:
+            row = rows[each.name]
+            registration = replace(self._registration(view, each.name, each.project), location=row.location)
+            if _is_off(row) or any(getattr(registration, key) != getattr(row, key) for key in _COMPARED):
+                new.append(registration)
+        return new
+
+    def _registration(self, view: GroupView, name: str, project: ListedProject) -> Registration:
+        """What the registry file says about every project of the group, for one."""
         definition = view.group.definition(name, project.path)
         resolved = checked_repository(self._registry, definition)
         said = Target(resolved, GROUP, definition=definition, group_key=view.key).registration()
-        location = said.location if row is None else row.location
-        registration = replace(said, project_id=project.id, location=location)
-        compared = ("collection", "cron_expression", "timezone", "definition", "resolved", "group_key", "project_id")
-        is_known = row is not None and not _is_off(row)
-        if is_known and all(getattr(registration, key) == getattr(row, key) for key in compared):
-            return False
-        await self._repositories.register(registration)
-        return True
+        return replace(said, project_id=project.id)
 
     async def settled(self, group: Group, report: DiscoveryReport) -> DiscoveryReport:
         """Give the points of repositories their names and links, where these changed. One that a run is under way for
         has to wait: it began with the former name and writes that.
 
-        Raises StoreUnavailable, VectorIndexError; what is done stays done.
+        Raises StoreUnavailable, VectorIndexError, and what the guard raises; what is done stays done.
         """
         view = await self.view(group)
         unsettled = view.unsettled()
@@ -223,7 +229,7 @@ class Follower:
                     index = self._index(physical)
                     if await index.spec() is not None:
                         await index.rename_repository(version_id, row.name, links=quote(address, safe=":/"))
-            await self._repositories.relocate(row, address)
+            await self._repositories.relocate(row, address, guard=self._guard)
         return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
 
     async def _places(self, row: Repository) -> list[tuple[str, str]]:

@@ -20,6 +20,7 @@ from reposync.scheduling.application import Application
 from reposync.store.database import Database
 from reposync.store.registry_files import RegistryFiles, RegistrySuperseded
 from reposync.telemetry.health import Health
+from reposync.telemetry.trouble import Trouble
 
 log = structlog.get_logger(__name__)
 
@@ -45,9 +46,11 @@ class RegistryWatcher:
         # Taken before the first look, so that a change in between is seen as one.
         self._seen = signature_of(self._path)
         self._said = ""
+        self._is_away = False
         self._conflicts = False
         self._unusable = False
         self._applied_at = 0.0
+        self._restart = Trouble("the daemon goes by the whole registry again")
 
     async def apply(self, database: Database, *, instead_of: str | None = None) -> None:
         """`instead_of`: the digest that the file had when it was looked at before. Raises StoreUnavailable."""
@@ -98,7 +101,8 @@ class RegistryWatcher:
     async def _look(self, database: Database) -> bool:
         """At the file, and apply it if it has changed; whether it was read."""
         signature = await asyncio.to_thread(signature_of, self._path)
-        if signature == self._seen:
+        # One that was moved away and back is the same as before, and is to be said to be back.
+        if signature == self._seen and not (self._is_away and signature is not None):
             if self._conflicts and time.monotonic() - self._applied_at > CONFLICTS_AGAIN_SECONDS:
                 await self.apply(database)
             return False
@@ -112,6 +116,7 @@ class RegistryWatcher:
                 problems=[str(each) for each in problems],
             )
             # A file that is being replaced is not there for a moment: then it is looked for again.
+            self._is_away = signature is None
             if signature is not None:
                 self._seen = signature
             return False
@@ -122,6 +127,7 @@ class RegistryWatcher:
             self.loaded = former  # it is looked at again
             raise
         self._seen = signature
+        self._is_away = False
         return True
 
     async def _adopt(self, app: Application) -> None:
@@ -135,8 +141,10 @@ class RegistryWatcher:
             "qdrant": before.qdrant,
             "http": before.http.model_copy(update=allowed),
         }
-        if any(getattr(registry, key) != value for key, value in kept.items()):
-            log.warning("a change of `embedding`, `qdrant` or `http` takes effect when the daemon starts again")
+        if changed := [f"`{key}`" for key, value in kept.items() if getattr(registry, key) != value]:
+            self._restart.met("a change takes effect when the daemon starts again", " and ".join(changed))
+        else:
+            self._restart.over()
         app.adopt(registry.model_copy(update=kept), clear)
 
     async def _report(self, database: Database, plan: Plan, *, in_force: bool) -> None:

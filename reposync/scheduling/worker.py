@@ -23,6 +23,7 @@ from reposync.store.repositories import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
+from reposync.telemetry.trouble import Trouble
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +83,7 @@ class WorkerPool:
     async def _work(self) -> None:
         await self._expire_the_dead()
         pause = 0.25
+        trouble = Trouble("the queue has its database again")
         while not self._stopping.is_set():
             self._wake.clear()
             try:
@@ -90,11 +92,12 @@ class WorkerPool:
                 await self._fill()
                 await self._be_fair()
             except StoreUnavailable as error:
-                log.warning("the queue waits for the database", reason=str(error))
+                trouble.met("the queue waits for the database", str(error))
                 await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
                 continue
             pause = 0.25
+            trouble.over()
             await self._sleep(POLL_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _beat(self) -> None:
@@ -158,11 +161,10 @@ class WorkerPool:
                 with contextlib.suppress(RepoSyncError):  # LeaseLost: its end was written before that
                     await self._app.runs.retry_later(run, pause, RepoSyncError.code, said)
             else:
-                _log_end(ended, execution.figures)
+                _log_end(run, ended, execution.figures)
 
     async def _perform(self, execution: Execution) -> Run:
         run = execution.run
-        log.info("run started", trigger=run.trigger, full=run.full, waited_seconds=round(run.waited_seconds, 3))
         try:
             if run.removal:
                 return await self._app.execute(execution, None, lambda _: None)
@@ -260,9 +262,11 @@ class WorkerPool:
         self._on_load(len(self._running), self._config().concurrency)
 
 
-def _log_end(run: Run, figures: RunFigures) -> None:
+def _log_end(claimed: Run, run: Run, figures: RunFigures) -> None:
     well = run.status in (RunStatus.COMPLETED, RunStatus.QUEUED) and not figures.files_failed
     told = log.info if well else log.warning
+    if run.handed_back > claimed.handed_back and run.error_code is not None and run.error_code == claimed.error_code:
+        told = log.debug  # a worker looked again, and nothing has changed
     why = {"reason": run.error_message} if run.error_message else {}
     why |= {"code": run.error_code} if run.error_code else {}
     told(

@@ -335,7 +335,8 @@ def _refuse(response: requests.Response) -> None:
         wait = retry_after_seconds(response.headers.get("Retry-After"), response.headers.get("RateLimit-Reset"))
         raise TransientFailure("too many requests", rate_limited=True, wait_seconds=wait)
     if status >= 500 or status == 408:
-        raise TransientFailure(f"GitLab answered {status}", overloaded=True)
+        wait = retry_after_seconds(response.headers.get("Retry-After"))
+        raise TransientFailure(f"GitLab answered {status}", overloaded=True, wait_seconds=wait)
     raise RestRefused(status, body, response.url.partition("?")[0])
 
 

@@ -46,8 +46,8 @@ async def patiently(
     """Await `call`, again after a TransientFailure: errors at most `patience.attempts` times, with jitter; rate limits
     as long as the server asks, but never longer than `max_wait_seconds` in total.
 
-    Raises SourceUnavailable (SourceCorrupt where the answers were damaged) with the last reason; `doing` says what
-    was tried, as in "Reading the tree of group/project".
+    Raises SourceUnavailable (SourceCorrupt where the answers were damaged) with the last reason, and with what the
+    server asks for; `doing` says what was tried, as in "Reading the tree of group/project".
     """
     backoff = wait_random_exponential(multiplier=patience.first_delay_seconds, max=patience.max_delay_seconds)
     errors = 0
@@ -121,8 +121,14 @@ def _final(
             f"{doing} was refused by the server's rate limit: after {state.idle_for:.0f} s of waiting {wanted}, "
             f"and a call waits {patience.max_wait_seconds:.0f} s at most.",
             remedy="The next run tries again; if this goes on, sync less often or ask for a higher limit.",
+            retry_after_seconds=failure.wait_seconds,
         )
     times = f" {state.attempt_number} times" if state.attempt_number > 1 else ""
     if failure.corrupt:
         return SourceCorrupt(f"{doing} failed{times}: {failure.reason}.")
-    return SourceUnavailable(f"{doing} failed{times}: {failure.reason}.", remedy="The next run tries again.")
+    asked = "" if failure.wait_seconds is None else f" The server asks to wait {failure.wait_seconds:.0f} s."
+    return SourceUnavailable(
+        f"{doing} failed{times}: {failure.reason}.{asked}",
+        remedy="The next run tries again.",
+        retry_after_seconds=failure.wait_seconds,
+    )

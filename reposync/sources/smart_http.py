@@ -311,5 +311,6 @@ async def _refuse(response: httpx.Response, pace: Pace) -> None:
         wait = retry_after_seconds(response.headers.get("Retry-After"), response.headers.get("RateLimit-Reset"))
         raise TransientFailure("too many requests", rate_limited=True, wait_seconds=wait)
     if response.status_code >= 500 or response.status_code == 408:
-        raise TransientFailure(f"the server answered {response.status_code}", overloaded=True)
+        wait = retry_after_seconds(response.headers.get("Retry-After"))
+        raise TransientFailure(f"the server answered {response.status_code}", overloaded=True, wait_seconds=wait)
     raise GitHttpRefused(response.status_code, shown)

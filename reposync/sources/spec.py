@@ -8,6 +8,8 @@ from typing import Protocol
 
 from pydantic import SecretStr
 
+from reposync.outgoing import IN_PLACE_SECONDS
+
 
 class SourceObserver(Protocol):
     """Told on the event loop what a source does, for metrics. Must return at once and raise nothing."""
@@ -32,12 +34,13 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How often a failed call is repeated and how long it may wait for that in total."""
+    """How often a failed call is repeated and how long it may wait for that in total. A wait that the server asks for
+    and that is longer than what is left ends the call."""
 
     attempts: int = 4
     first_delay_seconds: float = 0.5
     max_delay_seconds: float = 8.0
-    max_wait_seconds: float = 60.0
+    max_wait_seconds: float = IN_PLACE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
+from itertools import takewhile
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, select, update
+from sqlalchemy import ColumnElement, Select, and_, delete, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.database import Database
@@ -22,17 +23,21 @@ to stop; it let others go first. Otherwise an attempt's outcome is the status th
 _COUNTS = tuple(each.name for each in fields(RunFigures) if not each.name.startswith("commit_"))
 # A state and no amount of work: what the latest attempt left.
 _LATEST = "files_failed"
+# More than the reasons for which runs are handed back, each of which has a row.
+_REASONS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunAttempt:
-    """`outcome` and `ended_at` are None while it goes on. The figures are of this attempt alone."""
+    """`outcome` and `ended_at` are None while it goes on. The figures are of this attempt alone. `times`: how many
+    attempts the row stands for, see `AttemptRow`."""
 
     attempt: int
     worker: str
     started_at: datetime
     ended_at: datetime | None
     outcome: str | None
+    times: int
     files_processed: int
     files_deleted: int
     files_skipped: int
@@ -117,6 +122,27 @@ async def explain_attempt(connection: AsyncConnection, run: Attempt, code: str, 
     """For one that ended without a reason, or is about to."""
     unknown = update(ATTEMPTS).where(_is(run), ATTEMPTS.c.error_code.is_(None))
     await connection.execute(unknown.values(error_code=code, error_message=message))
+
+
+async def fold_attempt(connection: AsyncConnection, run: Attempt) -> None:
+    """The attempt, which has just been handed back for a reason, joins the row of an earlier one that was handed back
+    for the same, if nothing was done since that one began: a lock that is held for a day is looked at 1,440 times."""
+    latest = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id).order_by(ATTEMPTS.c.attempt.desc())
+    idle = list(takewhile(_did_nothing, await connection.execute(latest.limit(_REASONS))))
+    if not idle:
+        return
+    mine, *earlier = idle
+    same = next((each for each in earlier if each.error_code == mine.error_code), None)
+    if same is None:
+        return
+    last = {"worker": mine.worker, "ended_at": mine.ended_at, "error_message": mine.error_message}
+    row = and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == same.attempt)
+    await connection.execute(update(ATTEMPTS).where(row).values(times=same.times + mine.times, **last))
+    await connection.execute(delete(ATTEMPTS).where(_is(run)))
+
+
+def _did_nothing(row: Any) -> bool:
+    return row.outcome == RELEASED and row.error_code is not None and not any(getattr(row, name) for name in _COUNTS)
 
 
 async def break_off_attempts(

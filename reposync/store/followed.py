@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import RepoSyncError
 from reposync.store.database import REGISTRATIONS
-from reposync.store.repositories import Repositories, Repository
+from reposync.store.repositories import Guard, Repositories, Repository, lock_repositories
 from reposync.store.status import RunStatus
 from reposync.store.tables import REPOSITORIES, RUNS
 
@@ -46,27 +46,27 @@ class Change:
 class FollowedRepositories(Repositories):
     """See `Repositories`; what concerns several of them is done together or not at all."""
 
-    async def settle(self, changes: Sequence[Change]) -> None:
+    async def settle(self, changes: Sequence[Change], *, guard: Guard | None = None) -> None:
         """All of it in one transaction: two that swap their names are never seen without one. A changed name is so in
-        the history too; a pause cancels what waits because of a tick. The index is not touched.
+        the history too; a pause cancels what waits because of a tick. The index is not touched. `guard`: see
+        `register_all`.
 
         Raises RegistrationsChanged where one of them is not as it was read, or a name was given away meanwhile.
         """
         if not changes:
             return
         try:
-            await self._settle(changes)
+            await self._settle(changes, guard)
         except IntegrityError as error:
             raise RegistrationsChanged("A repository took a name that a project of the group has.") from error
 
-    async def _settle(self, changes: Sequence[Change]) -> None:
+    async def _settle(self, changes: Sequence[Change], guard: Guard | None) -> None:
         columns = REPOSITORIES.c
-        identities = sorted(change.before.id for change in changes)
         async with self._database.write() as connection:
-            query = select(columns.id, *(columns[name] for name in _DECIDED_BY)).where(columns.id.in_(identities))
-            # Always in the same order, so that two who do this wait for each other and do not deadlock.
-            found = await connection.execute(query.order_by(columns.id).with_for_update(key_share=True))
-            present = {row.id: row for row in found}
+            if guard is not None:
+                await guard(connection)
+            touched = columns.id.in_([change.before.id for change in changes])
+            present = {row.id: row for row in await lock_repositories(connection, touched)}
             for change in changes:
                 row = present.get(change.before.id)
                 if row is None or any(getattr(row, name) != getattr(change.before, name) for name in _DECIDED_BY):
@@ -88,11 +88,14 @@ class FollowedRepositories(Repositories):
                 await self._withdraw_unasked(connection, paused, "its group")
             await self._database.announce(connection, REGISTRATIONS)
 
-    async def relocate(self, repository: Repository, location: str) -> None:
-        """It is the same project at another address: nothing that is known of it changes."""
+    async def relocate(self, repository: Repository, location: str, *, guard: Guard | None = None) -> None:
+        """It is the same project at another address: nothing that is known of it changes. `guard`: see
+        `register_all`."""
         columns = REPOSITORIES.c
         same = and_(columns.id == repository.id, columns.name == repository.name)
         async with self._database.write() as connection:
+            if guard is not None:
+                await guard(connection)
             await connection.execute(update(REPOSITORIES).where(same).values(location=location))
 
     async def running(self, identities: Collection[str]) -> set[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from reposync.errors import LeaseLost
 from reposync.store.database import Database
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.tables import GROUPS
@@ -27,10 +28,20 @@ class GroupState:
     due_at: datetime
     worker: str | None
     lease_until: datetime | None
+    attempt: int
     checked_at: datetime | None
     projects: int
     error_code: str | None
     error_message: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClaim:
+    """One look through a group, and the fence of what is written in its name: `attempt` is never given twice."""
+
+    key: str
+    worker: str
+    attempt: int
 
 
 class Groups:
@@ -48,7 +59,7 @@ class Groups:
                 sooner = case((GROUPS.c.due_at > now, now), else_=GROUPS.c.due_at)
                 await connection.execute(insert.on_conflict_do_update(index_elements=["key"], set_={"due_at": sooner}))
 
-    async def claim_due(self, worker: str, lease_seconds: float, *, among: Collection[str]) -> str | None:
+    async def claim_due(self, worker: str, lease_seconds: float, *, among: Collection[str]) -> GroupClaim | None:
         """The group of `among` that has been due for longest and that nobody looks through, as this worker's from now
         on. A lease that ran out is nobody's."""
         now = self._database.moment()
@@ -69,31 +80,41 @@ class Groups:
             chosen = query.with_for_update(skip_locked=True).scalar_subquery()
             return await self._take(connection, GROUPS.c.key == chosen, worker, lease_seconds)
 
-    async def claim(self, key: str, worker: str, lease_seconds: float) -> None:
+    async def claim(self, key: str, worker: str, lease_seconds: float) -> GroupClaim:
         """This group as this worker's, whether it is due or not, and whoever has it: a person is waiting. The other
-        one finds its lease gone before it writes."""
+        one finds its claim gone before it writes."""
         async with self._database.write() as connection:
             insert = self._database.insert(GROUPS).values(key=key, due_at=self._database.moment(), projects=0)
             await connection.execute(insert.on_conflict_do_nothing())
-            await self._take(connection, GROUPS.c.key == key, worker, lease_seconds)
+            claim = await self._take(connection, GROUPS.c.key == key, worker, lease_seconds)
+        if claim is None:
+            raise LeaseLost(f"Group {key} left the registry at this moment.")
+        return claim
 
     async def _take(
         self, connection: AsyncConnection, which: ColumnElement[bool], worker: str, lease_seconds: float
-    ) -> str | None:
-        taken = {"worker": worker, "lease_until": self._database.moment(lease_seconds)}
-        found = await connection.execute(update(GROUPS).where(which).values(**taken).returning(GROUPS.c.key))
-        key: str | None = found.scalar_one_or_none()
-        return key
+    ) -> GroupClaim | None:
+        lease_until = self._database.moment(lease_seconds)
+        taken = update(GROUPS).where(which).values(worker=worker, lease_until=lease_until, attempt=GROUPS.c.attempt + 1)
+        row = (await connection.execute(taken.returning(GROUPS.c.key, GROUPS.c.attempt))).one_or_none()
+        return None if row is None else GroupClaim(row.key, worker, row.attempt)
 
-    async def renew(self, key: str, worker: str, lease_seconds: float) -> bool:
-        """Whether the group is still this worker's; if so its lease begins anew."""
+    async def renew(self, claim: GroupClaim, lease_seconds: float) -> None:
+        """The lease begins anew. Raises LeaseLost."""
         async with self._database.write() as connection:
-            return await self._take(connection, _held(key, worker), worker, lease_seconds) is not None
+            renewed = update(GROUPS).where(_held(claim)).values(lease_until=self._database.moment(lease_seconds))
+            if not (await connection.execute(renewed)).rowcount:
+                raise _lost(claim)
+
+    async def hold(self, claim: GroupClaim, connection: AsyncConnection) -> None:
+        """Raises LeaseLost unless the claim stands, and keeps it so until the transaction ends."""
+        query = select(GROUPS.c.key).where(_held(claim)).with_for_update(read=True)
+        if await connection.scalar(query) is None:
+            raise _lost(claim)
 
     async def record(
         self,
-        key: str,
-        worker: str,
+        claim: GroupClaim,
         next_due: Callable[[datetime], datetime],
         *,
         projects: int | None = None,
@@ -101,8 +122,7 @@ class Groups:
         error_message: str | None = None,
     ) -> bool:
         """How it ended; the group is free again. `next_due` says from the database's time when it is due next;
-        `projects` is None where it was not looked through whole. False, and nothing written, where it is another
-        worker's by now."""
+        `projects` is None where it was not looked through whole. False, and nothing written, if the claim is gone."""
         async with self._database.write() as connection:
             now: datetime = (await connection.execute(select(self._database.moment()))).scalar_one()
             ended: dict[str, Any] = {
@@ -114,13 +134,13 @@ class Groups:
             }
             if projects is not None:
                 ended |= {"projects": projects, "checked_at": now}
-            query = update(GROUPS).where(_held(key, worker)).values(**ended)
+            query = update(GROUPS).where(_held(claim)).values(**ended)
             return (await connection.execute(query)).rowcount == 1
 
-    async def release(self, key: str, worker: str) -> None:
+    async def release(self, claim: GroupClaim) -> None:
         """Given up before its end: it is as due as before, and the next worker may have it at once."""
         async with self._database.write() as connection:
-            query = update(GROUPS).where(_held(key, worker))
+            query = update(GROUPS).where(_held(claim))
             await connection.execute(query.values(worker=None, lease_until=None))
 
     async def forget(self, keep: Collection[str]) -> list[str]:
@@ -136,5 +156,10 @@ class Groups:
             return [GroupState(**row._mapping) for row in rows]
 
 
-def _held(key: str, worker: str) -> ColumnElement[bool]:
-    return and_(GROUPS.c.key == key, GROUPS.c.worker == worker)
+def _held(claim: GroupClaim) -> ColumnElement[bool]:
+    """The worker as well: pods of the version before count no attempts."""
+    return and_(GROUPS.c.key == claim.key, GROUPS.c.attempt == claim.attempt, GROUPS.c.worker == claim.worker)
+
+
+def _lost(claim: GroupClaim) -> LeaseLost:
+    return LeaseLost(f"Group {claim.key} is looked through by another worker.")

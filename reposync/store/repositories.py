@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
@@ -40,16 +41,21 @@ from reposync.store.transitions import Event, lock_unfinished, locked, move
 from reposync.store.unknown import unknown_repository
 
 __all__ = [
+    "Guard",
     "Registration",
     "Repositories",
     "Repository",
     "RepositoryState",
     "belongs_to_another",
+    "lock_repositories",
     "lock_repository",
     "lock_repository_by_id",
     "repository_id",
     "unregistered",
 ]
+
+Guard = Callable[[AsyncConnection], Awaitable[None]]
+"""Called first in a transaction, which it ends by an exception."""
 
 _REGISTERED_AT_ONCE = 50
 _NOT_INDEXED_BY = frozenset({"name", "schedule", "timezone", "username", "password"})
@@ -70,34 +76,51 @@ class Repositories:
         Raises UsageError for a name that is empty or over 255 characters, RepositoryChanged where it is not as
         expected.
         """
-        async with self._database.write() as connection:
-            return await self._register(connection, registration, expected)
+        (row,) = await self._register_together([registration], expected=expected)
+        return row
 
     async def register_all(
         self,
         registrations: Sequence[Registration],
         *,
         takes: Collection[str] | None = (),
-        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+        guard: Guard | None = None,
     ) -> None:
-        """As `register`, many at a time: a thousand transactions take a minute if each is made durable. `guard` is
-        called first in each transaction, and ends it by an exception. `takes`: see `belongs_to_another`."""
-        # Always in the same order, so that two pods wait for each other and do not deadlock.
-        ordered = sorted(registrations, key=lambda each: each.name)
+        """As `register`, many at a time: a thousand transactions take a minute if each is made durable. `guard`: of
+        each transaction. `takes`: see `belongs_to_another`."""
+        ordered = sorted(registrations, key=lambda each: repository_id(each.name))
         for start in range(0, len(ordered), _REGISTERED_AT_ONCE):
-            async with self._database.write() as connection:
-                if guard is not None:
-                    await guard(connection)
-                for registration in ordered[start : start + _REGISTERED_AT_ONCE]:
-                    await self._register(connection, registration, takes=takes)
+            page = ordered[start : start + _REGISTERED_AT_ONCE]
+            await self._register_together(page, takes=takes, guard=guard)
+
+    async def _register_together(
+        self,
+        registrations: Sequence[Registration],
+        *,
+        expected: Repository | None = None,
+        takes: Collection[str] | None = (),
+        guard: Guard | None = None,
+    ) -> Sequence[Repository]:
+        """In one transaction, which first locks those that exist. The others are inserted in the order of
+        `registrations`, the same one for everybody."""
+        named = REPOSITORIES.c.name.in_([storable(each.name) for each in registrations])
+        while True:
+            with suppress(_RegisteredMeanwhile):
+                async with self._database.write() as connection:
+                    if guard is not None:
+                        await guard(connection)
+                    rows = {row.name: row for row in await lock_repositories(connection, named)}
+                    return [await self._register(connection, each, rows, expected, takes) for each in registrations]
 
     async def _register(
         self,
         connection: AsyncConnection,
         registration: Registration,
-        expected: Repository | None = None,
-        takes: Collection[str] | None = (),
+        rows: dict[str, Row[Any]],
+        expected: Repository | None,
+        takes: Collection[str] | None,
     ) -> Repository:
+        """`rows`: those that are registered and locked, by name. Raises _RegisteredMeanwhile."""
         name = _checked_name(registration.name)
         said: dict[str, Any] = {
             "location": storable(registration.location),
@@ -118,19 +141,11 @@ class Repositories:
         if registration.project_id is not None:
             said["project_id"] = registration.project_id
         now = self._database.moment()
-        since = {"scheduled_since": now, "updated_at": now}
-        new = {"name": name, "is_active": True, "epoch": 0, "attributes": {}, "created_at": now, **since, **said}
-        # A second id, for a name whose first one went away with a repository that was renamed.
-        is_new = False
-        for identity in (repository_id(name), repository_id(f"{name}\n{uuid.uuid4()}")):
-            row = await _row_of(connection, name)
-            if row is not None:
-                break
-            insert = self._database.insert(REPOSITORIES).values(id=identity, **new).on_conflict_do_nothing()
-            is_new = bool((await connection.execute(insert)).rowcount)
-        row = row or await _row_of(connection, name)
-        if row is None:
-            raise await unknown_repository(connection, name)
+        row = rows.get(storable(name))
+        if is_new := row is None:
+            since = {"scheduled_since": now, "updated_at": now}
+            new = {"is_active": True, "epoch": 0, "attributes": {}, "created_at": now, **since, **said}
+            row = await self._insert(connection, name, new)
         _require_as_expected(row, expected)
         if belongs_to_another(repository_record(row), registration, takes):
             raise conflict_over(name, registration.origin_file, repository_record(row))
@@ -159,7 +174,17 @@ class Repositories:
             row = await _change(connection, row.id, changes | {"updated_at": now})
         if changes or is_new:
             await self._database.announce(connection, REGISTRATIONS)
+        rows[row.name] = row
         return repository_record(row)
+
+    async def _insert(self, connection: AsyncConnection, name: str, columns: Mapping[str, Any]) -> Row[Any]:
+        # A second id, for a name whose first one went away with a repository that was renamed.
+        for identity in (repository_id(name), repository_id(f"{name}\n{uuid.uuid4()}")):
+            insert = self._database.insert(REPOSITORIES).values(id=identity, name=name, **columns)
+            query = insert.on_conflict_do_nothing().returning(*REPOSITORY_COLUMNS)
+            if (row := (await connection.execute(query)).one_or_none()) is not None:
+                return row
+        raise _RegisteredMeanwhile
 
     async def get(self, name: str) -> Repository:
         """Raises RepositoryNotFound."""
@@ -209,9 +234,7 @@ class Repositories:
         async with self._database.read() as connection:
             return (await connection.scalars(select(REPOSITORIES.c.name).order_by(REPOSITORIES.c.name))).all()
 
-    async def deactivate(
-        self, name: str, *, guard: Callable[[AsyncConnection], Awaitable[None]] | None = None
-    ) -> Repository:
+    async def deactivate(self, name: str, *, guard: Guard | None = None) -> Repository:
         """It left the registry: no more ticks, the index stays. Registering it again switches it on. `guard`: see
         `register_all`."""
         return await self._set(name, active=False, paused_reason=None, guard=guard)
@@ -234,7 +257,7 @@ class Repositories:
         _checked_name(name)
         try:
             async with self._database.write() as connection:
-                row = await _locked(connection, identity, identity)
+                row = await _locked(connection, REPOSITORIES.c.id == identity, identity)
                 if row.name == storable(name):
                     return repository_record(row)
                 # Asked without a lock: two that want each other's name would wait for each other.
@@ -255,15 +278,13 @@ class Repositories:
         active: bool,
         paused_reason: str | None,
         expected: Repository | None = None,
-        guard: Callable[[AsyncConnection], Awaitable[None]] | None = None,
+        guard: Guard | None = None,
         by: str = "the registry",
     ) -> Repository:
         async with self._database.write() as connection:
             if guard is not None:
                 await guard(connection)
-            row = await _row_of(connection, name)
-            if row is None:
-                raise await unknown_repository(connection, name)
+            row = await _locked(connection, REPOSITORIES.c.name == storable(name), name)
             _require_as_expected(row, expected)
             identity = str(row.id)
             now = self._database.moment()
@@ -312,31 +333,36 @@ class Repositories:
             await move(connection, self._database, row, Event.REMOVE, **said)
 
 
+class _RegisteredMeanwhile(Exception):
+    """The name was registered after the transaction had locked what it found. Locking that row too would be out of
+    order: the transaction begins anew."""
+
+
+async def lock_repositories(
+    connection: AsyncConnection, which: ColumnElement[bool], columns: Sequence[Any] = REPOSITORY_COLUMNS
+) -> Sequence[Row[Any]]:
+    """These rows are this transaction's alone, locked in the order of their ids. A transaction that changes several
+    repositories locks them by one call of this: PostgreSQL ends one of two that lock in different orders."""
+    # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
+    query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
+    return (await connection.execute(query)).all()
+
+
 async def lock_repository(connection: AsyncConnection, name: str) -> str:
     """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
-    row = await _row_of(connection, name)
-    if row is None:
-        raise await unknown_repository(connection, name)
-    return str(row.id)
+    return str((await _locked(connection, REPOSITORIES.c.name == storable(name), name)).id)
 
 
 async def lock_repository_by_id(connection: AsyncConnection, identity: str, shown: str) -> None:
     """As `lock_repository`, where the name may be another one by now."""
-    await _locked(connection, identity, shown)
+    await _locked(connection, REPOSITORIES.c.id == identity, shown)
 
 
-async def _row_of(connection: AsyncConnection, name: str) -> Row[Any] | None:
-    query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.name == storable(name)).with_for_update(key_share=True)
-    return (await connection.execute(query)).one_or_none()
-
-
-async def _locked(connection: AsyncConnection, identity: str, shown: str) -> Row[Any]:
-    # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
-    query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == identity).with_for_update(key_share=True)
-    row = (await connection.execute(query)).one_or_none()
-    if row is None:
+async def _locked(connection: AsyncConnection, which: ColumnElement[bool], shown: str) -> Row[Any]:
+    rows = await lock_repositories(connection, which)
+    if not rows:
         raise await unknown_repository(connection, shown)
-    return row
+    return rows[0]
 
 
 async def _change(connection: AsyncConnection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:

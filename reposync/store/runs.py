@@ -22,6 +22,7 @@ from reposync.store.attempts import (
     RunAttempt,
     end_attempt,
     explain_attempt,
+    fold_attempt,
     note_figures,
 )
 from reposync.store.blocked import close_blocked, stop_again
@@ -340,6 +341,8 @@ class Runs(Asking):
     ) -> Run:
         code, message = said.get("error_code"), said.get("error_message")
         totals = await end_attempt(connection, self._database, row, outcome, figures, code, message)
+        if event is Event.HAND_BACK and code is not None:
+            await fold_attempt(connection, row)
         handed_back = row.handed_back if counts else row.handed_back + 1
         row = await move(connection, self._database, row, event, **said, **totals, handed_back=handed_back)
         return run_record(await follow_requests(connection, row, live))

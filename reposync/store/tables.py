@@ -219,7 +219,9 @@ class MissedTickRow(_Base, table=True):
 
 
 class AttemptRow(_Base, table=True):
-    """One worker's try at a run: the run's row shows the latest, the timeline of all stands here."""
+    """One worker's try at a run: the run's row shows the latest, the timeline of all stands here. `times`: how many
+    tries in which nothing was done, handed back for the same reason, the row stands for; `attempt` and `started_at` are
+    of the first of them, `worker` and `ended_at` of the last."""
 
     __tablename__ = "run_attempts"
 
@@ -229,6 +231,7 @@ class AttemptRow(_Base, table=True):
     started_at: datetime = Field(sa_type=UTCDateTime)
     ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     outcome: str | None = Field(default=None, sa_type=SafeText)
+    times: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
     files_processed: int = 0
     files_deleted: int = 0
     files_skipped: int = 0
@@ -252,7 +255,8 @@ class IdempotencyRow(_Base, table=True):
 
 
 class GroupRow(_Base, table=True):
-    """A group of projects that register themselves: when it was looked through, when it is due, and who does it."""
+    """A group of projects that register themselves: when it was looked through, when it is due, and who does it.
+    `attempt` rises with each claim."""
 
     __tablename__ = "project_groups"
 
@@ -260,6 +264,7 @@ class GroupRow(_Base, table=True):
     due_at: datetime = Field(sa_type=UTCDateTime)
     worker: str | None = Field(default=None, sa_type=SafeText)
     lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    attempt: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
     checked_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     projects: int = 0
     error_code: str | None = Field(default=None, sa_type=SafeText)

@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import QUEUE, Database
 from reposync.store.database_clock import AHEAD_SECONDS, DatabaseClock
+from reposync.store.repositories import lock_repositories
 from reposync.store.requests import (
     MAX_ATTEMPTS,
     RunRequest,
@@ -208,12 +209,9 @@ class Ticks:
 
 
 async def _lock_active(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
-    """Names of those that are active, by id; always locked in the same order, so that two pods wait and do not
-    deadlock."""
-    query = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(
-        REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.is_active
-    )
-    rows = await connection.execute(query.order_by(REPOSITORIES.c.id).with_for_update(key_share=True))
+    """Names of those that are active, by id."""
+    which = and_(REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.is_active)
+    rows = await lock_repositories(connection, which, (REPOSITORIES.c.id, REPOSITORIES.c.name))
     return {row.id: row.name for row in rows}
 
 

@@ -22,7 +22,7 @@ from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.columns import known_fields, storable
 from reposync.store.database import REGISTRATIONS, Database
 from reposync.store.fence import hold
-from reposync.store.repositories import lock_repository, lock_repository_by_id
+from reposync.store.repositories import lock_repositories, lock_repository, lock_repository_by_id
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import known
@@ -330,7 +330,9 @@ class Versions:
             changes = {"index_hold": value, "generation": REPOSITORIES.c.generation + 1}
         async with self._database.write() as connection:
             named = REPOSITORIES.c.name.in_([storable(name) for name in names])
-            await connection.execute(update(REPOSITORIES).where(named).values(**changes))
+            rows = await lock_repositories(connection, named)
+            these = REPOSITORIES.c.id.in_([row.id for row in rows])
+            await connection.execute(update(REPOSITORIES).where(these).values(**changes))
 
     # -----------------------------------------------------------------------------------------------------------------
 

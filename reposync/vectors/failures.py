@@ -12,7 +12,7 @@ from typing import TypeVar
 import httpx
 from qdrant_client.common.client_exceptions import QdrantException, ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ApiException, ResponseHandlingException, UnexpectedResponse
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_after_attempt
 
 from reposync.errors import IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.outgoing import certificate_reason, parse_json
@@ -22,14 +22,6 @@ T = TypeVar("T")
 
 _FIRST_WAIT_SECONDS = 0.2
 _MAX_MESSAGE_CHARS = 500
-
-
-class Throttled(IndexUnavailable):
-    """429 with Retry-After."""
-
-    def __init__(self, message: str, *, retry_after_seconds: float) -> None:
-        super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
 
 
 class AlreadyExists(VectorIndexError):
@@ -66,7 +58,7 @@ class Patience:
         retrying = AsyncRetrying(
             stop=stop_after_attempt(self.attempts),
             wait=self._wait,
-            retry=retry_if_exception_type(IndexUnavailable),
+            retry=retry_if_exception(self._is_bearable),
             reraise=True,
         )
         async for each in retrying:
@@ -77,9 +69,13 @@ class Patience:
                     raise self._failure(what, error) from error
         raise AssertionError("tenacity ends with a result or an exception")
 
+    def _is_bearable(self, error: BaseException) -> bool:
+        """Whether it may pass within a wait that is waited for."""
+        return isinstance(error, IndexUnavailable) and (error.retry_after_seconds or 0.0) <= self.longest_wait_seconds
+
     def _wait(self, state: RetryCallState) -> float:
         failure = state.outcome.exception() if state.outcome else None
-        asked = failure.retry_after_seconds if isinstance(failure, Throttled) else None
+        asked = failure.retry_after_seconds if isinstance(failure, IndexUnavailable) else None
         return self.wait_seconds(state.attempt_number, asked)
 
     def wait_seconds(self, attempt: int, asked_seconds: float | None) -> float:
@@ -97,7 +93,7 @@ class Patience:
             return error
         if isinstance(error, ResourceExhaustedResponse):
             message = f"{self.where} is overloaded: could not {what}."
-            return Throttled(message, retry_after_seconds=float(error.retry_after_s))
+            return IndexUnavailable(message, retry_after_seconds=float(error.retry_after_s))
         if isinstance(error, QdrantException):  # a Retry-After that is a date: the client reads seconds alone
             return IndexUnavailable(f"{self.where} is overloaded: could not {what}.")
         if isinstance(error, UnexpectedResponse):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 from collections.abc import Generator
@@ -260,9 +261,15 @@ def test_who_lacks_the_token_leaves_the_run_to_who_has_it(person: Person, reposi
         # It has no registry file: what is registered is in the database.
         with Pod("worker", person.home / "elsewhere", {"REPOSYNC_STATE_DIR": str(person.home / "state")}) as worker:
             until(lambda: worker.events("serving") and is_alive(worker), told=worker.said)
+            asked_over_http(worker)
+            waiting = log.runs("app")[-1]
+            until(lambda: [each.times for each in log.attempts(waiting) if each.times > 1], told=worker.said)
+            shown = person.types("runs", "show", waiting.id).stdout
+            assert re.search(r"released .* times, last at .* SECRET_MISSING: .*GITLAB_TOKEN", shown), shown
+
             person.environment["GITLAB_TOKEN"] = secret
             run, _ = answer(person.starts("sync", "app", "--json"))
-            assert run["status"] == "completed"
+            assert (run["id"], run["status"]) == (waiting.id, "completed")
             assert not run["worker"].startswith("worker:")
             (ended,) = [each for each in log.runs("app") if each.id == run["id"]]
             assert [each.error_code for each in log.attempts(ended)] == ["SECRET_MISSING", None]

@@ -205,15 +205,17 @@ def test_a_database_that_goes_away_is_waited_for(
         proxy.down()
         until(lambda: pod.gets("/readyz").status_code == 503, told=pod.said)
         assert pod.gets("/healthz").status_code == 200
-        said = len(pod.lines)
-        until(lambda: len([line for line in pod.lines[said:] if "database" in line["event"]]) > 2, told=pod.said)
+        for waits in ("the queue waits for the database", "ticks wait for the database"):
+            until(lambda waits=waits: pod.events(waits), told=pod.said)
         proxy.up()
         until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
         before = len(cluster.log.ended("app"))
         until(lambda: len(cluster.log.ended("app")) > before + 1, told=pod.said)
 
-        # It waited with patience: some lines for each of those who asked, and not hundreds.
-        assert len(pod.lines[said:]) < 200
+        # It waited with patience: each part says so once, and once more where it learned another reason.
+        until(lambda: pod.events("the queue has its database again"), told=pod.said)
+        assert len(pod.events("the queue waits for the database")) <= 3
+        assert len(pod.events("ticks have their database again")) == 1
         assert pod.terminate() == 0
     ticks = [run.scheduled_for for run in cluster.log.runs("app") if run.scheduled_for]
     assert len(ticks) == len(set(ticks))

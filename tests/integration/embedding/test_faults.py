@@ -53,9 +53,18 @@ async def test_other_requests_keep_the_pause_too(server: EmbeddingServer, open_c
     assert time.monotonic() - started >= 0.8
 
 
-async def test_a_pause_of_a_day_is_not_kept(server: EmbeddingServer, open_client: Open) -> None:
-    server.answer_next(429, headers={"Retry-After": "86400"})
-    await open_client(dimensions=64).embed(["x"])
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_pause_of_a_day_is_not_waited_for(server: EmbeddingServer, open_client: Open, status: int) -> None:
+    server.answer_next(status, headers={"Retry-After": "86400"})
+    embedder = open_client(dimensions=64)
+
+    with pytest.raises(EmbeddingUnavailable, match="asks to wait 86400 s") as raised:
+        await embedder.embed(["x"])
+    assert raised.value.retry_after_seconds == 86_400
+    assert len(server.log) == 1
+
+    # Who comes later asks for themselves.
+    await embedder.embed(["x"])
     assert server.inputs == ["x"]
 
 

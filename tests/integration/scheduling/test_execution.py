@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
-from reposync.errors import LeaseLost, SecretMissing, SourceElsewhere
+from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.scheduling.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, Terms
 from reposync.scheduling.locks import LockGuard, NoLocks
 from reposync.scheduling.observer import Observer
@@ -129,6 +129,52 @@ async def tried_before(database: Database, run: Run, seconds: float) -> None:
         await connection.execute(mine.values(started_at=run.started_at - timedelta(seconds=seconds)))
 
 
+class Refused(Writes):
+    """The server asks to wait."""
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__()
+        self.retry_after_seconds = retry_after_seconds
+
+    async def execute(self) -> Outcome:
+        raise SourceUnavailable("Too many requests.", retry_after_seconds=self.retry_after_seconds)
+
+
+def waits_seconds(run: Run) -> float:
+    assert run.started_at is not None
+    return (run.not_before - run.started_at).total_seconds()
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(600.0, 600.0), (1e9, 86_400.0)])
+async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_does_not_count(
+    database: Database, asked: float, waits: float
+) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Refused(asked).make)
+
+    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, "SOURCE_UNAVAILABLE", 0)
+    assert waits <= waits_seconds(handed) < waits * 1.2
+    # However often: it is the server's wish, and no failure of the run.
+    for _ in range(5):
+        again = await claimed_again(runs, database, handed)
+        handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Refused(asked).make)
+    assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
+    (attempt,) = await runs.attempts(run.id)
+    assert attempt.times == 6
+
+
+async def test_a_short_wait_that_was_in_vain_is_a_failure_and_kept_all_the_same(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    tried = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Refused(25.0).make)
+
+    assert (tried.status, tried.failures) == (RunStatus.RETRYING, 1)
+    assert waits_seconds(tried) >= 25.0, "the back-off after the first failure would be 10 s"
+
+
 async def test_what_one_process_cannot_execute_is_left_to_others(database: Database) -> None:
     runs = Runs(database)
     run = await claimed(runs, database)
@@ -185,6 +231,21 @@ async def test_the_quarter_of_an_hour_begins_anew_after_an_attempt_that_could(da
 
     again = await claimed_again(runs, database, able)
     handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+async def test_the_quarter_of_an_hour_begins_anew_after_a_worker_that_could_but_for_a_lock(database: Database) -> None:
+    """Looks of the same worker at the same reason are one row, before and after the other one's."""
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    handed = await runs.release(await claimed_again(runs, database, handed), reason=LockHeld("Another one has it."))
+
+    for _ in range(2):
+        again = await claimed_again(runs, database, handed)
+        handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
 
     assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
 

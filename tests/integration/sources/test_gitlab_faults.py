@@ -63,8 +63,29 @@ async def test_a_limit_that_asks_for_an_hour_ends_the_call_at_once_and_says_so(
         await gitlab(observer=watched).head()
 
     assert caught.value.retryable
+    assert caught.value.retry_after_seconds is not None and 3590 <= caught.value.retry_after_seconds <= 3600
     assert watched.waits == []
     assert len(server.log) == 1
+
+
+async def test_a_server_that_is_away_for_an_hour_is_not_asked_again_meanwhile(
+    server: GitLabServer, gitlab: Make
+) -> None:
+    server.faults.answer(503, "Deploy in progress", headers={"Retry-After": "3600"}, times=None)
+
+    with pytest.raises(SourceUnavailable, match=r"503.*asks to wait 3600 s") as caught:
+        await gitlab().head()
+
+    assert caught.value.retry_after_seconds == 3600
+    assert len(server.log) == 1
+
+
+async def test_a_server_that_is_away_for_a_moment_is_waited_for(server: GitLabServer, gitlab: Make) -> None:
+    server.faults.answer(503, headers={"Retry-After": "1"})
+
+    await gitlab().head()
+
+    assert [exchange.status for exchange in server.log][:2] == [503, 200]
 
 
 async def test_a_limit_that_never_ends_ends_the_call_when_its_patience_is_used_up(

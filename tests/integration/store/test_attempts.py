@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from reposync.errors import LeaseLost, LockHeld
+from reposync.errors import LeaseLost, LockHeld, RepoSyncError, SecretMissing
 from reposync.store.attempts import LOST, RELEASED, YIELDED
 from reposync.store.requests import MAX_ATTEMPTS
 from reposync.store.run import Run, RunFigures
@@ -117,6 +117,67 @@ async def test_figures_that_were_told_before_hold_where_the_end_tells_none(store
 
     assert counts(await store.runs.release(run)) == counts(SOME)
     assert counts((await store.runs.attempts(run.id))[0]) == counts(SOME)
+
+
+async def looked_at(
+    store: Store, reason: RepoSyncError, worker: str = "pod-1", figures: RunFigures | None = None
+) -> Run:
+    """A worker claims the run and hands it back for `reason`."""
+    return await store.runs.release(await claimed(store, worker), figures, reason=reason)
+
+
+async def test_a_lock_that_others_hold_for_long_is_one_attempt_however_often_it_is_looked_at(store: Store) -> None:
+    await store.queued()
+    first = await looked_at(store, LockHeld("pod-9 holds it."))
+    for worker in ("pod-1", "pod-2") * 10:
+        run = await looked_at(store, LockHeld(f"pod-9 holds it, {worker} says."), worker)
+
+    (attempt,) = await store.runs.attempts(run.id)
+    assert (attempt.attempt, attempt.times, attempt.outcome) == (1, 21, RELEASED)
+    assert attempt.started_at == first.started_at
+    assert attempt.ended_at is not None and run.started_at is not None and attempt.ended_at >= run.started_at
+    assert (attempt.worker, attempt.error_message) == ("pod-2", "pod-9 holds it, pod-2 says.")
+
+    # What counts and what does not is as before.
+    assert (run.attempt, run.failures, run.max_attempts) == (21, 0, MAX_ATTEMPTS + 21)
+    done = await store.runs.finish(await claimed(store, "pod-3"), RunStatus.COMPLETED, SOME)
+    assert await outcomes(store, run) == [(1, "pod-2", RELEASED), (22, "pod-3", "completed")]
+    assert (done.failures, counts(done)) == (1, counts(SOME))
+
+
+async def test_workers_that_cannot_for_different_reasons_share_a_row_a_reason(store: Store) -> None:
+    await store.queued()
+    for _ in range(10):
+        run = await looked_at(store, SecretMissing("GITLAB_TOKEN is not set."), "pod-1")
+        run = await looked_at(store, LockHeld("pod-9 holds it."), "pod-2")
+
+    attempts = await store.runs.attempts(run.id)
+
+    assert [(each.worker, each.error_code, each.times) for each in attempts] == [
+        ("pod-1", "SECRET_MISSING", 10),
+        ("pod-2", "LOCK_HELD", 10),
+    ]
+
+
+async def test_an_attempt_that_did_something_has_a_row_of_its_own(store: Store) -> None:
+    await store.queued()
+    run = await looked_at(store, LockHeld("pod-9 holds it."))
+    run = await looked_at(store, LockHeld("pod-9 took it."), figures=SOME)
+    for _ in range(3):
+        run = await looked_at(store, LockHeld("pod-9 holds it."))
+    await store.runs.retry_later(await claimed(store, "pod-1"), -1.0, "SOURCE_UNAVAILABLE", "503")
+    run = await looked_at(store, LockHeld("pod-9 holds it."))
+
+    attempts = await store.runs.attempts(run.id)
+
+    assert [(each.attempt, each.times, each.outcome) for each in attempts] == [
+        (1, 1, RELEASED),
+        (2, 1, RELEASED),
+        (3, 3, RELEASED),
+        (6, 1, "retrying"),
+        (7, 1, RELEASED),
+    ]
+    assert counts(run) == counts(SOME)
 
 
 async def test_each_failure_of_a_run_is_kept_with_its_reason(store: Store) -> None:

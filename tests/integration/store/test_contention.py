@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
+from reposync.store.repositories import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.versions import IndexVersion, VersionState
@@ -20,6 +21,17 @@ from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NAMES = [f"repository-{number}" for number in range(6)]
 TURNS = 16
+
+
+def registration(name: str, cron_expression: str) -> Registration:
+    return Registration(
+        name=name,
+        location="https://git.example.com/payments.git",
+        source="git",
+        origin="config",
+        collection="code",
+        cron_expression=cron_expression,
+    )
 
 
 class Pod:
@@ -34,7 +46,7 @@ class Pod:
 
     def tasks(self) -> list[Callable[[int], Awaitable[object]]]:
         people = [self.click, self.pause, self.rename, self.roll_back, self.tidy]
-        return [self.tick, self.begin, self.register, self.work, self.work, *people]
+        return [self.tick, self.begin, self.register, self.apply, self.work, self.work, *people]
 
     async def tick(self, turn: int) -> None:
         due = {identity: TICK + turn * timedelta(minutes=1) for identity in self.identities}
@@ -45,6 +57,11 @@ class Pod:
 
     async def register(self, turn: int) -> None:
         await self.store.repository(self.chance.choice(NAMES), cron_expression=f"{turn} * * * *")
+
+    async def apply(self, turn: int) -> None:
+        """A registry file, with entries that others renamed or have just registered."""
+        names = self.chance.sample([*NAMES, f"new-{turn}", f"new-{turn + 1}"], len(NAMES))
+        await self.store.repositories.register_all([registration(name, f"* {turn} * * *") for name in names])
 
     async def work(self, _: int) -> None:
         run = await self.store.runs.claim(f"pod-{self.chance.random()}", 60.0)

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
+from sqlalchemy import update
 
+from reposync.errors import LeaseLost
 from reposync.store.followed import Change, FollowedRepositories, RegistrationsChanged
-from reposync.store.groups import Groups
+from reposync.store.groups import GroupClaim, Groups
 from reposync.store.repositories import Registration, Repository
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import GROUPS
 from tests.integration.store.conftest import Store
 
 A, B = "https://gitlab.example.com/a", "https://gitlab.example.com/b"
+
+
+async def due(groups: Groups, worker: str, *among: str, lease_seconds: float = 60) -> GroupClaim:
+    """The claim of a group that is due."""
+    claim = await groups.claim_due(worker, lease_seconds, among=among)
+    assert claim is not None
+    return claim
 
 
 def in_an_hour(now: datetime) -> datetime:
@@ -33,10 +46,10 @@ def followed(store: Store) -> FollowedRepositories:
 async def test_a_declared_group_is_due_until_it_is_recorded(groups: Groups) -> None:
     await groups.declare([A, B])
 
-    assert await groups.claim_due("w1", 60, among=[A, B]) == A
-    assert await groups.claim_due("w2", 60, among=[A, B]) == B
+    claim = await due(groups, "w1", A, B)
+    assert (claim.key, (await due(groups, "w2", A, B)).key) == (A, B)
     assert await groups.claim_due("w3", 60, among=[A, B]) is None
-    assert await groups.record(A, "w1", in_an_hour, projects=7)
+    assert await groups.record(claim, in_an_hour, projects=7)
 
     first, second = await groups.list()
     assert (first.key, first.projects, first.worker, first.lease_until) == (A, 7, None, None)
@@ -54,75 +67,120 @@ async def test_a_group_that_is_not_asked_for_is_not_claimed(groups: Groups) -> N
 
 async def test_to_declare_a_group_again_makes_it_due_and_keeps_what_is_known(groups: Groups) -> None:
     await groups.declare([A])
-    await groups.claim_due("w1", 60, among=[A])
-    await groups.record(A, "w1", in_an_hour, projects=7)
+    await groups.record(await due(groups, "w1", A), in_an_hour, projects=7)
 
     await groups.declare([A])
 
     assert (await groups.list())[0].projects == 7
-    assert await groups.claim_due("w1", 60, among=[A]) == A
+    assert (await due(groups, "w1", A)).key == A
 
 
 async def test_one_of_many_gets_a_group(groups: Groups) -> None:
     await groups.declare([A])
     claimed = await asyncio.gather(*(groups.claim_due(f"w{number}", 60, among=[A]) for number in range(8)))
-    assert sorted(map(str, claimed)) == sorted([A, *["None"] * 7])
+    assert [each.key for each in claimed if each is not None] == [A]
 
 
 async def test_many_get_one_group_each(groups: Groups) -> None:
     keys = [f"{A}/{number}" for number in range(4)]
     await groups.declare(keys)
-    claimed = [await groups.claim_due(f"w{number}", 60, among=keys) for number in range(4)]
-    assert claimed == keys
+    claimed = [await due(groups, f"w{number}", *keys) for number in range(4)]
+    assert [each.key for each in claimed] == keys
 
 
-async def test_a_lease_that_ran_out_is_nobodys_and_its_worker_records_nothing(groups: Groups) -> None:
+async def test_a_lease_that_ran_out_is_nobodys_and_its_worker_writes_nothing(store: Store, groups: Groups) -> None:
     await groups.declare([A])
-    assert await groups.claim_due("dead", -1, among=[A]) == A
-    assert await groups.claim_due("w2", 60, among=[A]) == A
+    dead = await due(groups, "dead", A, lease_seconds=-1)
+    claim = await due(groups, "w2", A)
 
-    assert not await groups.renew(A, "dead", 60)
-    assert not await groups.record(A, "dead", in_an_hour, projects=9)
-    await groups.release(A, "dead")
+    with pytest.raises(LeaseLost):
+        await groups.renew(dead, 60)
+    async with store.database.write() as connection:
+        with pytest.raises(LeaseLost):
+            await groups.hold(dead, connection)
+    assert not await groups.record(dead, in_an_hour, projects=9)
+    await groups.release(dead)
 
     (state,) = await groups.list()
     assert (state.worker, state.projects) == ("w2", 0)
-    assert await groups.renew(A, "w2", 60)
+    await groups.renew(claim, 60)
+
+
+async def test_what_a_claim_that_is_gone_guards_is_not_written(
+    store: Store, groups: Groups, followed: FollowedRepositories
+) -> None:
+    there = await store.repository("a")
+    await groups.declare([A])
+    dead = await due(groups, "w1", A, lease_seconds=-1)
+    claim = await due(groups, "w1", A)
+    new = Registration(name="b", location="/b", source="path", origin="command", collection="code")
+
+    for guard in (partial(groups.hold, dead), partial(groups.hold, claim)):
+        gone = guard.args == (dead,)
+        for write in (
+            followed.register_all([new], guard=guard),
+            followed.settle([Change(there, {"branch": "main"})], guard=guard),
+            followed.relocate(there, "/elsewhere", guard=guard),
+        ):
+            with pytest.raises(LeaseLost) if gone else nullcontext():
+                await write
+        assert [row.name for row in await followed.list()] == (["a"] if gone else ["a", "b"])
+
+
+async def test_two_looks_of_one_worker_are_not_the_same(groups: Groups) -> None:
+    """A look that hung beyond its lease, and the next one of the same process."""
+    await groups.declare([A])
+    first = await due(groups, "w1", A, lease_seconds=-1)
+    second = await due(groups, "w1", A)
+
+    assert not await groups.record(first, in_an_hour, projects=9)
+    with pytest.raises(LeaseLost):
+        await groups.renew(first, 60)
+    assert await groups.record(second, in_an_hour, projects=7)
+
+
+async def test_a_program_that_counts_no_attempts_takes_a_group_over_all_the_same(store: Store, groups: Groups) -> None:
+    await groups.declare([A])
+    claim = await due(groups, "w1", A)
+    async with store.database.write() as connection:
+        await connection.execute(update(GROUPS).values(worker="pod of 0.2"))
+
+    with pytest.raises(LeaseLost):
+        await groups.renew(claim, 60)
 
 
 async def test_a_person_takes_a_group_whoever_has_it(groups: Groups) -> None:
-    await groups.claim(A, "person", 60)
+    first = await groups.claim(A, "person", 60)
     await groups.declare([A])
     assert await groups.claim_due("w1", 60, among=[A]) is None
-    await groups.claim(A, "other", 60)
+    second = await groups.claim(A, "other", 60)
 
-    assert not await groups.renew(A, "person", 60)
-    assert await groups.record(A, "other", in_an_hour)
+    with pytest.raises(LeaseLost):
+        await groups.renew(first, 60)
+    assert await groups.record(second, in_an_hour)
 
 
 async def test_a_group_that_was_given_up_is_as_due_as_before(groups: Groups) -> None:
     await groups.declare([A])
-    before = await groups.list()
-    await groups.claim_due("w1", 60, among=[A])
-    await groups.release(A, "w1")
-    assert await groups.list() == before
-    assert await groups.claim_due("w2", 60, among=[A]) == A
+    (before,) = await groups.list()
+    await groups.release(await due(groups, "w1", A))
+    (after,) = await groups.list()
+    assert after == replace(before, attempt=1)
+    assert (await due(groups, "w2", A)).key == A
 
 
 async def test_an_error_stands_until_the_next_time_goes_well(groups: Groups) -> None:
-    await groups.claim(A, "w1", 60)
-    await groups.record(A, "w1", in_an_hour, projects=7)
+    await groups.record(await groups.claim(A, "w1", 60), in_an_hour, projects=7)
     good = (await groups.list())[0]
-    await groups.claim(A, "w1", 60)
-    await groups.record(A, "w1", in_an_hour, error_code="SOURCE_GONE", error_message="gone\0" + "x" * 20_000)
+    claim = await groups.claim(A, "w1", 60)
+    await groups.record(claim, in_an_hour, error_code="SOURCE_GONE", error_message="gone\0" + "x" * 20_000)
 
     (state,) = await groups.list()
     assert (state.error_code, state.projects, state.checked_at) == ("SOURCE_GONE", 7, good.checked_at)
     assert str(state.error_message).startswith("gone␀xxx")
     assert len(str(state.error_message)) == 10_000
 
-    await groups.claim(A, "w1", 60)
-    await groups.record(A, "w1", in_an_hour, projects=8)
+    await groups.record(await groups.claim(A, "w1", 60), in_an_hour, projects=8)
     (state,) = await groups.list()
     assert (state.error_code, state.error_message, state.projects) == (None, None, 8)
 

@@ -28,7 +28,7 @@ EARLIER = REVISIONS[:-1]
 GIVEN_UP = {"0005": ["foreign keys of indexed_files"]}
 
 # What a migration knows from other columns.
-FILLED = {"repositories": {"last_tick_at", "by_hand"}}
+FILLED = {"repositories": {"last_tick_at", "by_hand"}, "run_attempts": {"times"}}
 
 
 def test_there_are_rows_of_every_revision() -> None:

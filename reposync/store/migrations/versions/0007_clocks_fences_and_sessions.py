@@ -1,4 +1,4 @@
-"""Clocks that are wrong, sessions that were signed out."""
+"""Clocks that are wrong, repeated hand-backs, looks at groups that are fenced by a number, sessions signed out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ down_revision = "0006"
 def upgrade() -> None:
     # How far the clock of each worker's machine is ahead of the database's.
     op.add_column("workers", sa.Column("clock_skew_seconds", sa.Float))
+    # With defaults for pods of the version before, which write rows without them.
+    op.add_column("run_attempts", sa.Column("times", sa.Integer, nullable=False, server_default=sa.text("1")))
+    op.add_column("project_groups", sa.Column("attempt", sa.BigInteger, nullable=False, server_default=sa.text("0")))
     # Programs before do not know the table: they take a signed-out session until it ends by itself.
     op.create_table(
         "ended_sessions",

@@ -1,0 +1,118 @@
+"""Servers that ask to come back in ten minutes: the run waits in the queue, and its worker does something else."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from reposync.store.addresses import sqlite_url
+from reposync.store.run import Run
+from tests.acceptance.conftest import Person
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.gitlab_server import GitLabServer
+from tests.fixtures.pods import ExecutionLog, Pod, until
+from tests.fixtures.repositories import GitRepository
+
+FILES = 3_000
+TEN_MINUTES = timedelta(minutes=10)
+
+
+@pytest.fixture
+def pod(person: Person) -> Generator[Pod, None, None]:
+    """With one worker; not started."""
+    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    pod = Pod("pod", person.home)
+    try:
+        yield pod
+    finally:
+        pod.__exit__(None, None, None)
+
+
+@pytest.fixture
+def log(person: Person) -> ExecutionLog:
+    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> GitRepository:
+    other = GitRepository.create(tmp_path / "other.git")
+    other.commit({"b.py": b"def other(): pass\n"})
+    return other
+
+
+def handed_back(log: ExecutionLog, pod: Pod, repository: str, code: str) -> Run:
+    def found() -> list[Run]:
+        return [run for run in log.runs(repository) if (run.status, run.error_code) == ("queued", code)]
+
+    (run,) = until(found, 120, told=pod.said)
+    assert isinstance(run, Run)
+    return run
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
+    person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, other: GitRepository, status: int
+):
+    repository.commit({"a.py": b"def first(): pass\n"})
+    secret = "glpat-Xk3vTq9sLmN2pRw7"
+    pod.environment = {"GITLAB_TOKEN": secret}
+    with GitLabServer() as gitlab:
+        gitlab.add_project("platform/app", repository.path)
+        gitlab.add_token(secret, scopes=("read_api", "read_repository"))
+        gitlab.faults.answer(status, "Retry later", headers={"Retry-After": "600"}, path="platform", times=None)
+        person.configures(
+            f'gitlab: [{{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}"}}]\n'
+            "embedding: {provider: none}\ndaemon: {concurrency: 1}\n"
+            "repositories:\n  - {name: app, gitlab: main, project: platform/app, schedule: yearly}\n"
+            f"  - {{name: other, path: '{other.path}', schedule: yearly}}\n"
+        )
+        pod.start()
+
+        run = handed_back(log, pod, "app", "SOURCE_UNAVAILABLE")
+        until(lambda: log.ended("other"), told=pod.said)
+
+        assert run.started_at is not None and run.not_before >= run.started_at + TEN_MINUTES
+        assert "600 s" in str(run.error_message)
+        assert (run.attempt, run.failures) == (1, 0)
+        assert len(gitlab.log.matching("platform")) == 1, "it was asked once"
+
+        # A person who knows better is not kept waiting.
+        gitlab.faults.clear()
+        assert pod.posts("/api/v1/repositories/app/sync").json()["id"] == run.id
+        until(lambda: log.ended("app"), told=pod.said)
+
+
+def test_a_run_whose_embedding_server_asks_to_wait_keeps_what_it_did(
+    person: Person,
+    pod: Pod,
+    log: ExecutionLog,
+    repository: GitRepository,
+    other: GitRepository,
+    embeddings: EmbeddingServer,
+):
+    repository.many(FILES)
+    text = (
+        f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64, batch: 50, '
+        "concurrency: 1}\ndaemon: {concurrency: 1}\n"
+        f"repositories:\n  - {{name: app, path: '{repository.path}', schedule: yearly}}\n"
+    )
+    embeddings.answer_next(429, headers={"Retry-After": "600"}, after=40)
+    person.configures(text)
+    pod.start()
+
+    run = handed_back(log, pod, "app", "EMBEDDING_UNAVAILABLE")
+    assert run.started_at is not None and run.not_before >= run.started_at + TEN_MINUTES
+    assert (run.attempt, run.failures) == (1, 0)
+    stored = run.files_processed
+    assert 0 < stored < FILES
+
+    person.configures(f"{text}  - {{name: other, path: '{other.path}', schedule: yearly}}\n")
+    until(lambda: log.ended("other"), told=pod.said)
+
+    assert pod.posts("/api/v1/repositories/app/sync").json()["id"] == run.id
+    (run,) = until(lambda: log.ended("app"), 120, told=pod.said)
+    assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
+    assert [each.files_processed for each in log.attempts(run)] == [stored, FILES - stored]
