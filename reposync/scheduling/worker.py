@@ -125,7 +125,7 @@ class WorkerPool:
     async def _fill(self) -> None:
         """Claim as long as there is room and work."""
         terms = self._terms()
-        while not self._stopping and len(self._running) < self._config().concurrency:
+        while not self._stopping.is_set() and len(self._running) < self._config().concurrency:
             asked = elapsed_seconds()
             run = await self._app.runs.claim(self._app.presence.name, terms.lease_seconds)
             if run is None:
