@@ -28,4 +28,8 @@ def _suspended_counts() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-_elapsed = _suspended_counts if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+try:
+    _suspended_counts()
+    _elapsed = _suspended_counts
+except (AttributeError, OSError):
+    _elapsed = time.monotonic

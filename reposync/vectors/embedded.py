@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from reposync.clock import elapsed_seconds
 from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.engine.files import (
     EXIT_LOCKED,
@@ -296,7 +297,7 @@ def _exchange(address: str, request: str) -> dict[str, Any] | None:
 
 def _booted() -> float:
     """When this machine was started, by its clock of today."""
-    return time.time() - time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    return time.time() - elapsed_seconds()
 
 
 def _idle_seconds() -> float:

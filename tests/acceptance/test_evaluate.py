@@ -81,7 +81,7 @@ def test_a_mistake_in_the_questions_is_named_with_its_place_and_starts_nothing(p
 def test_a_question_about_a_repository_that_nobody_registered_is_an_error(synced: Person):
     (synced.home / "questions.yaml").write_text(QUESTIONS + "- {question: a, repository: web, path: b}\n")
 
-    assert "'web'" in synced.types("eval", "questions.yaml", exit_code=2).stderr
+    assert "'web'" in synced.types("eval", "questions.yaml", exit_code=3).stderr
 
 
 def test_a_gate_that_is_not_there_is_named_by_config_check(synced: Person):

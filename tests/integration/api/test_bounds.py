@@ -29,7 +29,7 @@ async def address() -> AsyncIterator[HttpAddress]:
     app = FastAPI()
     app.router.route_class = SmallRoute
     app.add_middleware(Bounded, bounds=HeadBounds(query_bytes=100))
-    add_error_handlers(app)
+    add_error_handlers(app, str)
     app.add_middleware(RequestIds)
 
     @app.post("/length")

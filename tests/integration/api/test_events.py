@@ -103,6 +103,7 @@ async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_
                     "elapsed_seconds",
                     "files_per_second",
                     "eta_seconds",
+                    "waiting_for",
                 }
                 held.close()
                 ended = await said(stream, status="completed")

@@ -297,7 +297,7 @@ async def test_500_idle_connections_of_one_address_keep_out_neither_probes_nor_a
         for source in ("127.0.0.1", "127.0.0.2"):
             assert (await asks(address, "/healthz", source=source)).status_code == 200
             # Without a database behind it.
-            assert (await asks(address, "/readyz", source=source)).json()["status"] == "down"
+            assert (await asks(address, "/readyz", source=source)).json()["status"] == "starting"
             assert (await asks(address, "/openapi.json", source=source)).status_code == 200
 
 
