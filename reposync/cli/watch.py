@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.output import json_option, print_json, run_json, visible
+from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ def watch(run_id: str, as_json: bool) -> None:
     The exit code is 0 if it is completed and no file failed, and 1 otherwise. Ctrl-C ends the watching alone;
     `reposync runs cancel` ends the run.
     """
-    run = run_async(_watch(run_id))
+    run, document = run_async(_watch(run_id))
     if as_json:
-        print_json(run_json(run))
+        print_json(document)
     else:
         from reposync.cli.sync import summary, summary_colour
 
@@ -44,9 +44,11 @@ def watch(run_id: str, as_json: bool) -> None:
         sys.exit(1)
 
 
-async def _watch(run_id: str) -> Run:
+async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
+    """The run as it ended, and what `--json` prints of it."""
     from functools import partial
 
+    from reposync.api.documents import run_documents
     from reposync.cli.progress import open_display
     from reposync.cli.state import open_state
     from reposync.scheduling.following import Following
@@ -55,18 +57,19 @@ async def _watch(run_id: str) -> Run:
     from reposync.store.workers import Workers
 
     async with open_state() as database:
-        run = await Runs(database).get(run_id)
-        if run.is_final:
-            return run
+        runs = Runs(database)
+        run = await runs.get(run_id)
         following = Following(partial(runs_by_id, database))
         try:
             with following.watching(run.id), open_display(run.repository) as show:
-                return await _follow(following, run, show, Workers(database))
+                run = await _follow(following, run, show, Workers(database))
         except asyncio.CancelledError:
             click.echo(f"The run goes on. `reposync runs cancel {run.id}` ends it.", err=True)
             raise
         finally:
             await following.settle()
+        (document,) = await run_documents(runs, [run])
+        return run, document
 
 
 async def _follow(following: Following[Run], run: Run, show: Watch, workers: Workers) -> Run:

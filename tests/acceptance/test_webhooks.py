@@ -147,11 +147,11 @@ def test_what_cannot_work_is_told_before_anything_is_made(
 ) -> None:
     person.applies(registry(gitlab, APP, "name: here, path: ."))
 
-    def refused(*words: str) -> str:
-        return person.types("webhooks", "install", *words, exit_code=2).stderr
+    def refused(*words: str, exit_code: int = 2) -> str:
+        return person.types("webhooks", "install", *words, exit_code=exit_code).stderr
 
     assert "no project of a GitLab server" in refused("here", "--url", PUBLIC)
-    assert "Did you mean 'app'?" in refused("ap", "--url", PUBLIC)
+    assert "Did you mean 'app'?" in refused("ap", "--url", PUBLIC, exit_code=3)
     assert "no http:// or https:// address" in refused("--url", "reposync.example.com")
     assert "no user, password" in refused("--url", "https://me:secret@reposync.example.com")
     assert "HOOK_ADM is not set" in refused("--url", PUBLIC, "--token-variable", "HOOK_ADM")

@@ -23,7 +23,12 @@ FILES = [RawFile(f"f{number}.py".encode(), 0o100644, "0" * 40, 9, b"value = 1") 
 
 
 def content_workers() -> list[psutil.Process]:
-    return [each for each in psutil.Process().children() if "resource_tracker" not in " ".join(each.cmdline())]
+    found = []
+    for each in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "resource_tracker" not in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 async def test_a_killed_worker_is_replaced_and_no_file_is_lost():
@@ -43,9 +48,9 @@ async def test_a_file_whose_workers_died_before_is_tried_in_a_process_and_at_las
     before = set(content_workers())
     async with ContentWorkers(3, SETTINGS, {suspect: MOST_DEATHS - 1, lethal: MOST_DEATHS}) as workers:
         (reported,) = await workers.prepare(FILES[1:2])
-        assert set(content_workers()) == before, "it is not tried"
+        assert set(content_workers()) <= before, "it is not tried"
         prepared = await workers.prepare(FILES[:3])
-        assert set(content_workers()) != before, "not in this process"
+        assert not set(content_workers()) <= before, "not in this process"
     assert reported.skipped == Skipped(Skip.FAILED, lethal[1])
     assert [bool(file.chunks) for file in prepared] == [True, False, True]
 
@@ -98,7 +103,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     before = set(content_workers())
     run = await world.sync()
     assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1), "it is not tried any more, and not forgotten"
-    assert set(content_workers()) == before
+    assert set(content_workers()) <= before
     monkeypatch.undo()
 
     run = await world.completed()
@@ -112,7 +117,7 @@ async def test_a_small_run_starts_no_process():
     before = set(content_workers())
     async with ContentWorkers(3, SETTINGS) as workers:
         assert len(await workers.prepare(FILES[:3])) == 3
-        assert set(content_workers()) == before
+        assert set(content_workers()) <= before
 
 
 PARENT = """
