@@ -122,10 +122,10 @@ class Pod:
     async def refuses_to_start(self) -> None:
         """A process that has to end by itself, with a sentence and no traceback."""
         life = self.start()
+        life.ended_by = "refusal"
         deadline = time.monotonic() + READY_SECONDS
         while life.returncode is None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
-        life.ended_by = "refusal"
         if life.returncode is None:
             self.complaints.append(f"{life.name} should have ended where nothing can be written")
             self.kill()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import IO
 
+from reposync.errors import SourceUnavailable
 from reposync.sources.deltas import BaseCache
 from reposync.sources.objects import BLOB, COMMIT, MAX_TREE_BYTES, hash_name, object_sha
 from reposync.sources.packs import PackDamaged, PackedObject, PackFile
@@ -26,6 +28,17 @@ class SpoolFull(Exception):
         self.only_blob_bytes = only_blob_bytes
 
 
+@contextlib.contextmanager
+def _on_disk() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SourceUnavailable(
+            f"A pack of the server cannot be kept on disk: {error.strerror}.",
+            remedy=f"Make room in {tempfile.gettempdir()}, or name another folder in TMPDIR.",
+        ) from error
+
+
 class Spool:
     """Collects a pack in a temporary file without a name: whatever happens to the process, nothing is left behind.
 
@@ -33,7 +46,9 @@ class Spool:
     """
 
     def __init__(self, *, oid_bytes: int, max_bytes: int) -> None:
-        self._file: IO[bytes] = tempfile.TemporaryFile(prefix="reposync-pack-")  # noqa: SIM115 - closed by the owner
+        """Raises SourceUnavailable where the disk takes no file, as `write` and `finish` do."""
+        with _on_disk():
+            self._file: IO[bytes] = tempfile.TemporaryFile(prefix="reposync-pack-")  # noqa: SIM115 - closed by the owner
         self._oid_bytes = oid_bytes
         self._hash_name = hash_name("0" * (oid_bytes * 2))
         self._running = hashlib.new(self._hash_name, usedforsecurity=False)
@@ -44,7 +59,8 @@ class Spool:
     def write(self, piece: bytes) -> None:
         """Raises SpoolFull."""
         self.size_bytes += len(piece)
-        self._file.write(piece)
+        with _on_disk():
+            self._file.write(piece)
         # The last bytes are the checksum itself, and only the end of the stream shows which those are.
         joined = self._tail + piece
         self._running.update(joined[: -self._oid_bytes])
@@ -54,16 +70,19 @@ class Spool:
 
     def finish(self) -> ReceivedPack:
         """The complete pack. Raises PackDamaged where its checksum is wrong, as it is when it was cut."""
-        self._file.flush()
+        with _on_disk():
+            self._file.flush()
         if self.size_bytes < 12 + self._oid_bytes or self._running.digest() != self._tail:
             raise PackDamaged("the pack was cut short or changed on its way")
         return ReceivedPack(self._file, oid_bytes=self._oid_bytes, hash_name=self._hash_name)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is still to be written, to a full disk
+            self._file.close()
 
     def _only_blob_bytes(self) -> int | None:
-        self._file.flush()
+        with _on_disk():
+            self._file.flush()
         pack = PackFile(self._file.fileno(), oid_bytes=0, cache=BaseCache(0))
         try:
             first = pack.read(12, max_bytes=-1)
