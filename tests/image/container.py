@@ -3,6 +3,7 @@ read-only root file system with a tmpfs on /tmp, no network but loopback, no cap
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -101,6 +102,10 @@ class Container:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._process is not None:
+            # The kernel drops `--kill-child` when the child changes its user: kill process 1 of the namespace here.
+            for first in self._children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(first, signal.SIGKILL)
             self._process.kill()
             self._process.wait()
 
@@ -109,15 +114,19 @@ class Container:
 
     def _first(self) -> int:
         """Its process 1, by the number it has out here."""
-        assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
 
-        def inside() -> str | None:
+        def inside() -> int | None:
             # Before it has its root it is still this Python.
-            found = children.read_text().strip()
-            return found if found and Path(f"/proc/{found}/root").readlink() != Path("/") else None
+            return next((each for each in self._children() if Path(f"/proc/{each}/root").readlink() != Path("/")), None)
 
         return int(until(inside, 30, told=lambda: self.said))
+
+    def _children(self) -> list[int]:
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        with contextlib.suppress(OSError):  # it has ended
+            return [int(each) for each in children.read_text().split()]
+        return []
 
 
 def _volume(image: Image, volume: Path) -> Path:
