@@ -32,12 +32,12 @@ from benchmarks.filling import RUN, START, address, bulk, ended_runs, name
 from benchmarks.measure import machine
 from reposync.api.access import Access
 from reposync.api.app import create_app
+from reposync.app.application import Application
+from reposync.app.index_overview import collection_changes, failed_files
+from reposync.app.webhooks import Push, receive_push
 from reposync.config.settings import Settings
 from reposync.embedding.none import NoEmbedder
 from reposync.embedding.sparse import document_vector
-from reposync.scheduling.application import Application
-from reposync.scheduling.index_overview import collection_changes, failed_files
-from reposync.scheduling.webhooks import Push, receive_push
 from reposync.store.index_changes import version_states
 from reposync.store.pushed import repositories_of_project
 from reposync.store.repositories import repository_id

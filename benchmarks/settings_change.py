@@ -24,11 +24,11 @@ import httpx
 
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import machine
+from reposync.app.application import open_application
 from reposync.catalog.apply import Applying
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.errors import RepoSyncError
-from reposync.scheduling.application import open_application
 from reposync.store.database import Database
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer, Project

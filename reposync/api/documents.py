@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reposync.api.cursors import cursor_after
-from reposync.scheduling.blocked import brake_of
-from reposync.scheduling.progress import shown_progress
+from reposync.runs.blocked import brake_of
+from reposync.runs.progress import shown_progress
 from reposync.store.run_keys import run_json
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field
 
 from reposync.api.cursors import MAX_CURSOR_CHARS
 from reposync.api.waiting import MAX_WAIT_SECONDS
+from reposync.catalog.overview import Overview
 from reposync.content.model import Skip
-from reposync.scheduling.blocked import Brake
-from reposync.scheduling.overview import Overview
+from reposync.runs.blocked import Brake
 from reposync.store.attempts import RunAttempt
 from reposync.store.run import Run, RunProblem
 from reposync.store.run_keys import run_json

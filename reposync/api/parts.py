@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from reposync.api.access import Access
-from reposync.scheduling.application import Application
+from reposync.app.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from reposync.api.leaving import leaving_of
 from reposync.errors import StoreUnavailable
-from reposync.scheduling.following import Following, TooManyWatchers
+from reposync.store.row_watch import Following, TooManyWatchers
 from reposync.store.run import Run
 
 MAX_WAIT_SECONDS = 300

@@ -13,9 +13,9 @@ from reposync.cli.output import json_option, print_json, table_console, visible
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
+    from reposync.app.application import Application
     from reposync.config.settings import Settings
-    from reposync.scheduling.application import Application
-    from reposync.sync.evaluation import Ask, Question, Scores
+    from reposync.search.evaluation import Ask, Question, Scores
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Evaluation:
     ranks: dict[str, list[int | None]]
 
     def scores(self) -> dict[str, Scores]:
-        from reposync.sync.evaluation import scores
+        from reposync.search.evaluation import scores
 
         return {version: scores(ranks) for version, ranks in self.ranks.items()}
 
@@ -47,7 +47,7 @@ def evaluate(file: Path, misses: bool, as_json: bool) -> None:
 
     Compares the live index with the version under construction, if there is one.
     """
-    from reposync.sync.evaluation import load_questions
+    from reposync.search.evaluation import load_questions
 
     questions = load_questions(file)
     evaluation = run_async(_evaluate(settings(), questions))
@@ -60,8 +60,8 @@ def evaluate(file: Path, misses: bool, as_json: bool) -> None:
 
 
 async def _evaluate(config: Settings, questions: Sequence[Question]) -> Evaluation:
-    from reposync.scheduling.application import open_application
-    from reposync.sync.evaluation import ranks_of
+    from reposync.app.application import open_application
+    from reposync.search.evaluation import ranks_of
 
     async with open_application(config, with_engine=True) as app:
         repositories = {question.repository for question in questions}
@@ -90,7 +90,7 @@ async def building_versions(app: Application, repositories: Collection[str]) -> 
 
 
 def _ask(app: Application, **which: Any) -> Ask:
-    from reposync.sync.evaluation import DEPTH
+    from reposync.search.evaluation import DEPTH
 
     return lambda each: app.search(each.question, repository=each.repository, limit=DEPTH, **which)
 
@@ -107,7 +107,7 @@ def _document(evaluation: Evaluation) -> dict[str, Any]:
 def _print_scores(evaluation: Evaluation) -> None:
     from rich.table import Table
 
-    from reposync.sync.evaluation import CUTOFFS, DEPTH
+    from reposync.search.evaluation import CUTOFFS, DEPTH
 
     scores = evaluation.scores()
     table = Table(box=None, header_style="bold", pad_edge=False)

@@ -15,7 +15,7 @@ from reposync.cli.startup import run_async, settings
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from reposync.scheduling.index_overview import (
+    from reposync.app.index_overview import (
         BuildProgress,
         CollectionChange,
         IndexOverview,
@@ -99,8 +99,8 @@ def _print_names(found: list[IndexOverview], what: str, as_json: bool) -> None:
 
 
 async def _status(name: str | None) -> tuple[list[IndexOverview], list[CollectionChange]]:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.index_overview import collection_changes, index_overview, index_overviews, with_names
+    from reposync.app.application import open_application
+    from reposync.app.index_overview import collection_changes, index_overview, index_overviews, with_names
 
     async with open_application(settings(), with_engine=True) as app:
         found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
@@ -111,16 +111,16 @@ async def _status(name: str | None) -> tuple[list[IndexOverview], list[Collectio
 
 
 async def _roll_back(name: str) -> IndexOverview:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.index_overview import roll_back
+    from reposync.app.application import open_application
+    from reposync.app.index_overview import roll_back
 
     async with open_application(settings()) as app:
         return await roll_back(app, name)
 
 
 async def _set_hold(names: tuple[str, ...], *, paused: bool) -> list[IndexOverview]:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.index_overview import hold, index_overviews, release
+    from reposync.app.application import open_application
+    from reposync.app.index_overview import hold, index_overviews, release
 
     async with open_application(settings()) as app:
         return await index_overviews(app, await (hold if paused else release)(app, names))

@@ -14,8 +14,8 @@ from reposync.cli.output import duration, json_option, print_json, table_console
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
-    from reposync.scheduling.lock_overview import LockOverview, LockRelease
-    from reposync.scheduling.locks import RunLocks
+    from reposync.runs.lock_overview import LockOverview, LockRelease
+    from reposync.runs.locks import RunLocks
     from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
@@ -112,7 +112,7 @@ def _lease_ends(each: LockOverview) -> str:
 
 
 async def _list() -> list[LockOverview]:
-    from reposync.scheduling.lock_overview import lock_overviews
+    from reposync.runs.lock_overview import lock_overviews
 
     async with _opened() as (found, repositories, runs):
         return await lock_overviews(found, repositories, runs)
@@ -120,7 +120,7 @@ async def _list() -> list[LockOverview]:
 
 async def _release(name: str, *, force: bool) -> LockRelease:
     from reposync.cli.person import person
-    from reposync.scheduling.lock_overview import release_lock
+    from reposync.runs.lock_overview import release_lock
 
     async with _opened() as (found, repositories, runs):
         return await release_lock(name, found, repositories, runs, force=force, by=person())
@@ -130,7 +130,7 @@ async def _release(name: str, *, force: bool) -> LockRelease:
 async def _opened() -> AsyncGenerator[tuple[RunLocks, Repositories, Runs], None]:
     from reposync.cli.state import open_state
     from reposync.config.settings import Settings
-    from reposync.scheduling.locks import NoLocks, stale_by
+    from reposync.runs.locks import NoLocks, stale_by
     from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
@@ -139,7 +139,7 @@ async def _opened() -> AsyncGenerator[tuple[RunLocks, Repositories, Runs], None]
         url = Settings.from_environment().redis_url
         found: RunLocks = NoLocks()
         if url is not None:
-            from reposync.scheduling.redis_locks import RedisLocks
+            from reposync.runs.redis_locks import RedisLocks
 
             found = RedisLocks.open(url, is_stale=stale_by(runs))
         try:

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 async def show_plans(told: Settings, words: tuple[str, ...], *, full: bool, as_json: bool) -> None:
     """Print one plan a target. Nothing is written, not even that the repository was looked at."""
+    from reposync.app.application import open_application
     from reposync.cli.progress import open_display
     from reposync.cli.sync import targets_of
-    from reposync.scheduling.application import open_application
     from reposync.sync.progress import RunProgress
 
     async with open_application(told, with_engine=True) as app:

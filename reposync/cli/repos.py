@@ -22,7 +22,7 @@ from reposync.cli.output import (
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
-    from reposync.scheduling.overview import Overview, RepositoryDetail
+    from reposync.catalog.overview import Overview, RepositoryDetail
     from reposync.store.run import Run
 
 MISSED_TICKS_SHOWN = 5
@@ -136,9 +136,9 @@ def _print_state(overview: Overview, as_json: bool) -> None:
 
 
 async def _add(definition: dict[str, Any]) -> RepositoryDetail:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.overview import repository_detail
-    from reposync.scheduling.registering import add_repository
+    from reposync.app.application import open_application
+    from reposync.catalog.overview import repository_detail
+    from reposync.catalog.registration import add_repository
 
     async with open_application(settings()) as app:
         row = await add_repository(app, definition)
@@ -147,9 +147,9 @@ async def _add(definition: dict[str, Any]) -> RepositoryDetail:
 
 async def _remove(name: str) -> tuple[Run, dict[str, Any]]:
     from reposync.api.documents import run_documents
+    from reposync.app.application import open_application
+    from reposync.catalog.registration import remove_repository
     from reposync.cli.person import person
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.registering import remove_repository
 
     async with open_application(settings(), with_engine=True) as app:
         run = await remove_repository(app, name, asked_by=person())
@@ -157,10 +157,10 @@ async def _remove(name: str) -> tuple[Run, dict[str, Any]]:
 
 
 async def _switch(name: str, reason: str | None) -> RepositoryDetail:
+    from reposync.app.application import open_application
+    from reposync.catalog.overview import repository_detail
+    from reposync.catalog.registration import pause_repository, resume_repository
     from reposync.cli.person import person
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.overview import repository_detail
-    from reposync.scheduling.registering import pause_repository, resume_repository
 
     async with open_application(settings()) as app:
         row = await (pause_repository(app, name, reason, by=person()) if reason else resume_repository(app, name))
@@ -168,16 +168,16 @@ async def _switch(name: str, reason: str | None) -> RepositoryDetail:
 
 
 async def _detail(name: str) -> RepositoryDetail:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.overview import repository_detail
+    from reposync.app.application import open_application
+    from reposync.catalog.overview import repository_detail
 
     async with open_application(settings()) as app:
         return (await repository_detail(app, name))[0]
 
 
 async def _load() -> list[Overview]:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.overview import overviews
+    from reposync.app.application import open_application
+    from reposync.catalog.overview import overviews
 
     async with open_application(settings()) as app:
         return await overviews(app.repositories, app.manifests, app.runs)

@@ -122,7 +122,7 @@ def _attempt_line(attempt: RunAttempt) -> str:
 
 
 def _lines(run: Run) -> list[tuple[str, Any]]:
-    from reposync.scheduling.progress import shown_progress, told_progress
+    from reposync.runs.progress import shown_progress, told_progress
 
     lines: list[tuple[str, Any]] = [
         ("run", run.id),
@@ -143,7 +143,7 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
     if run.error_message:
         lines.append(("why" if run.error_code else "notice", told_reason(run.error_code, run.error_message)))
     if run.brake:
-        from reposync.scheduling.blocked import brake_of
+        from reposync.runs.blocked import brake_of
 
         brake = brake_of(run)
         lines += [("brake", f"{brake.in_words()}{'; approved' if run.approved else ''}")] if brake else []

@@ -52,7 +52,7 @@ def search(
 async def _search(
     told: Settings, text: str, repository: str | None, path_glob: str | None, language: str | None, limit: int
 ) -> list[SearchHit]:
-    from reposync.scheduling.application import open_application
+    from reposync.app.application import open_application
 
     async with open_application(told, with_engine=True) as app:
         return await app.search(text, repository=repository, path_glob=path_glob, language=language, limit=limit)

@@ -15,10 +15,10 @@ import click
 from reposync.cli.startup import settings, share_one_heap
 
 if TYPE_CHECKING:
+    from reposync.app.daemon import Duties
     from reposync.clock import Clock
     from reposync.config.loading import LoadedRegistry
     from reposync.config.settings import Settings
-    from reposync.scheduling.daemon import Duties
     from reposync.telemetry.redaction import Secrets
 
 log = logging.getLogger(__name__)
@@ -50,9 +50,9 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     Then runs under way get some time to end (`daemon.shutdown_grace_seconds`), what is left is handed back for other
     pods, and the exit code is 0. A second signal hands back at once.
     """
+    from reposync.app.daemon import Duties
     from reposync.config.configuration import Configuration
     from reposync.config.loading import load_registry
-    from reposync.scheduling.daemon import Duties
     from reposync.telemetry.logs import configure_logging
     from reposync.telemetry.redaction import Secrets
 
@@ -82,9 +82,9 @@ async def serve_until_stopped(
     from reposync.api.app import ApiParts, create_app
     from reposync.api.connections import HttpLimits
     from reposync.api.server import check_exposure, serve_http
+    from reposync.app.daemon import Daemon
     from reposync.clock import Clock
     from reposync.errors import first_error
-    from reposync.scheduling.daemon import Daemon
     from reposync.store.attempts import LOST
     from reposync.store.ended_sessions import StoredEndings
     from reposync.store.status import RunStatus, RunTrigger

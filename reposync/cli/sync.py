@@ -13,10 +13,10 @@ from reposync.cli.output import duration, json_option, print_json, short, visibl
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
+    from reposync.app.application import Application
     from reposync.catalog.targets import Target
     from reposync.config.settings import Settings
-    from reposync.scheduling.application import Application
-    from reposync.scheduling.command_runs import CommandRun
+    from reposync.runs.command_runs import CommandRun
     from reposync.store.runs import Run
 
 FAILED = "failed"
@@ -85,8 +85,8 @@ async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
 async def look_through_groups(app: Application, *, approved: bool) -> bool:
     """Find the projects of the configured groups, and say what needs a person; whether all went well. One group that
     fails is no reason not to sync the others."""
+    from reposync.catalog.groups import Discovery
     from reposync.errors import RepoSyncError
-    from reposync.scheduling.groups import Discovery
 
     registry, well = app.configuration.registry, True
     discovery = Discovery(app.database, app.index, app.presence.name, redact=app.secrets.redact)
@@ -109,8 +109,8 @@ async def _sync(
     told: Settings, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
 ) -> tuple[list[dict[str, Any]], bool]:
     from reposync.api.documents import run_documents
+    from reposync.app.application import open_application
     from reposync.cli.person import person
-    from reposync.scheduling.application import open_application
 
     async with open_application(told, with_engine=True) as app, contextlib.AsyncExitStack() as unfinished:
         runs = []

@@ -14,10 +14,10 @@ from reposync.cli.output import json_option, print_json, run_json, short, visibl
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
+    from reposync.app.application import Application
+    from reposync.app.verification import Verdict, Verification
     from reposync.config.settings import Settings
-    from reposync.scheduling.application import Application
-    from reposync.scheduling.leftovers import Leftover
-    from reposync.scheduling.verification import Verdict, Verification
+    from reposync.runs.orphaned_points import Leftover
     from reposync.store.runs import Run
 
 
@@ -97,9 +97,9 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
 
 
 async def _verify(told: Settings, names: tuple[str, ...], wishes: Wishes) -> Findings:
+    from reposync.app.application import open_application
+    from reposync.app.verification import Verification
     from reposync.errors import VectorIndexError
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.verification import Verification
 
     findings = Findings()
     async with open_application(told, with_engine=True) as app:
@@ -146,7 +146,7 @@ async def _one(verification: Verification, name: str, wishes: Wishes) -> Finding
 
 
 async def _leftovers(app: Application, findings: Findings, wishes: Wishes) -> None:
-    from reposync.scheduling.leftovers import find_leftovers, remove_leftover
+    from reposync.runs.orphaned_points import find_leftovers, remove_leftover
 
     findings.leftovers = [Remains(each) for each in await find_leftovers(app)]
     runs: dict[str, Run | None] = {}

@@ -13,7 +13,7 @@ from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
-    from reposync.scheduling.following import Following
+    from reposync.store.row_watch import Following
     from reposync.store.runs import Run
     from reposync.store.workers import Workers
     from reposync.sync.progress import Watch
@@ -51,8 +51,8 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
     from reposync.api.documents import run_documents
     from reposync.cli.progress import open_display
     from reposync.cli.state import open_state
-    from reposync.scheduling.following import Following
     from reposync.store.following import runs_by_id
+    from reposync.store.row_watch import Following
     from reposync.store.runs import Runs
     from reposync.store.workers import Workers
 
@@ -74,7 +74,7 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
 
 async def _follow(following: Following[Run], run: Run, show: Watch, workers: Workers) -> Run:
     from reposync.errors import RunNotFound, StoreUnavailable
-    from reposync.scheduling.progress import told_progress
+    from reposync.runs.progress import told_progress
     from reposync.store.status import WAITING
 
     waiting_since = heard_at = time.monotonic()

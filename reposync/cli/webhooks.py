@@ -17,8 +17,8 @@ from reposync.cli.startup import run_async, settings
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
-    from reposync.scheduling.application import Application
-    from reposync.scheduling.webhook_setup import FoundHook, HookReport, HookSite
+    from reposync.app.application import Application
+    from reposync.app.webhook_setup import FoundHook, HookReport, HookSite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -74,7 +74,7 @@ def install(url: str, dry_run: bool, as_json: bool, **which: Any) -> None:
 
     The secret is `webhook_secret`, `webhook_signing` or both of the server in the registry file.
     """
-    from reposync.scheduling.webhook_setup import endpoint, is_open
+    from reposync.app.webhook_setup import endpoint, is_open
 
     address = endpoint(url)
     if is_open(address):
@@ -89,7 +89,7 @@ def install(url: str, dry_run: bool, as_json: bool, **which: Any) -> None:
 @json_option
 def remove(url: str, dry_run: bool, as_json: bool, **which: Any) -> None:
     """Take the hooks at that address away from the projects of repositories NAME, or of all, or from a group."""
-    from reposync.scheduling.webhook_setup import endpoint
+    from reposync.app.webhook_setup import endpoint
 
     address = endpoint(url)
     _print(run_async(_remove(address, dry_run, **which)), address, dry_run, as_json)
@@ -163,8 +163,8 @@ def _print_table(found: list[FoundHook]) -> None:
 
 
 async def _sites(app: Application, names: tuple[str, ...], group: str | None, gitlab: str | None) -> list[HookSite]:
+    from reposync.app.webhook_setup import group_site, project_sites
     from reposync.errors import UsageError
-    from reposync.scheduling.webhook_setup import group_site, project_sites
 
     if group is None:
         if gitlab is not None:
@@ -191,8 +191,8 @@ def _token(variable: str | None) -> SecretStr | None:
 async def _install(
     url: str, dry_run: bool, names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
 ) -> list[HookReport]:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.webhook_setup import install
+    from reposync.app.application import open_application
+    from reposync.app.webhook_setup import install
 
     token = _token(token_variable)
     async with open_application(settings()) as app:
@@ -202,8 +202,8 @@ async def _install(
 async def _remove(
     url: str, dry_run: bool, names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
 ) -> list[HookReport]:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.webhook_setup import remove
+    from reposync.app.application import open_application
+    from reposync.app.webhook_setup import remove
 
     token = _token(token_variable)
     async with open_application(settings()) as app:
@@ -213,8 +213,8 @@ async def _remove(
 async def _list(
     names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
 ) -> tuple[list[FoundHook], list[HookReport]]:
-    from reposync.scheduling.application import open_application
-    from reposync.scheduling.webhook_setup import found_hooks
+    from reposync.app.application import open_application
+    from reposync.app.webhook_setup import found_hooks
 
     token = _token(token_variable)
     async with open_application(settings()) as app:

@@ -19,10 +19,10 @@ from reposync.clock import elapsed_seconds
 from reposync.config.daemon import DaemonConfig
 from reposync.config.schedule import Schedule, ScheduleError
 from reposync.errors import StoreUnavailable
-from reposync.scheduling.supervision import unending
 from reposync.store.database import REGISTRATIONS
 from reposync.store.news import News
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
+from reposync.supervision import unending
 from reposync.telemetry.trouble import Trouble
 
 log = structlog.get_logger(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 
-from reposync.scheduling.locks import LOCK_PREFIX, LockHolder
+from reposync.runs.locks import LOCK_PREFIX, LockHolder
 from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
@@ -25,7 +25,7 @@ from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.redis_server import RedisServer, free_port, redis_server, redis_url  # noqa: F401
 from tests.fixtures.repositories import GitRepository
-from tests.integration.scheduling.lock.conftest import Log
+from tests.integration.runs.lock.conftest import Log
 
 WORKER = "pod-7:42:a1b2c3"
 KEYS = {

@@ -13,7 +13,7 @@ import pytest
 
 from reposync.config.loading import load_registry
 from reposync.config.problems import RegistryErrors
-from reposync.sync.evaluation import read_questions
+from reposync.search.evaluation import read_questions
 from tests.docs.pages import ROOT, Fence, Place
 from tests.docs.worlds import assumed
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from reposync import outgoing
+from reposync.app.application import embedder_config, index_settings
 from reposync.config.configuration import Configuration
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.settings import Settings
 from reposync.errors import ConfigError
 from reposync.outgoing import Pace, TooLarge, TooSlow, authorities, check_unfolded, proxy_for
-from reposync.scheduling.application import embedder_config, index_settings
 
 PROXY = "http://proxy.example.com:3128"
 

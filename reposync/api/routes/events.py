@@ -17,9 +17,9 @@ from reposync.api.leaving import leaving_of
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
 from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
-from reposync.scheduling.following import Following, TooManyWatchers
-from reposync.scheduling.progress import shown_progress
+from reposync.runs.progress import shown_progress
 from reposync.store.following import runs_by_id
+from reposync.store.row_watch import Following, TooManyWatchers
 from reposync.store.run import Run
 from reposync.store.run_keys import run_json
 

@@ -16,8 +16,7 @@ from reposync.api.naming import NamedRoute, RepositoryName
 from reposync.api.parts import ApiParts
 from reposync.api.routes.runs import PREFIX
 from reposync.api.routing import Router
-from reposync.errors import RepositoryInactive, RepositoryNotFound, RunStateConflict, UsageError
-from reposync.scheduling.index_overview import (
+from reposync.app.index_overview import (
     CollectionChange,
     IndexOverview,
     collection_changes,
@@ -28,7 +27,8 @@ from reposync.scheduling.index_overview import (
     roll_back,
     with_names,
 )
-from reposync.scheduling.overview import state_words
+from reposync.catalog.overview import state_words
+from reposync.errors import RepositoryInactive, RepositoryNotFound, RunStateConflict, UsageError
 
 _VERSION: dict[str, Any] = {
     "number": 2,

@@ -18,7 +18,7 @@ from reposync.api.naming import NamedRoute
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
-from reposync.scheduling.lock_overview import LockState, lock_overviews, release_lock
+from reposync.runs.lock_overview import LockState, lock_overviews, release_lock
 from reposync.store.repository import MAX_NAME_CHARS
 
 LONGEST_SECONDS = 10.0

@@ -34,6 +34,16 @@ from reposync.api.routes.runs import LOCATION, PREFIX, run_path
 from reposync.api.routing import Router
 from reposync.api.source_policy import check_source
 from reposync.api.waiting import end_of
+from reposync.app.application import Application
+from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
+from reposync.catalog.registration import (
+    add_repository,
+    change_repository,
+    pause_repository,
+    request_removal,
+    resume_repository,
+    syncable,
+)
 from reposync.config.loading import checked_repository
 from reposync.config.spelling import hint
 from reposync.errors import (
@@ -46,20 +56,10 @@ from reposync.errors import (
     SourceNotAllowed,
     UsageError,
 )
-from reposync.scheduling.application import Application
-from reposync.scheduling.following import Following
-from reposync.scheduling.overview import RepositoryDetail, overviews, repository_detail, state_words
-from reposync.scheduling.registering import (
-    add_repository,
-    change_repository,
-    pause_repository,
-    request_removal,
-    resume_repository,
-    syncable,
-)
 from reposync.store.asking import IdempotencyKeyReused
 from reposync.store.following import runs_by_id
 from reposync.store.repositories import Repository
+from reposync.store.row_watch import Following
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 

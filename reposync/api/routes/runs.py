@@ -22,8 +22,8 @@ from reposync.api.models import (
 )
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
+from reposync.app.application import Application
 from reposync.errors import Remedy, RepositoryNotFound, RunAmbiguous, RunNotFound, RunStateConflict, UsageError
-from reposync.scheduling.application import Application
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger

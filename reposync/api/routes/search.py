@@ -25,8 +25,8 @@ from reposync.errors import (
     UsageError,
     VectorIndexError,
 )
+from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.sync.search import MAX_QUERY_CHARS
 from reposync.vectors.port import SearchHit
 
 AT_ONCE = 2

@@ -18,9 +18,9 @@ from reposync.api.naming import NamedRoute, RepositoryName
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
 from reposync.errors import RepositoryNotFound
-from reposync.scheduling.following import TooManyWatchers
-from reposync.scheduling.searchable import CommitNotFound, CommitState, Relation, SearchableCommits
+from reposync.search.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
 from reposync.sources.ancestry import CommitAmbiguous
+from reposync.store.row_watch import TooManyWatchers
 from reposync.store.run_keys import run_json
 
 MAX_WAITING = 200

@@ -26,10 +26,8 @@ from reposync.api.bounds import BodyBounds, BodyTooLarge, BodyTooSlow, BodyUnrea
 from reposync.api.deliveries import Bodies, BodiesBusy, Reading
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router, UnreadRoute
-from reposync.config.registry import GitLabInstance
-from reposync.errors import RepoSyncError, Starting, StoreUnavailable
-from reposync.scheduling.application import Application
-from reposync.scheduling.webhooks import (
+from reposync.app.application import Application
+from reposync.app.webhooks import (
     Credentials,
     Outcome,
     Passed,
@@ -47,6 +45,8 @@ from reposync.scheduling.webhooks import (
     senders_by_signature,
     senders_by_token,
 )
+from reposync.config.registry import GitLabInstance
+from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 from reposync.store.status import RunStatus
 
 log = logging.getLogger(__name__)

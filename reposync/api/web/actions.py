@@ -14,11 +14,11 @@ from reposync.api.routes.runs import whole_id
 from reposync.api.routes.session import local_address
 from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
+from reposync.app.application import Application
+from reposync.app.index_overview import hold, release, roll_back
+from reposync.catalog.registration import pause_repository, resume_repository, syncable
 from reposync.errors import UsageError
-from reposync.scheduling.application import Application
-from reposync.scheduling.index_overview import hold, release, roll_back
-from reposync.scheduling.lock_overview import release_lock
-from reposync.scheduling.registering import pause_repository, resume_repository, syncable
+from reposync.runs.lock_overview import release_lock
 from reposync.store.status import RunTrigger
 
 Form = dict[str, str]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reposync.scheduling.blocked import read_brake
+from reposync.runs.blocked import read_brake
 from reposync.store.requests import RunRequest
 
 _RUN = re.compile("run ([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")

@@ -14,9 +14,9 @@ from reposync.api.routes.search import AT_ONCE, MAX_WAITING, Turnstile
 from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
 from reposync.api.web.rendering import highlighted
+from reposync.app.application import Application
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.scheduling.application import Application
-from reposync.sync.search import MAX_QUERY_CHARS
+from reposync.search.query import MAX_QUERY_CHARS
 
 PAGE_HITS = 10
 _ASKED = ("q", "repository", "path", "language")

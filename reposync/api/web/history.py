@@ -16,13 +16,13 @@ from reposync.api.routing import Router
 from reposync.api.web.askers import askers_of, request_lines
 from reposync.api.web.charts import run_chart
 from reposync.api.web.renderer import IDLE_REFRESH_SECONDS, Renderer
+from reposync.app.application import Application
+from reposync.app.index_overview import index_overview
 from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
-from reposync.scheduling.application import Application
-from reposync.scheduling.blocked import Brake, brake_of
-from reposync.scheduling.index_overview import index_overview
-from reposync.scheduling.progress import shown_progress
+from reposync.runs.blocked import Brake, brake_of
+from reposync.runs.progress import shown_progress
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem

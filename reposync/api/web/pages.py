@@ -14,7 +14,7 @@ from reposync.api.web.history import run_pages
 from reposync.api.web.registered import registered_page
 from reposync.api.web.renderer import Renderer
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.scheduling.lock_overview import lock_overviews
+from reposync.runs.lock_overview import lock_overviews
 
 
 def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:

@@ -14,9 +14,9 @@ from reposync.api.cursors import cursor_after, key_before
 from reposync.api.parts import ApiParts
 from reposync.api.routing import Router
 from reposync.api.web.renderer import Renderer
-from reposync.scheduling.application import Application
-from reposync.scheduling.index_overview import collection_changes
-from reposync.scheduling.overview import Overview, late_after, overviews, state_words
+from reposync.app.application import Application
+from reposync.app.index_overview import collection_changes
+from reposync.catalog.overview import Overview, late_after, overviews, state_words
 from reposync.store.database_clock import AHEAD_SECONDS
 from reposync.store.following import incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS

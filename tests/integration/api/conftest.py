@@ -11,8 +11,8 @@ import pytest
 from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
 from reposync.api.server import serve_http
+from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
-from reposync.scheduling.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 

@@ -11,8 +11,8 @@ from starlette.routing import Match
 
 from reposync.api.access import Access
 from reposync.api.app import ROUTES, ApiParts, create_app
+from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
-from reposync.scheduling.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 

@@ -14,8 +14,8 @@ import pytest
 from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
 from reposync.api.server import serve_http
+from reposync.app.application import Application
 from reposync.config.settings import Settings
-from reposync.scheduling.application import Application
 from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import Runs

@@ -15,7 +15,7 @@ from reposync.api.access import Access
 from reposync.api.app import create_app
 from reposync.api.connections import HttpLimits
 from reposync.api.server import serve_http
-from reposync.scheduling.application import Application
+from reposync.app.application import Application
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.documented import is_documented
 

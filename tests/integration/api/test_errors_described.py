@@ -22,7 +22,15 @@ from tests.integration.api.documented import api_routes, description
 
 _RAISES = re.compile(r"\bRaises\s+(.*?)(?:\.\s|\.$|\Z)", re.DOTALL)
 # Of these, and of everything above them, each module knows what it calls by name; the rest is other people's.
-_LAYERS = ("reposync.api", "reposync.scheduling", "reposync.store", "reposync.config")
+_LAYERS = (
+    "reposync.api",
+    "reposync.app",
+    "reposync.catalog",
+    "reposync.runs",
+    "reposync.search",
+    "reposync.store",
+    "reposync.config",
+)
 
 
 def _all_errors() -> dict[str, type[RepoSyncError]]:
@@ -40,8 +48,8 @@ def _all_errors() -> dict[str, type[RepoSyncError]]:
 
 def _owners() -> dict[str, type]:
     """What routes call their helpers, and what these are."""
-    from reposync.scheduling.application import Application
-    from reposync.scheduling.searchable import SearchableCommits
+    from reposync.app.application import Application
+    from reposync.search.commit_wait import SearchableCommits
     from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 

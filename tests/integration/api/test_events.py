@@ -12,9 +12,9 @@ import pytest
 
 from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
-from reposync.scheduling.following import Following, TooManyWatchers
-from reposync.scheduling.progress import keep_telling
+from reposync.runs.progress import keep_telling
 from reposync.store.repositories import Registration
+from reposync.store.row_watch import Following, TooManyWatchers
 from reposync.store.run import Run, RunFigures
 from reposync.store.run_keys import RUN_KEYS
 from reposync.store.status import RunStatus, RunTrigger

@@ -13,9 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
+from reposync.app.application import Application
+from reposync.app.health_checks import HealthChecks, Pace
 from reposync.config.settings import Settings
-from reposync.scheduling.application import Application
-from reposync.scheduling.checks import HealthChecks, Pace
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.engine.files import RECORD

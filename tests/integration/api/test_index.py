@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.scheduling.index_overview import collection_changes, failed_files
+from reposync.app.index_overview import collection_changes, failed_files
 from reposync.store.index_changes import version_states
 from tests.fixtures.unreadable import lose
 from tests.fixtures.world import World

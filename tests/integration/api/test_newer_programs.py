@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from reposync.app.daemon import Daemon, Duties
 from reposync.config.loading import load_registry
-from reposync.scheduling.daemon import Daemon, Duties
 from reposync.store.index_changes import version_states
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger

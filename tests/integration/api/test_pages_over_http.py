@@ -15,9 +15,9 @@ import pytest
 from fastapi import FastAPI
 
 from reposync.api.web.history import PAGE_REQUESTS
+from reposync.app.application import Application
 from reposync.config.http import HttpConfig
 from reposync.errors import Starting, StoreUnavailable
-from reposync.scheduling.application import Application
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, Showcase
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from reposync.api.models import RunShown
-from reposync.scheduling.overview import Overview
+from reposync.catalog.overview import Overview
 from reposync.store.run import RunProblem
 from reposync.store.run_keys import RUN_KEYS
 from reposync.store.status import RunStatus, RunTrigger

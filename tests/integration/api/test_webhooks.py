@@ -29,10 +29,10 @@ from reposync.api.app import ApiParts, create_app
 from reposync.api.attempts import Attempts
 from reposync.api.routes import webhooks
 from reposync.api.server import HttpAddress, serve_http
+from reposync.app.application import Application
+from reposync.app.webhooks import read_event
 from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
-from reposync.scheduling.application import Application
-from reposync.scheduling.webhooks import read_event
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.health import Health

@@ -10,7 +10,7 @@ from pydantic import SecretStr
 
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.settings import EmbedderConfig
-from reposync.scheduling.redis_client import RedisClient
+from reposync.runs.redis_client import RedisClient
 from reposync.sources.git import GitSource
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.spec import Patience, Timeouts

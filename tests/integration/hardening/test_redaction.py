@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from reposync.app.application import Application
 from reposync.config.settings import Settings
 from reposync.errors import SecretMissing, SourceError
-from reposync.scheduling.application import Application
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from tests.acceptance.conftest import Person

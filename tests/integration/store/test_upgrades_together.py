@@ -16,9 +16,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from reposync.app.daemon import Telling
 from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
-from reposync.scheduling.daemon import Telling
 from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
 from reposync.store.migrations import HEAD

@@ -16,9 +16,9 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from reposync.app.application import Application
 from reposync.errors import UsageError
-from reposync.scheduling.application import Application
-from reposync.scheduling.execution import STOPPING, Execution
+from reposync.runs.execution import STOPPING, Execution
 from reposync.store.run import Run
 from reposync.store.versions import IndexVersion
 from tests.fixtures.boundaries import Fault

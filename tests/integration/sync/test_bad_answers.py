@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from reposync.scheduling.execution import Terms
+from reposync.runs.execution import Terms
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run
 from reposync.store.status import FINAL, RunTrigger

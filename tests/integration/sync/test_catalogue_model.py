@@ -22,11 +22,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from reposync.app.application import Application, open_application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
 from reposync.errors import RegistryConflict
-from reposync.scheduling.application import Application, open_application
-from reposync.scheduling.execution import Terms
+from reposync.runs.execution import Terms
 from reposync.store.addresses import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from reposync.app.changed_settings import queue_changed
 from reposync.errors import UsageError
-from reposync.scheduling.changed_settings import queue_changed
-from reposync.scheduling.execution import HandedBack, Terms
+from reposync.runs.execution import HandedBack, Terms
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.versions import Hold, IndexVersion, VersionState

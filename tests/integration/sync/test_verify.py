@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from reposync.scheduling.application import index_settings
-from reposync.scheduling.leftovers import find_leftovers, remove_leftover
-from reposync.scheduling.verification import Verdict, Verification
+from reposync.app.application import index_settings
+from reposync.app.verification import Verdict, Verification
+from reposync.runs.orphaned_points import find_leftovers, remove_leftover
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress

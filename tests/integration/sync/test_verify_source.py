@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from reposync.scheduling.verification import Verdict, Verification
+from reposync.app.verification import Verdict, Verification
 from reposync.store.tables import FILES
 from tests.fixtures.gitlab_world import GitLabWorld
 from tests.fixtures.missing_blobs import unreadable

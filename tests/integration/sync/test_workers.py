@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from reposync.app.verification import Verification
 from reposync.content.model import Skip, Skipped
-from reposync.scheduling.verification import Verification
 from reposync.store.run import Run
 from reposync.sync.prepare import ContentSettings, RawFile
 from reposync.sync.workers import MOST_DEATHS, PROCESS_FROM_FILES, ContentWorkers, death_of

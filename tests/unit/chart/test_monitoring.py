@@ -57,7 +57,7 @@ def exported() -> dict[str, dict[str, set[str]]]:
 
 
 def _watched() -> tuple[RunStatus, ...]:
-    from reposync.scheduling import daemon
+    from reposync.app import daemon
 
     return daemon._WATCHED
 

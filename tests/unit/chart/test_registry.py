@@ -146,7 +146,7 @@ def test_the_program_accepts_the_arguments_of_its_pods(values: Values):
 
 def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
     from reposync.api.connections import HttpLimits
-    from reposync.scheduling.execution import FAREWELL_SECONDS
+    from reposync.runs.execution import FAREWELL_SECONDS
 
     daemon, rendered = DaemonConfig(), render()
     slept = rendered.container["lifecycle"]["preStop"]["sleep"]["seconds"]

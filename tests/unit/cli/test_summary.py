@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reposync.cli.sync import summary, summary_colour
-from reposync.scheduling.blocked import brake_of
+from reposync.runs.blocked import brake_of
 from reposync.store.run import Run
 
 COMMIT = "9c8b7a6f" * 5

@@ -1,0 +1,465 @@
+"""The program's parts, built once from settings and registry, and handed down; whoever opens it closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import SecretStr
+
+from reposync.catalog.apply import registry_in_force
+from reposync.catalog.targets import Catalog, Target
+from reposync.clock import Clock
+from reposync.config.configuration import Configuration
+from reposync.config.references import MissingSecret
+from reposync.config.registry import Registry
+from reposync.config.registry_document import Clear
+from reposync.config.settings import Settings, make_state_dir
+from reposync.embedding.factory import open_embedder
+from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config
+from reposync.errors import RepositoryNotFound, RepoSyncError
+from reposync.runs.command_runs import CommandRun
+from reposync.runs.execution import Execution, Terms
+from reposync.runs.locks import NoLocks, RunLocks
+from reposync.runs.observer import Observer
+from reposync.runs.presence import Presence
+from reposync.runs.removal import LeftoverRemoval, RemovalRun, RemovedBefore
+from reposync.search.searching import Searching
+from reposync.sources.factory import open_source
+from reposync.sources.port import Source
+from reposync.store.database import Database
+from reposync.store.manifest import Manifests
+from reposync.store.registry_files import RegistryFiles
+from reposync.store.repositories import Repositories, Repository, unregistered
+from reposync.store.runs import Run, Runs
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.versions import IndexVersion, Versions
+from reposync.store.workers import Worker, Workers
+from reposync.sync.lease import Lease
+from reposync.sync.preview import Preview, preview
+from reposync.sync.progress import RunProgress, Watch
+from reposync.sync.run import SyncRun
+from reposync.sync.target import Gate, SyncParts
+from reposync.telemetry.redaction import Secrets
+from reposync.vectors.port import Index, SearchHit
+from reposync.vectors.settings import IndexSettings
+
+if TYPE_CHECKING:
+    import httpx
+
+# What a search waits for a model that is not configured any more.
+_IMPATIENT_SECONDS = 3.0
+
+
+@dataclass
+class Application:
+    """Built by `open_application`. Indexes and the embedder are opened when they are first asked for."""
+
+    configuration: Configuration
+    database: Database
+    repositories: Repositories
+    manifests: Manifests
+    versions: Versions
+    runs: Runs
+    catalog: Catalog
+    presence: Presence
+    locks: RunLocks
+    observer: Observer
+    secrets: Secrets
+    """All that this process was given to know, and what it resolves: none of them is written or shown."""
+    resources: contextlib.AsyncExitStack
+    _embedders: dict[EmbedderConfig, Embedder] = field(default_factory=dict)
+    indexes: dict[str, Index] = field(default_factory=dict)
+    index_transport: httpx.AsyncBaseTransport | None = None
+    """Takes the place of the connections to Qdrant."""
+
+    def embedder(self) -> Embedder:
+        """Of the configured model."""
+        return self._opened(embedder_config(self.configuration.registry))
+
+    def embedder_for(self, spec: EmbeddingSpec, *, patient: bool = True) -> Embedder | None:
+        """Of the model that a version of an index was made with, which may be configured no more; None where it cannot
+        be asked: another provider had another address. `patient`: a server that does not answer is asked again."""
+        config = former_config(embedder_config(self.configuration.registry), spec)
+        if config is not None and not patient:
+            config = replace(config, attempts=1, timeout_seconds=_IMPATIENT_SECONDS)
+        return None if config is None else self._opened(config)
+
+    def _opened(self, config: EmbedderConfig) -> Embedder:
+        if config not in self._embedders:
+            self._embedders[config] = open_embedder(config)
+            self.resources.push_async_callback(self._embedders[config].close)
+        return self._embedders[config]
+
+    def index(self, collection: str) -> Index:
+        """Of a physical collection, or of the name that leads to one."""
+        if collection not in self.indexes:
+            # Imported where it is needed: Qdrant's client takes a second, and a list of repositories needs none.
+            from reposync.vectors.factory import open_index
+
+            settings = index_settings(self.configuration, collection)
+            index = self.indexes[collection] = open_index(settings, transport=self.index_transport)
+            self.resources.push_async_callback(index.close)
+        return self.indexes[collection]
+
+    def adopt(self, registry: Registry, clear: Clear) -> None:
+        """Go by another registry from now on; runs under way keep what they began with."""
+        self.configuration = replace(self.configuration, registry=registry)
+        self.secrets.know(self.configuration.secrets())
+        self.catalog = Catalog(registry, self.repositories, clear)
+
+    @contextlib.asynccontextmanager
+    async def parts(
+        self, target: Target, row: Repository | None, *, repair: bool = False
+    ) -> AsyncGenerator[SyncParts, None]:
+        """What a run of `target` works with; its source is closed at the end. `repair`: points are looked for in the
+        other collections too."""
+        source = self._source(target, row)
+        try:
+            yield SyncParts(
+                source,
+                self.embedder(),
+                self.embedder_for,
+                self.index,
+                target.repository.collection,
+                self.repositories,
+                self.manifests,
+                self.versions,
+                self.runs,
+                keep_retired_seconds=self.configuration.registry.index.keep_retired_seconds,
+                gate=self._gate(target.name),
+                elsewhere=sorted(await self.collections()) if repair else (),
+            )
+        finally:
+            await source.close()
+
+    def _source(self, target: Target, row: Repository | None) -> Source:
+        spec, password = target.source(row), target.repository.password
+        if password is not None and not isinstance(password, MissingSecret):
+            self.secrets.know([password.get_secret_value()])
+        return open_source(spec, observer=self.observer)
+
+    def _gate(self, repository: str) -> Gate | None:
+        """Whether a new version answers the configured questions about this repository as well as the live one."""
+        settings = self.configuration.registry.index
+        if settings.gate is None:
+            return None
+        file = settings.gate
+
+        async def passes(live: IndexVersion, building: IndexVersion) -> str | None:
+            from reposync.search.evaluation import DEPTH, Question, evaluate, falls, load_questions
+
+            every = await asyncio.to_thread(load_questions, file)
+            questions = [each for each in every if each.repository == repository]
+            if not questions:
+                return None
+
+            def asking(version: Literal["live", "building"]) -> Callable[[Question], Awaitable[list[SearchHit]]]:
+                return lambda each: self.search(each.question, repository=repository, limit=DEPTH, version=version)
+
+            before = await evaluate(questions, asking("live"))
+            return falls(before, await evaluate(questions, asking("building")), settings.must_not_fall)
+
+        return passes
+
+    async def collections(self) -> set[str]:
+        """All physical collections that repositories are in, or are configured to be in."""
+        names = set()
+        for row in await self.repositories.list():
+            names |= {row.collection, row.indexed_collection or row.collection}
+        behind = [await self.index(name).behind() for name in sorted(names)]
+        return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
+
+    async def sync(
+        self,
+        target: Target,
+        *,
+        full: bool,
+        approved: bool,
+        repair: bool = False,
+        watch: Watch = lambda _: None,
+        asked_by: str = "",
+    ) -> Run:
+        """As `asked`, seen through to its end. Raises LeaseLost, CancelledError."""
+        asked = await self.asked(target, full=full, approved=approved, repair=repair, asked_by=asked_by)
+        return await asked.ended(watch)
+
+    async def asked(
+        self, target: Target, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
+    ) -> CommandRun:
+        """A run of `target`, queued as a command asks for it. `asked_by`: `user@host`."""
+        # Opened before the run begins, whose duration is not to count the imports.
+        self.index(target.repository.collection)
+        row = await self._row_of(target)
+        request_id = str(uuid.uuid4())
+        run, _ = await self.runs.enqueue(
+            row.name,
+            RunTrigger.COMMAND,
+            asked_by=asked_by,
+            request_id=request_id,
+            full=full,
+            approved=approved,
+            repair=repair,
+        )
+        return CommandRun(self, run, target, request_id)
+
+    async def _row_of(self, target: Target) -> Repository:
+        """What was never synced is registered now, if its source answers: a mistyped address leaves nothing behind."""
+        try:
+            return await self.repositories.get(target.name)
+        except RepositoryNotFound:
+            source = self._source(target, None)
+            try:
+                await source.head()
+            finally:
+                await source.close()
+        return await self.repositories.register(target.registration())
+
+    def execution(
+        self, run: Run, terms: Terms, progress: RunProgress | None = None, *, claimed_since: float | None = None
+    ) -> Execution:
+        """Of `run`, which this process has claimed. `claimed_since`: see `Execution`."""
+        return Execution(
+            self.runs,
+            run,
+            locks=self.locks,
+            progress=progress or RunProgress(),
+            terms=terms,
+            observer=self.observer,
+            claimed_since=claimed_since,
+        )
+
+    async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:
+        """See `Execution.perform`. `target` is for syncs: a removal needs no configuration."""
+        run = execution.run
+        if run.removal or target is None:
+            return await self._remove(execution)
+        row = await self.repositories.by_id(run.repository_id)
+        async with contextlib.AsyncExitStack() as stack:
+
+            async def make(lease: Lease) -> SyncRun:
+                parts = await stack.enter_async_context(self.parts(target, row, repair=run.repair))
+                return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress, watch=watch)
+
+            return await execution.perform(make)
+
+    async def _remove(self, execution: Execution) -> Run:
+        run = execution.run
+        if run.repair:
+
+            async def make_leftover(lease: Lease) -> LeftoverRemoval:
+                indexes = await self._existing(await self.collections())
+                return LeftoverRemoval(run, indexes, self.repositories, lease)
+
+            return await execution.perform(make_leftover)
+
+        async def make(lease: Lease) -> RemovalRun | RemovedBefore:
+            try:
+                row = await self.repositories.by_id(run.repository_id)
+            except RepositoryNotFound:
+                return RemovedBefore()
+            versions = await self.versions.of(row.id)
+            places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
+            places |= {(version.physical, each) for version in versions for each in (version.id, row.id)}
+            existing = {each: await self.index(each).spec() is not None for each, _ in places}
+            found = [(self.index(physical), each) for physical, each in sorted(places) if existing[physical]]
+            return RemovalRun(row, found, self.repositories, self.manifests, run, lease)
+
+        return await execution.perform(make)
+
+    async def _existing(self, collections: Collection[str]) -> list[Index]:
+        return [index for index in map(self.index, sorted(collections)) if await index.spec() is not None]
+
+    async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
+        """The run of this repository that comes first (or the one with `run_id` alone): one that lost its worker,
+        before one that waits. A worker that was killed on this machine is known to be gone, and its lease need not run
+        out."""
+        for run in await self.runs.active(repository_id):
+            if run_id not in (None, run.id):
+                continue
+            worker = run.worker if run.status is RunStatus.RUNNING else None
+            if worker is not None and await asyncio.to_thread(self.presence.is_dead, worker):
+                await self.runs.expire(run)
+            if claimed := await self.runs.claim(self.presence.name, Terms().lease_seconds, run_id=run.id):
+                return claimed
+        return None
+
+    async def preview(self, target: Target, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
+        """What `sync` would do now. Writes nothing."""
+        rows = await self.repositories.list([target.name])
+        row = rows[0] if rows else unregistered(target.registration())
+        async with self.parts(target, row) as parts:
+            return await preview(parts, target.settings(), row, full=full, progress=progress, watch=watch)
+
+    async def search(
+        self,
+        text: str,
+        *,
+        repository: str | None = None,
+        path_glob: str | None = None,
+        language: str | None = None,
+        limit: int = 10,
+        version: Literal["live", "building"] = "live",
+    ) -> list[SearchHit]:
+        """See `Searching.search`."""
+        return await self.searching.search(
+            text, repository=repository, path_glob=path_glob, language=language, limit=limit, version=version
+        )
+
+    @cached_property
+    def workers(self) -> Workers:
+        return Workers(self.database)
+
+    async def live_workers(self) -> list[Worker]:
+        """Workers that claim runs; one that was killed on this machine is known to be gone at once."""
+        alive = await self.workers.alive()
+        dead = await asyncio.to_thread(lambda: {each.name for each in alive if self.presence.is_dead(each.name)})
+        return [each for each in alive if each.name not in dead]
+
+    @cached_property
+    def searching(self) -> Searching:
+        return Searching(self)
+
+
+def import_parts(registry: Registry) -> None:
+    """What runs will need. Called in a thread: together these imports take seconds, and the event loop has none."""
+    parts = ["vectors.factory", "vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"]
+    if registry.embedding.provider == "local":
+        parts.append("embedding.local")
+    for module in parts:
+        importlib.import_module(f"reposync.{module}")
+
+
+@contextlib.asynccontextmanager
+async def open_application(
+    settings: Settings,
+    observer: Observer | None = None,
+    *,
+    clear: Clear | None = None,
+    secrets: Secrets | None = None,
+    prepare: Callable[[Database], Awaitable[None]] | None = None,
+    with_engine: bool = False,
+    clock: Clock | None = None,
+) -> AsyncGenerator[Application, None]:
+    """Open the database, bring its schema up to date, and read the registry that is in force. `prepare` comes before
+    that is read. `clear`: secrets that this process read in the clear. `secrets`: where it collects all that it knows;
+    errors that leave the block have none of them in their words. `with_engine`: where the embedded engine will be
+    used, it comes up from here on, beside the imports of what works with it (Qdrant's client takes a second). `clock`:
+    this machine's.
+
+    Raises StoreUnavailable, ConfigError."""
+    await asyncio.to_thread(make_state_dir, settings)
+    secrets = Secrets.of_environment() if secrets is None else secrets
+    async with contextlib.AsyncExitStack() as resources:
+        resources.enter_context(_redacted(secrets))
+        database = await Database.open(settings.database_url, clock=clock)
+        resources.push_async_callback(database.close)
+        observer = observer or Observer()
+        await database.upgrade(told=observer.store_waited)
+        if prepare is not None:
+            await prepare(database)
+        registry = await registry_in_force(database, clear or {})
+        configuration = Configuration(settings, registry)
+        secrets.know(configuration.secrets())
+        if with_engine:
+            await asyncio.to_thread(start_engine, configuration)
+        presence = resources.enter_context(Presence(settings.state_dir, settings.pod_name))
+        repositories = Repositories(database)
+        runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
+        locks = _open_locks(configuration, runs, observer)
+        resources.push_async_callback(locks.close)
+        yield Application(
+            configuration,
+            database,
+            repositories,
+            Manifests(database),
+            Versions(database),
+            runs,
+            Catalog(registry, repositories, clear or {}, await _unapplied(database, settings)),
+            presence,
+            locks,
+            observer,
+            secrets,
+            resources,
+        )
+
+
+@contextlib.contextmanager
+def _redacted(secrets: Secrets) -> Iterator[None]:
+    try:
+        yield
+    except RepoSyncError as error:
+        error.redact(secrets.redact)
+        raise
+
+
+async def _unapplied(database: Database, settings: Settings) -> Path | None:
+    path = settings.config_path
+    applied = {each[0] for each in await RegistryFiles(database).stamp()}
+    return None if path is None or str(path.absolute()) in applied else path
+
+
+def start_engine(configuration: Configuration) -> None:
+    if configuration.qdrant.url is None:
+        from reposync.vectors.embedded import EmbeddedEngine
+
+        EmbeddedEngine(configuration.settings.state_dir).ensure_started()
+
+
+def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) -> RunLocks:
+    url = configuration.settings.redis_url
+    if url is None:
+        return NoLocks()
+    # Imported where it is needed: the client takes 0.1 s.
+    from reposync.runs.redis_locks import RedisLocks, stale_by
+
+    daemon = configuration.registry.daemon
+    return RedisLocks.open(
+        url, watchdog_seconds=daemon.lock_watchdog_seconds, is_stale=stale_by(runs), observer=observer
+    )
+
+
+def embedder_config(registry: Registry) -> EmbedderConfig:
+    each = registry.embedding
+    return EmbedderConfig(
+        provider=each.provider,
+        url=each.url,
+        model=each.model,
+        dimensions=each.dimensions,
+        api_key=_plain(each.api_key),
+        ca_file=each.ca_file,
+        window=each.window,
+        batch=each.batch,
+        concurrency=each.concurrency,
+        timeout_seconds=each.timeout_seconds or TIMEOUT_SECONDS,
+        attempts=each.attempts or ATTEMPTS,
+    )
+
+
+def index_settings(configuration: Configuration, collection: str) -> IndexSettings:
+    qdrant = configuration.qdrant
+    return IndexSettings(
+        url=qdrant.url,
+        api_key=_plain(qdrant.api_key),
+        ca_file=qdrant.ca_file,
+        collection=collection,
+        state_dir=configuration.settings.state_dir,
+        timeout_seconds=qdrant.timeout_seconds,
+        shard_number=qdrant.shard_number,
+        replication_factor=qdrant.replication_factor,
+        write_consistency_factor=qdrant.write_consistency_factor,
+        quantization=qdrant.quantization,
+        on_disk_payload=qdrant.on_disk_payload,
+    )
+
+
+def _plain(secret: SecretStr | None) -> str | None:
+    return secret.get_secret_value() if secret is not None else None

@@ -1,0 +1,332 @@
+"""`reposync serve`: everything that goes on until the process is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+import structlog
+
+from reposync.app.application import Application, import_parts, open_application
+from reposync.app.changed_settings import queue_changed
+from reposync.app.health_checks import HealthChecks
+from reposync.app.index_overview import collection_changes, failed_files
+from reposync.app.registry_watcher import RegistryWatcher, applied_by
+from reposync.catalog.groups import Discovery
+from reposync.catalog.overview import Lateness
+from reposync.clock import Clock
+from reposync.config.configuration import Configuration
+from reposync.config.daemon import DaemonConfig
+from reposync.config.loading import LoadedRegistry
+from reposync.config.registry_document import clear_secrets
+from reposync.config.settings import Settings
+from reposync.errors import Starting, StoreUnavailable
+from reposync.runs.observer import Observer
+from reposync.runs.worker import WorkerPool
+from reposync.scheduling.cron import CronScheduler
+from reposync.store.index_changes import version_states
+from reposync.store.news import News
+from reposync.store.run import Run, RunFigures
+from reposync.store.status import RunStatus
+from reposync.store.ticks import TickOutcome, Ticks
+from reposync.supervision import Report, keep
+from reposync.telemetry.collector import Collector
+from reposync.telemetry.health import Health
+from reposync.telemetry.lag import watch_loop
+from reposync.telemetry.metrics import Metrics, QueueFigures
+from reposync.telemetry.redaction import Secrets
+
+log = structlog.get_logger(__name__)
+
+# How often each pod asks whether a group is due.
+DISCOVERY_SECONDS = 5.0
+_PURGE_SECONDS = 3600.0
+_LONGEST_PAUSE_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Duties:
+    """What this pod does. With neither it only answers over HTTP."""
+
+    workers: bool = True
+    scheduler: bool = True
+
+
+class Telling(Observer):
+    """Feeds metrics and health with what happens."""
+
+    def __init__(self, metrics: Metrics, health: Health) -> None:
+        self._metrics = metrics
+        self._health = health
+
+    def store_waited(self, reason: str) -> None:
+        super().store_waited(reason)
+        self._health.report("database", "down", reason)
+
+    def request(self, kind: str) -> None:
+        self._metrics.request(kind)
+
+    def rate_limited(self, seconds: float) -> None:
+        self._metrics.rate_limited(seconds)
+
+    def lock_taken(self, seconds: float) -> None:
+        self._metrics.lock_taken(seconds)
+
+    def lock_missing(self) -> None:
+        self._metrics.lock_missing()
+
+    def lock_lost(self, reason: str) -> None:
+        self._metrics.lock_lost(reason)
+
+    def lock_unavailable(self, reason: str) -> None:
+        self._health.report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
+
+    def lock_available(self) -> None:
+        self._health.report("redis", "ok")
+
+    def run_started(self, run: Run) -> None:
+        self._metrics.run_started(run.waited_seconds)
+
+    def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
+        self._metrics.run_ended(
+            outcome,
+            str(run.trigger),
+            seconds,
+            files_processed=figures.files_processed,
+            files_deleted=figures.files_deleted,
+            files_skipped=figures.files_skipped,
+            chunks_embedded=figures.chunks_embedded,
+            chunks_reused=figures.chunks_reused,
+        )
+
+
+class Daemon:
+    """`run` once; `stop` from a signal handler. `app` is there as soon as the database is."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        loaded: LoadedRegistry,
+        duties: Duties,
+        metrics: Metrics,
+        health: Health,
+        secrets: Secrets,
+        clock: Clock | None = None,
+    ) -> None:
+        """`loaded`: the registry file, which this process applies. `clock`: this machine's."""
+        self.app: Application | None = None
+        self._secrets = secrets
+        secrets.know(Configuration(settings, loaded.registry).secrets())
+        self._settings = settings
+        self._clock = clock
+        self._watcher = RegistryWatcher(
+            loaded, health, by=applied_by(settings.pod_name), on_reload=metrics.registry_reloaded
+        )
+        self._duties = duties
+        self._metrics = metrics
+        self._lateness = Lateness()
+        self._health = health
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+
+    def application(self) -> Application:
+        """Raises Starting, and StoreUnavailable once the database did not answer, as long as there is none to work
+        with."""
+        if self.app is not None:
+            return self.app
+        if self._health.snapshot().components["database"].status == "down":
+            raise StoreUnavailable("The daemon waits for its database.", remedy="Ask again in a moment.")
+        raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
+
+    def stop(self) -> None:
+        """The first time: begin to end. The second time: hand back what runs, without grace."""
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Until `stop`. Raises RepoSyncError where it cannot even begin."""
+        async with contextlib.AsyncExitStack() as stack:
+            opening = asyncio.ensure_future(self._open(stack))
+            stopping = asyncio.ensure_future(self._stop.wait())
+            try:
+                await asyncio.wait({opening, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                stopping.cancel()
+                if not opening.done():
+                    opening.cancel()
+            if self._stop.is_set():
+                await asyncio.gather(opening, return_exceptions=True)
+                return
+            self.app = opening.result()
+            await self._serve(self.app)
+
+    async def _open(self, stack: contextlib.AsyncExitStack) -> Application:
+        """A database that is not there yet is waited for: pods and their database start in any order."""
+        pause = 0.5
+        while True:
+            try:
+                await asyncio.to_thread(import_parts, self._watcher.loaded.registry)
+                telling = Telling(self._metrics, self._health)
+                opening = open_application(
+                    self._settings,
+                    telling,
+                    clear=clear_secrets(self._watcher.loaded.registry),
+                    secrets=self._secrets,
+                    prepare=self._watcher.apply,
+                    with_engine=True,
+                    clock=self._clock,
+                )
+                app = await stack.enter_async_context(opening)
+            except StoreUnavailable as error:
+                self._health.report("database", "down", str(error))
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._health.report("database", "ok")
+                collector = Collector()
+                collector.start()
+                stack.callback(collector.stop)
+                return app
+
+    async def _serve(self, app: Application) -> None:
+        news = News(app.database)
+        pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
+        discovery = Discovery(
+            app.database,
+            app.index,
+            app.presence.name,
+            observer=app.observer,
+            on_result=self._metrics.group_discovered,
+            redact=app.secrets.redact,
+        )
+
+        settings = asyncio.Event()
+
+        async def registry_is_in_force() -> None:
+            await discovery.declare(app.configuration.registry)
+            settings.set()
+
+        async with self._background() as start:
+            if app.database.connect is not None:
+                start("news", news.listen)
+            start("registry", lambda: self._watcher.run(app, registry_is_in_force))
+            start("health", HealthChecks(app, self._health, self._secrets).run)
+            start("lag", lambda: watch_loop(self._metrics))
+            start("retention", lambda: self._purge_forever(app))
+            if self._duties.scheduler:
+                cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
+                start("cron", cron.run)
+                start("groups", lambda: self._discover_forever(app, discovery))
+                start("changed settings", lambda: self._rebuild_forever(app, settings))
+            log.info("serving", workers=self._duties.workers, scheduler=self._duties.scheduler)
+            if not self._duties.workers:
+                await self._stop.wait()
+                return
+            stopper = asyncio.create_task(self._stop_when_told(pool))
+            try:
+                await pool.run()
+            finally:
+                stopper.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _background(self) -> AsyncGenerator[Callable[[str, Callable[[], Awaitable[None]]], None], None]:
+        """Tasks that go on beside, and end with, the body. One that a defect ends is started again."""
+        async with asyncio.TaskGroup() as group:
+            tasks: list[asyncio.Task[None]] = []
+
+            def start(name: str, work: Callable[[], Awaitable[None]]) -> None:
+                tasks.append(group.create_task(keep(name, work, report=self._report(name)), name=name))
+
+            yield start
+            for task in tasks:
+                task.cancel()
+
+    def _report(self, task: str) -> Report:
+        component = f"task:{task}"
+
+        def report(reason: str | None) -> None:
+            if reason is None:
+                self._health.forget(component)
+            else:
+                self._health.report(component, "degraded", reason)
+
+        return report
+
+    async def _stop_when_told(self, pool: WorkerPool) -> None:
+        await self._stop.wait()
+        log.info("stopping")
+        pool.stop()
+        await self._hurry.wait()
+        pool.hurry()
+
+    def _config(self) -> DaemonConfig:
+        registry = self.app.configuration.registry if self.app is not None else self._watcher.loaded.registry
+        return registry.daemon
+
+    def _count_ticks(self, outcome: TickOutcome) -> None:
+        for name in ("queued", "joined", "handled", "missed", "rejected"):
+            if count := getattr(outcome, name):
+                self._metrics.tick(name, count)
+        if outcome.missed:
+            log.warning("ticks were missed", missed=outcome.missed)
+
+    async def _discover_forever(self, app: Application, discovery: Discovery) -> None:
+        while True:
+            await discovery.run_due(app.configuration.registry)
+            await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _rebuild_forever(self, app: Application, settings: asyncio.Event) -> None:
+        """Beside the registry's watcher: the embedding server may take its time to say what it serves."""
+        while True:
+            await settings.wait()
+            settings.clear()
+            try:
+                if queued := await queue_changed(app):
+                    log.info("settings have changed: new versions of indexes are built", repositories=queued)
+            except StoreUnavailable:
+                settings.set()
+                await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
+            except Exception:
+                settings.set()  # for the next try, which the supervisor begins
+                raise
+
+    async def _purge_forever(self, app: Application) -> None:
+        """At the start, and once an hour."""
+        while True:
+            days = self._config().history_days
+            if days is not None:
+                with contextlib.suppress(StoreUnavailable):
+                    gone = await app.runs.purge(app.runs.now() - timedelta(days=days))
+                    if gone:
+                        log.info("history shortened", runs=gone, older_than_days=days)
+            await asyncio.sleep(_PURGE_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def refresh_metrics(self) -> None:
+        """What is read from the database when somebody asks for metrics. Raises StoreUnavailable."""
+        app = self.app
+        if app is None:
+            return
+        queue = await app.runs.queue()
+        waiting = {str(status): queue.counts.get(status, 0) for status in _WATCHED}
+        self._metrics.queue(QueueFigures(waiting, queue.oldest_seconds))
+        states = await app.repositories.states()
+        counted = Counter(state.word for state in states)
+        self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
+        # Who is paused is meant to grow old.
+        self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
+        self._metrics.late(await self._lateness.names(states, app.runs.now()))
+        self._metrics.clock_skew(app.database.clock.skew_seconds)
+        self._metrics.workers_alive(len(await app.live_workers()))
+        self._metrics.files_failed(await failed_files(app))
+        changes = await collection_changes(app, count_chunks=False)
+        self._metrics.indexes(
+            await version_states(app.database), {each.collection: each.repositories for each in changes}
+        )
+
+
+_WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)

@@ -1,0 +1,163 @@
+"""How the things are that a daemon depends on: asked all the time, each for itself. A probe reads what was found."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from reposync.app.application import Application
+from reposync.config.registry import GitLabInstance
+from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
+from reposync.sources.spec import Timeouts
+from reposync.supervision import keep
+from reposync.telemetry.health import Health, HealthStatus
+from reposync.telemetry.redaction import Secrets
+from reposync.telemetry.trouble import Trouble
+
+# How often it is looked whether the registry names other servers than before.
+_LOOK_SECONDS = 2.0
+_LATE = 4
+LONGEST_SKEW_SECONDS = 30.0
+"""Certificates, signatures of webhooks and the times in logs go by the pod's clock, and nothing else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`again_seconds`: after a check that failed, if that is sooner: recovery is told soon."""
+
+    every_seconds: float
+    timeout_seconds: float
+    again_seconds: float
+
+
+OWN = Pace(every_seconds=5.0, timeout_seconds=4.0, again_seconds=5.0)
+"""For our own servers: a pod whose database is gone is to be known within seconds."""
+OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0, again_seconds=15.0)
+"""For servers that belong to somebody else, and count requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`worst`: what the component is called when `ask` fails. `subject`: what is asked; with another it begins anew."""
+
+    component: str
+    ask: Callable[[], Awaitable[object]]
+    pace: Pace
+    worst: HealthStatus = "degraded"
+    subject: object = None
+
+
+class HealthChecks:
+    """Reports on database, Redis, Qdrant, embedding, and each GitLab server of the registry as it is now."""
+
+    def __init__(
+        self, app: Application, health: Health, secrets: Secrets, *, own: Pace = OWN, others: Pace = OTHERS
+    ) -> None:
+        self._app = app
+        self._health = health
+        self._secrets = secrets
+        self._own, self._others = own, others
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        running: dict[str, tuple[object, asyncio.Task[None]]] = {}
+        async with asyncio.TaskGroup() as group:
+            while True:
+                wanted = {check.component: check for check in self._checks()}
+                for component, (subject, task) in list(running.items()):
+                    if component not in wanted or wanted[component].subject != subject:
+                        task.cancel()
+                        await asyncio.wait({task})
+                        del running[component]
+                        if component not in wanted:
+                            self._health.forget(component)
+                for component, check in wanted.items():
+                    if component not in running:
+                        name = f"health of {component}"
+                        task = group.create_task(keep(name, partial(self._repeat, check)), name=name)
+                        running[component] = (check.subject, task)
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    def _checks(self) -> Iterator[Check]:
+        app = self._app
+        registry = app.configuration.registry
+        yield Check("database", app.database.ping, self._own, "down")
+        if app.database.clock.is_measured:
+            yield Check("clock", self._ask_clock, self._own)
+        ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
+        if ping is not None:
+            # The database's claim guards every sync alone, too.
+            yield Check("redis", ping, self._own)
+        yield Check("qdrant", self._ask_index, self._own, "down")
+        if registry.embedding.provider == "local":
+            yield Check("embedding", self._ask_local_model, self._others)
+        elif registry.embedding.provider != "none":
+            yield Check("embedding", lambda: app.embedder().ping(), self._others)
+        for server in registry.gitlab:
+            yield Check(f"gitlab:{server.name}", partial(self._ask_gitlab, server), self._others, subject=server)
+
+    async def _ask_clock(self) -> None:
+        with contextlib.suppress(StoreUnavailable):  # for the check of the database to report
+            await self._app.database.clock.measure()
+        skew_seconds = self._app.database.clock.skew_seconds
+        if abs(skew_seconds) > LONGEST_SKEW_SECONDS:
+            way = "ahead of" if skew_seconds > 0 else "behind"
+            raise ClockSkewed(
+                f"This pod's clock is {abs(skew_seconds):,.0f} s {way} the database's, which all pods go by.",
+                remedy="Set the clock of its node (NTP), or of the database's machine.",
+            )
+
+    async def _ask_index(self) -> None:
+        await self._app.index(self._app.configuration.registry.defaults.collection).ping()
+
+    async def _ask_local_model(self) -> None:
+        # Not the embedder, as long as nobody needs it: it takes a second to import, and memory for ever.
+        from reposync.embedding.weights import check_weights
+
+        await asyncio.to_thread(check_weights)
+
+    async def _ask_gitlab(self, server: GitLabInstance) -> None:
+        from reposync.sources.gitlab_ping import ping_gitlab
+
+        limit = self._others.timeout_seconds
+        timeouts = Timeouts(min(server.connect_timeout_seconds, limit), min(server.read_timeout_seconds, limit))
+        await ping_gitlab(server.url, token=server.token, ca_file=server.ca_file, timeouts=timeouts)
+
+    async def _repeat(self, check: Check) -> None:
+        pace = check.pace
+        unforeseen = Trouble("a health check works again")
+        while True:
+            is_well = await self._once(check, unforeseen)
+            pause = pace.every_seconds if is_well else min(pace.every_seconds, pace.again_seconds)
+            # Pods that started together do not ask together.
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
+
+    async def _once(self, check: Check, unforeseen: Trouble) -> bool:
+        limit = check.pace.timeout_seconds
+        began = time.monotonic()
+        reason: str | None = None
+        defect: Exception | None = None
+        try:
+            async with asyncio.timeout(limit):
+                await check.ask()
+        except TimeoutError:
+            reason = f"No answer within {limit:g} s."
+        except RepoSyncError as error:
+            reason = self._secrets.redact(str(error))
+        except Exception as error:  # noqa: BLE001 - a defect of one check is no end of the others
+            defect = error
+            reason = f"It could not be checked ({type(error).__name__}); the log says more."
+            event = "a health check failed in a way that was not foreseen"
+            unforeseen.met(event, self._secrets.redact(str(error)), defect=error, component=check.component)
+        if defect is None:
+            unforeseen.over(component=check.component)
+        status: HealthStatus = "ok" if reason is None else check.worst
+        valid_seconds = _LATE * (check.pace.every_seconds + limit)
+        latency = time.monotonic() - began if reason is None else None
+        self._health.report(check.component, status, reason, latency, valid_seconds=valid_seconds)
+        return reason is None

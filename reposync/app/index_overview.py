@@ -1,0 +1,357 @@
+"""The versions of each repository's index, and how far a change of the embedding model has got. Read from the database
+alone, but for where the names of collections lead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from reposync.app.application import Application, embedder_config
+from reposync.catalog.overview import state_words
+from reposync.catalog.registration import syncable
+from reposync.embedding.port import EmbeddingSpec
+from reposync.embedding.settings import EmbedderConfig, is_configured
+from reposync.errors import Remedy, RepoSyncError, RunStateConflict
+from reposync.runs.progress import shown_progress
+from reposync.store.following import incomplete_versions
+from reposync.store.index_changes import AlikeIndexes, alike_indexes
+from reposync.store.manifest import ManifestCounts
+from reposync.store.run import Run
+from reposync.store.status import RunStatus
+from reposync.store.unknown import no_such_repository
+from reposync.store.versions import Hold, IndexVersion, VersionState
+from reposync.sync.versions import VersionSettings
+from reposync.vectors.port import Index
+
+PAUSED = "paused"
+"""The reason of a hold that a person asked for; a rollback has its own."""
+
+ChangeState = Literal["done", "building", "waiting", "held", "unknown"]
+"""Of a repository: its live version is of the configured model; the next one is being built; no run has begun it yet;
+a person does not want it; or its index was made before 0.2 recorded models, and no run has looked at it since."""
+CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "held", "unknown")
+
+NAMES_SECONDS = 3.0
+"""Where names lead is a question to Qdrant; everything else is shown without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionOverview:
+    """`commit` is held completely, `partial_commit` but for `failed` files that could not be read. `provider` to
+    `branch`: how its points are made, None where an older program made them. `removed_after`: when the next run may
+    remove a retired version."""
+
+    number: int
+    state: str
+    commit: str | None
+    partial_commit: str | None
+    provider: str | None
+    model: str | None
+    dimension: int | None
+    window_chars: int | None
+    chunk_size: int | None
+    chunk_overlap: int | None
+    branch: str | None
+    collection: str
+    physical: str
+    files: int
+    skipped: int
+    failed: int
+    chunks: int
+    created_at: datetime
+    live_at: datetime | None
+    retired_at: datetime | None
+    removed_after: datetime | None
+
+    @property
+    def removal_is_due(self) -> bool:
+        return self.removed_after is not None and self.removed_after <= datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildProgress:
+    """How far a version that is built has got. `files_total` and `chunks_total` are those of the live version, or what
+    the run has listed: an estimate. `run`: the run under way; without one the rates are None."""
+
+    files_done: int
+    files_total: int
+    chunks_done: int
+    chunks_total: int
+    run: str | None
+    phase: str | None
+    files_per_second: float | None
+    eta_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldOverview:
+    """Why other settings are not built. `until_settings_change`: a rollback holds off one combination of settings."""
+
+    reason: str
+    until_settings_change: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOverview:
+    """`collection` is the configured one. `retired`: the newest first."""
+
+    repository: str
+    collection: str
+    hold: HoldOverview | None
+    live: VersionOverview | None
+    building: VersionOverview | None
+    progress: BuildProgress | None
+    retired: list[VersionOverview]
+
+    @property
+    def versions(self) -> list[VersionOverview]:
+        return [each for each in (self.live, self.building) if each is not None] + self.retired
+
+    @property
+    def can_roll_back(self) -> bool:
+        return self.live is not None and any(each.live_at is not None for each in self.retired)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionChange:
+    """A collection and the configured model. `repositories`: its active ones with an index, by state. `chunks_former`:
+    points of live versions of another model. `leads_to`: the physical collection behind the name, None where Qdrant was
+    not asked or did not answer; `moved`: whether that is the one of the configured model."""
+
+    collection: str
+    provider: str
+    model: str | None
+    repositories: dict[str, int]
+    chunks: int
+    chunks_former: int
+    leads_to: str | None = None
+    moved: bool | None = None
+
+    @property
+    def total(self) -> int:
+        return sum(self.repositories.values())
+
+    @property
+    def is_under_way(self) -> bool:
+        return any(self.repositories[state] for state in ("building", "waiting", "held"))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def index_overviews(app: Application, names: Collection[str] | None = None) -> list[IndexOverview]:
+    """By name: every registered repository, or these."""
+    rows = {row.name: row for row in await app.repositories.list(names)}
+    versions = await app.versions.all(None if names is None else [row.id for row in rows.values()])
+    ids = None if names is None else [each.id for row in rows.values() for each in versions.get(row.id, ())]
+    counts = await app.manifests.counts(ids)
+    running = await _running(app, [row.id for row in rows.values() if _building(versions.get(row.id, ())) is not None])
+    keep = timedelta(seconds=app.configuration.registry.index.keep_retired_seconds)
+    found = []
+    for name, row in sorted(rows.items()):
+        mine = versions.get(row.id, [])
+        shown = [_version(each, counts.get(each.id, ManifestCounts()), keep) for each in mine]
+        live = next((each for each in shown if each.state == VersionState.LIVE), None)
+        building = next((each for each in shown if each.state == VersionState.BUILDING), None)
+        found.append(
+            IndexOverview(
+                repository=name,
+                collection=row.collection,
+                hold=None if row.index_hold is None else _hold(Hold.read(row.index_hold)),
+                live=live,
+                building=building,
+                progress=None if building is None else _progress(building, live, running.get(row.id)),
+                retired=[each for each in reversed(shown) if each not in (live, building)],
+            )
+        )
+    return found
+
+
+async def index_overview(app: Application, name: str) -> IndexOverview:
+    """Raises RepositoryNotFound, naming the nearest."""
+    found = await index_overviews(app, [name])
+    if not found:
+        raise no_such_repository(name, await state_words(app.repositories))
+    return found[0]
+
+
+async def collection_changes(app: Application, *, count_chunks: bool = True) -> list[CollectionChange]:
+    """Every collection that active repositories are configured to be in, by name."""
+    config = embedder_config(app.configuration.registry)
+    states: dict[str, Counter[str]] = {}
+    chunks: dict[str, Counter[bool]] = {}
+    for each in await alike_indexes(app.database, count_chunks=count_chunks):
+        state = _change_state(each, config)
+        states.setdefault(each.collection, Counter())[state] += each.repositories
+        chunks.setdefault(each.collection, Counter())[state == "done"] += each.chunks
+    return [
+        CollectionChange(
+            collection=name,
+            provider=config.provider,
+            model=config.model,
+            repositories={state: states[name][state] for state in CHANGE_STATES},
+            chunks=chunks[name][True],
+            chunks_former=chunks[name][False],
+        )
+        for name in sorted(states)
+    ]
+
+
+async def with_names(
+    app: Application, changes: Sequence[CollectionChange], seconds: float = NAMES_SECONDS
+) -> list[CollectionChange]:
+    """The same, with where the names of the collections lead. If Qdrant does not answer within `seconds`, that is not
+    known."""
+    found = list(changes)
+    indexes = {each.collection: app.index(each.collection) for each in changes}
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            for number, each in enumerate(changes):
+                found[number] = await _with_name(app, each, indexes[each.collection])
+    return found
+
+
+async def _with_name(app: Application, change: CollectionChange, index: Index) -> CollectionChange:
+    try:
+        behind = await index.behind()
+    except RepoSyncError:
+        return change
+    if behind is None:
+        return change
+    moved = behind.spec is not None and is_configured(embedder_config(app.configuration.registry), behind.spec)
+    return replace(change, leads_to=behind.physical, moved=moved)
+
+
+async def failed_files(app: Application) -> dict[str, int]:
+    """How many files of its commit could not be read, of each repository that has such, by name."""
+    versions = await incomplete_versions(app.database)
+    counts = await app.manifests.counts(list(versions.values())) if versions else {}
+    return {name: counts.get(version, ManifestCounts()).failed for name, version in versions.items()}
+
+
+# What a person may do -------------------------------------------------------------------------------------------------
+
+
+async def roll_back(app: Application, name: str) -> IndexOverview:
+    """See `Versions.roll_back`. Raises RepositoryNotFound, RunStateConflict while a run of it is under way, and
+    UsageError where no earlier version is kept."""
+    await index_overview(app, name)
+    row = await app.repositories.get(name)
+    for run in await app.runs.active(row.id):
+        if run.status is RunStatus.RUNNING:
+            raise RunStateConflict(
+                f"Run {run.id} of {name!r} is under way, and would publish what it works on.",
+                remedy=Remedy(
+                    f"`reposync runs cancel {run.id}` ends it.", f"`POST /api/v1/runs/{run.id}/cancel` ends it."
+                ),
+            )
+    await app.versions.roll_back(name)
+    return await index_overview(app, name)
+
+
+async def hold(app: Application, names: Collection[str]) -> list[str]:
+    """Keep the live versions of these repositories, of all where none is named, whatever settings are configured.
+    Returns their names. Raises RepositoryNotFound, and then has changed nothing."""
+    return await _set_hold(app, names, Hold(PAUSED, None))
+
+
+async def release(app: Application, names: Collection[str]) -> list[str]:
+    """The next run of these repositories, of all where none is named, builds what is configured. As `hold`."""
+    return await _set_hold(app, names, None)
+
+
+async def _set_hold(app: Application, names: Collection[str], held: Hold | None) -> list[str]:
+    chosen = sorted(set(names) or await app.repositories.names())
+    for name in names:
+        await syncable(app, name)
+    await app.versions.set_hold(chosen, held)
+    return chosen
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+
+
+async def _running(app: Application, identities: Iterable[str]) -> dict[str, Run]:
+    """The run under way of each of these repositories that has one."""
+    found = {}
+    for identity in identities:
+        for run in await app.runs.active(identity):
+            if run.status is RunStatus.RUNNING:
+                found[identity] = run
+    return found
+
+
+def _building(versions: Iterable[IndexVersion]) -> IndexVersion | None:
+    return next((each for each in versions if each.state is VersionState.BUILDING), None)
+
+
+def _change_state(indexes: AlikeIndexes, config: EmbedderConfig) -> ChangeState:
+    spec = None if indexes.spec is None else EmbeddingSpec(**indexes.spec)
+    if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
+        return "done"
+    if indexes.is_held:
+        return "held"
+    if indexes.is_building:
+        return "building"
+    return "waiting" if spec is not None else "unknown"
+
+
+def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> VersionOverview:
+    made = VersionSettings.read(version.settings)
+    removed_after = None
+    if version.retired_at is not None:
+        removed_after = version.retired_at if version.live_at is None else version.retired_at + keep
+    return VersionOverview(
+        number=version.number,
+        state=str(version.state),
+        commit=version.commit,
+        partial_commit=version.partial_commit,
+        provider=made.spec.provider if made else None,
+        model=made.spec.model if made else None,
+        dimension=made.spec.dimension if made else None,
+        window_chars=made.spec.window_chars if made else None,
+        chunk_size=made.content.chunk_size if made else None,
+        chunk_overlap=made.content.chunk_overlap if made else None,
+        branch=version.branch_name,
+        collection=version.collection,
+        physical=version.physical,
+        files=counts.files,
+        skipped=counts.skipped,
+        failed=counts.failed,
+        chunks=counts.chunks,
+        created_at=version.created_at,
+        live_at=version.live_at,
+        retired_at=version.retired_at,
+        removed_after=removed_after,
+    )
+
+
+def _hold(found: Hold) -> HoldOverview:
+    return HoldOverview(found.reason, found.settings_key is not None)
+
+
+def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:
+    told = (shown_progress(run) if run is not None else None) or {}
+    done = building.files + building.skipped
+    listed = live.files + live.skipped if live is not None else 0
+    if run is not None:
+        # What the run still has to read comes on top of what is there.
+        listed = max(listed, done + int(told.get("files_total") or 0) - int(told.get("files_done") or 0))
+    return BuildProgress(
+        files_done=done,
+        files_total=max(done, listed),
+        chunks_done=building.chunks,
+        chunks_total=max(building.chunks, live.chunks if live is not None else 0),
+        run=run.id if run is not None else None,
+        phase=told.get("phase"),
+        files_per_second=told.get("files_per_second"),
+        eta_seconds=told.get("eta_seconds"),
+    )

@@ -1,0 +1,198 @@
+"""The daemon's part in the catalogue: it applies its registry file, and goes by what is in force."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from reposync.app.application import Application
+from reposync.catalog.apply import Applying, Plan, registry_in_force
+from reposync.config.loading import LoadedRegistry, load_registry
+from reposync.config.registry_document import clear_secrets
+from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
+from reposync.store.database import Database
+from reposync.store.registry_files import RegistryFiles, RegistrySuperseded
+from reposync.telemetry.health import Health
+from reposync.telemetry.trouble import Trouble
+
+log = structlog.get_logger(__name__)
+
+# A mounted ConfigMap takes a minute to arrive; a person who saved a file looks after some seconds.
+LOOK_SECONDS = 2.0
+# What belongs to somebody else may be given up.
+CONFLICTS_AGAIN_SECONDS = 30.0
+_LONGEST_PAUSE_SECONDS = 30.0
+
+Signature = tuple[int, ...] | None
+
+
+class RegistryWatcher:
+    """Looks at the file every two seconds. Not by inotify: a ConfigMap is swapped by a symbolic link some folders up,
+    and network file systems tell nothing."""
+
+    def __init__(self, loaded: LoadedRegistry, health: Health, *, by: str, on_reload: Callable[[str], None]) -> None:
+        self.loaded = loaded
+        self._path = loaded.path
+        self._health = health
+        self._by = by
+        self._on_reload = on_reload
+        # Taken before the first look, so that a change in between is seen as one.
+        self._seen = signature_of(self._path)
+        self._said = ""
+        self._is_away = False
+        self._conflicts = False
+        self._unusable = False
+        self._applied_at = 0.0
+        self._restart = Trouble("the daemon goes by the whole registry again")
+
+    async def apply(self, database: Database, *, instead_of: str | None = None) -> None:
+        """`instead_of`: the digest that the file had when it was looked at before. Raises StoreUnavailable."""
+        self._applied_at = time.monotonic()
+        if self._path is None:
+            self._health.report("registry", "ok")
+            return
+        applying = Applying(database, self.loaded, by=self._by)
+        plan = await applying.plan()
+        try:
+            in_force = await applying.write(plan, instead_of=instead_of)
+        except RegistrySuperseded:
+            in_force = False
+        except RegistryConflict as error:  # somebody took a name since the plan was made
+            self._conflicts = True
+            self._tell("conflict", str(error))
+            return
+        self._conflicts = bool(plan.conflicts)
+        await self._report(database, plan, in_force=in_force)
+
+    async def run(self, app: Application, on_registry: Callable[[], Awaitable[None]]) -> None:
+        """Until cancelled. `on_registry` is called first, and whenever another registry is in force."""
+        stamp: Any = None
+        pause = 0.5
+        while True:
+            try:
+                # A file with another secret in the clear says the same, and this process knows another secret.
+                was_read = await self._look(app.database)
+                now = await RegistryFiles(app.database).stamp()
+                if was_read or stamp != now:
+                    stamp = now
+                    await self._adopt(app)
+                    await on_registry()
+                    if self._unusable:
+                        self._unusable, self._said = False, ""
+                        self._health.report("registry", "ok")
+            except ConfigError as error:
+                self._unusable = True
+                self._tell("invalid", f"{error} This pod goes by what it had before.")
+            except StoreUnavailable:
+                stamp = None
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                continue
+            pause = 0.5
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _look(self, database: Database) -> bool:
+        """At the file, and apply it if it has changed; whether it was read."""
+        signature = await asyncio.to_thread(signature_of, self._path)
+        # One that was moved away and back is the same as before, and is to be said to be back.
+        if signature == self._seen and not (self._is_away and signature is not None):
+            if self._conflicts and time.monotonic() - self._applied_at > CONFLICTS_AGAIN_SECONDS:
+                await self.apply(database)
+            return False
+        try:
+            fresh = await asyncio.to_thread(load_registry, self._path)
+        except ConfigError as error:
+            problems: Any = getattr(error, "problems", None) or [error]
+            self._tell(
+                "invalid",
+                f"The file is wrong, what was applied before is in force: {problems[0]}",
+                problems=[str(each) for each in problems],
+            )
+            # A file that is being replaced is not there for a moment: then it is looked for again.
+            self._is_away = signature is None
+            if signature is not None:
+                self._seen = signature
+            return False
+        former, self.loaded = self.loaded, fresh
+        try:
+            await self.apply(database, instead_of=former.digest)
+        except BaseException:
+            self.loaded = former  # it is looked at again
+            raise
+        self._seen = signature
+        self._is_away = False
+        return True
+
+    async def _adopt(self, app: Application) -> None:
+        """Go by what is in force, but for those sections that parts in use were built from."""
+        clear = clear_secrets(self.loaded.registry)
+        registry = await registry_in_force(app.database, clear)
+        before = app.configuration.registry
+        allowed = {"allow_local_sources": registry.http.allow_local_sources}
+        kept = {
+            "embedding": before.embedding,
+            "qdrant": before.qdrant,
+            "http": before.http.model_copy(update=allowed),
+        }
+        if changed := [f"`{key}`" for key, value in kept.items() if getattr(registry, key) != value]:
+            self._restart.met("a change takes effect when the daemon starts again", " and ".join(changed))
+        else:
+            self._restart.over()
+        app.adopt(registry.model_copy(update=kept), clear)
+
+    async def _report(self, database: Database, plan: Plan, *, in_force: bool) -> None:
+        if not in_force:
+            now = next((each for each in await RegistryFiles(database).all() if each.path == plan.path), None)
+            by = f" by {now.applied_by} at {now.applied_at:%Y-%m-%d %H:%M} UTC" if now else ""
+            self._tell(
+                "superseded",
+                f"This pod has an older content of {plan.path}; a later one was applied{by} and is in force. "
+                "`reposync apply` makes this one the later.",
+            )
+            return
+        if plan.conflicts:
+            named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in plan.conflicts)
+            remedy = "Take it out of one of the two, or settle it with `reposync apply --take-over`."
+            self._tell("conflict", f"{plan.path} claims what is somebody else's: {named}. {remedy}")
+            return
+        self._said = ""
+        self._health.report("registry", "ok")
+        self._on_reload("ok")
+        log.info(
+            "registry in force",
+            file=plan.path,
+            digest=plan.digest[:12],
+            repositories=len(self.loaded.registry.repositories),
+            changes=len(plan.changes),
+        )
+
+    def _tell(self, result: str, message: str, **more: Any) -> None:
+        """Once, and not at every look."""
+        self._health.report("registry", "degraded", message)
+        if message != self._said:
+            self._said = message
+            self._on_reload(result)
+            log.error(message, **more)
+
+
+def signature_of(path: Path | None) -> Signature:
+    """Changes when the content may have: through symbolic links, as a ConfigMap is mounted."""
+    if path is None:
+        return None
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def applied_by(pod_name: str) -> str:
+    host = socket.gethostname()
+    return pod_name if pod_name == host else f"{pod_name} on {host}"

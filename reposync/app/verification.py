@@ -1,0 +1,209 @@
+"""Proving that the index holds what it should, beside whatever else goes on, and mending what it does not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from reposync.app.application import Application
+from reposync.errors import RepoSyncError, StoreUnavailable
+from reposync.runs.command_runs import FOLLOW_SECONDS
+from reposync.store.repositories import Repository
+from reposync.store.run import Run
+from reposync.store.status import RunStatus
+from reposync.store.versions import IndexVersion, VersionState, unwritten_version
+from reposync.sync.audit_points import Difference, DifferenceKind, audit_points
+from reposync.sync.audit_tree import audit_tree
+from reposync.sync.progress import Watch
+
+# A repository that is synced again and again while it is read is read so often; then its guard is needed.
+READS = 5
+_RUNS_LOOKED_AT = 100
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was found of one repository. `counts`: of points (or chunks, or files), by kind; `differences`: one a path
+    and kind, at most 10,000. `failed`: files that could not be read or embedded as the commit has them; the index has
+    what it should, and that is not the commit. `note`: what a person should know besides. `trouble`: why nothing could
+    be proven."""
+
+    repository: str
+    collection: str | None = None
+    commit: str | None = None
+    files: int = 0
+    chunks: int = 0
+    points: int = 0
+    counts: Mapping[DifferenceKind, int] = field(default_factory=dict)
+    differences: Sequence[Difference] = ()
+    failed: int = 0
+    note: str | None = None
+    trouble: str | None = None
+
+    @property
+    def exact(self) -> bool:
+        return self.trouble is None and not self.counts and not self.failed
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """What changes with every sync that writes. A verification holds where it is the same before and after."""
+
+    row: Repository
+    running: Run | None
+
+    @property
+    def state(self) -> tuple[object, ...]:
+        row = self.row
+        return row.epoch, row.name, row.collection, row.live_version, row.last_commit, row.last_sync_at
+
+
+class Verification:
+    """Reads beside syncs and runs of other processes, and takes no lock: what a sync changed meanwhile is read again.
+    Repairs are runs like any other. `tell`: what it waits for, in a sentence."""
+
+    def __init__(self, app: Application, *, against_source: bool, tell: Tell) -> None:
+        self._app = app
+        self._against_source = against_source
+        self._tell = tell
+
+    async def names(self, words: Sequence[str]) -> list[str]:
+        """The repositories that these words mean, all where there are none. Raises RepositoryNotFound, UsageError."""
+        registered = await self._app.repositories.names()
+        if words:
+            named = [word if word in registered else (await self._app.catalog.find(word)).name for word in words]
+            return list(dict.fromkeys(named))
+        return list(registered)
+
+    async def verify(self, name: str) -> Verdict:
+        """Raises StoreUnavailable; any other trouble is in the verdict."""
+        try:
+            return await self._verify(name)
+        except StoreUnavailable:
+            raise
+        except RepoSyncError as error:
+            return Verdict(name, trouble=str(error))
+
+    async def repair(self, name: str, watch: Watch, *, asked_by: str = "") -> Run:
+        """A run that mends what is wrong, executed here or wherever it is claimed; as it ended.
+
+        Raises RepositoryNotFound for what left the configuration, LeaseLost, CancelledError."""
+        rows = await self._app.repositories.list([name])
+        target = self._app.catalog.of_row(rows[0]) if rows else await self._app.catalog.find(name)
+        return await self._app.sync(target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    async def _verify(self, name: str) -> Verdict:
+        if not await self._app.repositories.list([name]):
+            return Verdict(name, note="It was never synced.")
+        for _ in range(READS):
+            before = await self._quiet_moment(name)
+            verdict = await self._read(before.row)
+            after = await self._moment(name)
+            if after.running is None and after.state == before.state:
+                return verdict
+        return Verdict(
+            name,
+            trouble=f"It was synced again and again while it was read, {READS} times. `--repair` looks at it under its "
+            "guard, where no sync comes in between.",
+        )
+
+    async def _quiet_moment(self, name: str) -> _Moment:
+        told = False
+        while (moment := await self._moment(name)).running is not None:
+            if not told:
+                self._tell(f"{name}: waits for run {moment.running.id}, which is under way")
+            told = True
+            await asyncio.sleep(FOLLOW_SECONDS)
+        return moment
+
+    async def _moment(self, name: str) -> _Moment:
+        """The row first: a run that is not seen here begins an epoch that this row does not have, before it writes."""
+        row = await self._app.repositories.get(name)
+        running = [run for run in await self._app.runs.active(row.id) if run.status is RunStatus.RUNNING]
+        alive = [run for run in running if await self._is_alive(run)]
+        return _Moment(row, alive[0] if alive else None)
+
+    async def _is_alive(self, run: Run) -> bool:
+        """Whether its worker may still write: its lease goes on, and it is not known to be dead."""
+        over = run.lease_until is not None and run.lease_until < self._app.runs.now()
+        return not over and not await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
+
+    async def _read(self, row: Repository) -> Verdict:
+        live = await self._live(row)
+        recorded = await self._app.manifests.load(live.id)
+        index = self._app.index(live.physical)
+        found = await audit_points(index, live.id, row.name, recorded)
+        counts = Counter(found.counts)
+        more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
+        if self._against_source:
+            more += await self._unlisted(row, live)
+        for each in more:
+            counts[each.kind] += max(each.points, 1)
+        note = None
+        failed = sum(1 for each in recorded.values() if each.is_failed)
+        if live.commit is None and not recorded:
+            note = "No sync of it was completed yet."
+        elif recorded and await index.spec() is None:
+            note = f"There is no collection {live.physical!r} that reposync made."
+        elif failed:
+            at = f"commit {live.partial_commit[:10]}" if live.partial_commit else "the commit"
+            note = f"It is as {at} has it but for {failed:,} files, which could not be read; the next sync tries again."
+        return Verdict(
+            repository=row.name,
+            collection=live.collection,
+            commit=live.commit,
+            files=sum(1 for each in recorded.values() if each.skip_reason is None),
+            chunks=sum(each.chunks for each in recorded.values()),
+            points=found.points,
+            counts=dict(counts),
+            differences=[*more, *found.differences],
+            failed=failed,
+            note=note,
+        )
+
+    async def _live(self, row: Repository) -> IndexVersion:
+        """Or what is built, before anything was live; or what a program before 0.2 left."""
+        versions = await self._app.versions.of(row.id)
+        live = [version for version in versions if version.state is VersionState.LIVE]
+        if found := live or versions:
+            return found[-1]
+        behind = await self._app.index(row.indexed_collection or row.collection).behind()
+        physical = behind.physical if behind is not None else row.collection
+        columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
+        columns["committed_at"] = row.last_committed_at
+        return unwritten_version(row, VersionState.LIVE, columns)
+
+    async def _elsewhere(self, live: IndexVersion) -> list[Difference]:
+        found = []
+        for name in sorted(await self._app.collections() - {live.physical}):
+            index = self._app.index(name)
+            if await index.spec() is not None and (points := await index.count(live.id)):
+                what = f"the collection {name!r} has {points:,} points of it, which belong in {live.physical!r}"
+                found.append(Difference(DifferenceKind.ELSEWHERE, None, what, points))
+        return found
+
+    async def _unfinished(self, row: Repository, live: IndexVersion, has_rows: bool) -> list[Difference]:
+        """A run that was cut off leaves every file whole, and the index between two commits."""
+        for run in await self._app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
+            if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
+                break
+            wrote = run.files_processed or run.files_deleted or run.files_skipped or run.error_code == "RUN_ABANDONED"
+            if not run.removal and (wrote or run.status is RunStatus.RUNNING):
+                what = f"run {run.id} is {run.status} and stored a part of its commit; the index is between two commits"
+                return [Difference(DifferenceKind.UNFINISHED, None, what)]
+        if live.commit is None and live.partial_commit is None and has_rows:
+            what = "no sync was completed since it was registered, or changed"
+            return [Difference(DifferenceKind.UNFINISHED, None, what)]
+        return []
+
+    async def _unlisted(self, row: Repository, live: IndexVersion) -> list[Difference]:
+        target = self._app.catalog.of_row(row)
+        async with self._app.parts(target, row) as parts:
+            return await audit_tree(parts, target.settings(), live)

@@ -1,0 +1,393 @@
+"""What GitLab says over webhooks: who may say it, what was pushed, and which runs that asks for.
+
+Nothing here is trusted for content. A push is a reason to look at the branch; the run asks GitLab itself where it is.
+That is why a delivery that comes twice, late, or after a newer one does no harm, and no ids of deliveries are kept: one
+for a commit that is indexed already starts nothing, any other one joins the run that waits.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from base64 import b64encode
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from reposync.app.application import Application
+from reposync.config.references import MissingSecret
+from reposync.config.registry import GitLabInstance, signing_key
+from reposync.errors import RepositoryNotFound, RepoSyncError
+from reposync.store.pushed import PushedRepository, Standing, enqueue_pushed, repositories_of_project
+from reposync.store.run import Run
+
+log = logging.getLogger(__name__)
+
+M = TypeVar("M", bound=BaseModel)
+
+LONGEST_DELAY_SECONDS = 300.0
+"""Between a signature's time and ours, as the specification of Standard Webhooks advises."""
+
+NO_COMMIT = frozenset({"0" * 40, "0" * 64})
+BRANCHES, TAGS = "refs/heads/", "refs/tags/"
+MAX_CHANGES = 10_000
+# A UUID has 36.
+_DELIVERY_CHARS = 64
+
+
+class WebhooksOff(RepoSyncError):
+    """No server of the registry has a secret for webhooks."""
+
+    code = "WEBHOOKS_OFF"
+    status = 403
+
+
+class WebhookSecretMissing(RepoSyncError):
+    """This pod does not have the secrets that webhooks come with; another pod may. GitLab sends it again."""
+
+    code = "WEBHOOK_SECRET_MISSING"
+    status = 503
+
+
+class WebhookRefused(RepoSyncError):
+    """Neither the secret token nor the signature is one of ours."""
+
+    code = "WEBHOOK_REFUSED"
+    status = 401
+
+
+class WebhookInvalid(RepoSyncError):
+    """Whoever sent it may do so, but it is not what GitLab sends."""
+
+    code = "WEBHOOK_INVALID"
+    status = 422
+
+
+# Who -----------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """The headers of a delivery that tell who sent it, as they came; empty where there is none."""
+
+    token: str = ""
+    message_id: str = ""
+    timestamp: str = ""
+    signature: str = ""
+
+
+def listening(servers: Sequence[GitLabInstance]) -> list[GitLabInstance]:
+    """The servers whose deliveries can be told from a stranger's. Raises WebhooksOff where there is none."""
+    found = [server for server in map(_with_known_secrets, servers) if server.webhook_secret or server.webhook_signing]
+    if not found and any(server.webhook_secret or server.webhook_signing for server in servers):
+        raise WebhookSecretMissing("This pod lacks the variables with the secrets of webhooks; another pod may not.")
+    if not found:
+        raise WebhooksOff(
+            "Webhooks are off: no server of the registry has a secret for them.",
+            remedy="Set `webhook_secret` or `webhook_signing` of the server under `gitlab`.",
+        )
+    return found
+
+
+def _with_known_secrets(server: GitLabInstance) -> GitLabInstance:
+    secrets = {key: getattr(server, key) for key in ("webhook_secret", "webhook_signing")}
+    missing = [key for key, secret in secrets.items() if isinstance(secret, MissingSecret)]
+    return server.model_copy(update=dict.fromkeys(missing)) if missing else server
+
+
+def needs_body(servers: Sequence[GitLabInstance], given: Credentials) -> bool:
+    """Whether there is a signature to verify; anything else is decided by the headers."""
+    return bool(given.signature) and any(server.webhook_signing for server in servers)
+
+
+def senders_by_token(servers: Sequence[GitLabInstance], given: Credentials) -> list[GitLabInstance]:
+    """The servers whose secret token it is, compared with all of them in a time that does not depend on any. One that
+    signs is not among them where there is a signature: that must hold, as GitLab advises for the time of changing over.
+    """
+    token = given.token.encode("latin-1", "replace")
+    found = []
+    for server in servers:
+        secret = server.webhook_secret.get_secret_value() if server.webhook_secret else ""
+        fits = hmac.compare_digest(secret.encode(), token)
+        if fits and secret and not (given.signature and server.webhook_signing):
+            found.append(server)
+    return found
+
+
+def senders_by_signature(
+    servers: Sequence[GitLabInstance], given: Credentials, body: bytes | bytearray, now: float
+) -> list[GitLabInstance]:
+    """The servers whose signing token signed `body` (Standard Webhooks: `v1,` and the base64 of HMAC-SHA256 over
+    `id.timestamp.body`; several signatures stand apart by spaces). `now` in epoch seconds. Raises WebhookRefused for
+    one that is right and too old, or from the future."""
+    head = f"{given.message_id}.{given.timestamp}.".encode("latin-1", "replace")
+    offered = [each.encode("latin-1", "replace") for each in given.signature.split(" ")[:_MAX_SIGNATURES]]
+    found = []
+    for server in servers:
+        key = signing_key(server.webhook_signing.get_secret_value()) if server.webhook_signing else None
+        if key is None:
+            continue
+        made = hmac.new(key, head, sha256)
+        made.update(body)
+        right = b"v1," + b64encode(made.digest())
+        if sum(hmac.compare_digest(right, each) for each in offered):
+            found.append(server)
+    if found:
+        _check_age(given.timestamp, now)
+    return found
+
+
+_MAX_SIGNATURES = 10
+
+
+def _check_age(timestamp: str, now: float) -> None:
+    # It is signed: what it says is what GitLab wrote.
+    age = now - float(timestamp) if timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 16 else None
+    if age is not None and abs(age) <= LONGEST_DELAY_SECONDS:
+        return
+    found = "of no known time" if age is None else f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s in the future"
+    raise WebhookRefused(
+        f"The signature is right, but it is {found}; {LONGEST_DELAY_SECONDS:.0f} s are allowed.",
+        remedy="Check the clocks of both machines; send an old delivery again from GitLab's list of recent events.",
+    )
+
+
+# What ----------------------------------------------------------------------------------------------------------------
+
+_Text = Annotated[str, Field(max_length=4096)]
+_ProjectId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+
+class PushedProject(_Section):
+    path_with_namespace: _Text
+    default_branch: _Text | None = None
+    web_url: _Text = ""
+
+
+class PushPayload(_Section):
+    """What is read of GitLab's push event."""
+
+    object_kind: Literal["push"] = Field(examples=["push"])
+    ref: _Text = Field(examples=["refs/heads/main"])
+    after: _Text = Field(examples=["da1560886d4f094c3e6c9ef40349f7d38b5d27d7"])
+    project_id: _ProjectId = Field(examples=[42])
+    project: PushedProject
+
+
+class _RefChange(_Section):
+    ref: _Text
+    after: _Text
+
+
+class _SystemPush(PushPayload):
+    # Of system hooks the name of the event is documented, and not the kind.
+    object_kind: Any = None
+
+
+class _RepositoryUpdate(_Section):
+    """Of system hooks alone: one for a push, however many branches it moved."""
+
+    project_id: _ProjectId
+    project: PushedProject
+    changes: Annotated[tuple[_RefChange, ...], Field(max_length=MAX_CHANGES)]
+
+
+class _SystemEvent(_Section):
+    event_name: _Text
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Where branches are after a push: `refs/...` -> commit, None where it was deleted."""
+
+    project_id: int
+    path: str
+    default_branch: str | None
+    web_url: str
+    refs: Mapping[str, str | None]
+
+
+class Reason(StrEnum):
+    """Why a delivery, or a repository that it concerns, starts no run. None of these is GitLab's fault: a hook that is
+    answered with an error four times in a row is switched off for a while."""
+
+    OTHER_EVENT = "other_event"
+    TAG_PUSH = "tag_push"
+    UNKNOWN_PROJECT = "unknown_project"
+    OTHER_BRANCH = "other_branch"
+    BRANCH_DELETED = "branch_deleted"
+    PAUSED = "paused"
+    INACTIVE = "inactive"
+    ALREADY_INDEXED = "already_indexed"
+
+
+def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
+    """What the delivery says; `kind` is its X-Gitlab-Event header. Raises WebhookInvalid."""
+    if not kind:
+        raise WebhookInvalid("There is no X-Gitlab-Event header.", remedy="GitLab sends one with every delivery.")
+    if kind == "System Hook":
+        return _system_event(body)
+    if kind == "Push Hook":
+        return _push(_parsed(PushPayload, body))
+    if kind == "Tag Push Hook":
+        return Reason.TAG_PUSH
+    if kind.endswith(" Hook"):
+        return Reason.OTHER_EVENT
+    raise WebhookInvalid("The X-Gitlab-Event header names no event of GitLab.")
+
+
+def _system_event(body: bytes | bytearray) -> Push | Reason:
+    match _parsed(_SystemEvent, body).event_name:
+        case "push":
+            return _push(_parsed(_SystemPush, body))
+        case "repository_update":
+            update = _parsed(_RepositoryUpdate, body)
+            return _told(update, {each.ref: each.after for each in update.changes})
+        case "tag_push":
+            return Reason.TAG_PUSH
+        case _:  # a renamed or transferred project too: its number stays
+            return Reason.OTHER_EVENT
+
+
+def _push(payload: PushPayload) -> Push:
+    return _told(payload, {payload.ref: payload.after})
+
+
+def _told(payload: PushPayload | _RepositoryUpdate, refs: Mapping[str, str]) -> Push:
+    project = payload.project
+    return Push(
+        payload.project_id,
+        project.path_with_namespace.strip("/"),
+        project.default_branch or None,
+        project.web_url,
+        {ref: None if after in NO_COMMIT else after for ref, after in refs.items()},
+    )
+
+
+def _parsed(model: type[M], body: bytes | bytearray) -> M:
+    try:
+        # 25 MB take 20 ms: what is not asked for never becomes a Python object. Nesting over 200 deep is refused.
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        if first["type"] == "json_invalid":
+            raise WebhookInvalid(f"The body is no JSON that can be read: {first['msg']}.") from None
+        where = ".".join(map(str, first["loc"])) or "the body"
+        raise WebhookInvalid(
+            f"This is no such event as GitLab sends: {where}: {first['msg']}.",
+            remedy="Does the hook have a custom template? Take it away.",
+        ) from None
+
+
+# What follows --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Triggered:
+    """`is_new` is False where the run waited already."""
+
+    repository: str
+    run: Run
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """`repository` is None where it is about the delivery as a whole. `message` is for a person."""
+
+    repository: str | None
+    reason: Reason
+    message: str
+
+
+Outcome = Triggered | Passed
+
+
+async def receive_push(
+    app: Application, push: Push, senders: Sequence[GitLabInstance], delivery: str = ""
+) -> list[Outcome]:
+    """Queue a run for each repository whose branch moved; what became of each. `senders`: the servers that it may come
+    from. `delivery`: GitLab's id of it, for the history. Raises StoreUnavailable."""
+    if not any(ref.startswith(BRANCHES) for ref in push.refs):
+        return [passed(Reason.TAG_PUSH if any(ref.startswith(TAGS) for ref in push.refs) else Reason.OTHER_BRANCH)]
+    servers = [server.url for server in app.configuration.registry.gitlab]
+    found = await _repositories(app, push, _addresses(push, senders), servers)
+    if not found:
+        message = f"No registered repository is project {push.path} (number {push.project_id})."
+        return [Passed(None, Reason.UNKNOWN_PROJECT, message)]
+    asked_by = f"push to {push.path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
+    return [await _trigger(app, each, push, asked_by) for each in found]
+
+
+def passed(reason: Reason) -> Passed:
+    """Of a delivery that concerns no repository."""
+    return Passed(None, reason, _SENTENCES[reason])
+
+
+def _addresses(push: Push, senders: Sequence[GitLabInstance]) -> list[str]:
+    """Addresses of servers that may have sent it. Several may share a secret; then the address that GitLab believes to
+    have tells which one it was, if it is one of theirs."""
+    urls = list(dict.fromkeys(server.url for server in senders))
+    named = [url for url in urls if push.web_url.lower() == f"{url}/{push.path}".lower()]
+    return named or urls
+
+
+async def _repositories(
+    app: Application, push: Push, addresses: Sequence[str], servers: Collection[str]
+) -> list[PushedRepository]:
+    places = {f"{url}/{push.path}{end}".lower() for url in addresses for end in ("", ".git")}
+    rows = await repositories_of_project(app.database, push.project_id, places)
+    # A number holds on its server alone, and one server's address may begin with another's.
+    return [row for row in rows if _server_of(row.location, servers) in addresses]
+
+
+def _server_of(location: str, servers: Collection[str]) -> str | None:
+    return max((url for url in servers if location.lower().startswith(f"{url}/".lower())), key=len, default=None)
+
+
+async def _trigger(app: Application, repository: PushedRepository, push: Push, asked_by: str) -> Outcome:
+    branch = repository.branch or push.default_branch
+    # Without a default branch that anybody knows of, any branch may be it: to look costs one request.
+    moved = {ref: after for ref, after in push.refs.items() if ref.startswith(BRANCHES)}
+    mine = {ref: after for ref, after in moved.items() if branch is None or ref == f"{BRANCHES}{branch}"}
+    if not mine:
+        return Passed(repository.name, Reason.OTHER_BRANCH, f"Not about branch {branch}.")
+    commit = next((after for after in mine.values() if after is not None), None)
+    if commit is None:
+        message = f"Branch {branch or 'of this project'} was deleted; its index stays as it is."
+        return Passed(repository.name, Reason.BRANCH_DELETED, message)
+    attempts = app.configuration.registry.daemon.max_attempts
+    try:
+        asked = await enqueue_pushed(
+            app.database, app.runs, repository, commit, asked_by=asked_by, max_attempts=attempts
+        )
+    except RepositoryNotFound:
+        return Passed(repository.name, Reason.INACTIVE, "It was removed a moment ago.")
+    if isinstance(asked, Standing):
+        return _standing(repository.name, asked)
+    run, is_new = asked
+    log.info("a push asks for a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
+    return Triggered(run.repository, run, is_new)
+
+
+def _standing(name: str, standing: Standing) -> Passed:
+    if standing.is_active:
+        return Passed(name, Reason.ALREADY_INDEXED, "The index holds this commit already.")
+    if standing.paused_reason is None:
+        return Passed(name, Reason.INACTIVE, "It is no longer in the registry.")
+    return Passed(name, Reason.PAUSED, f"It is paused: {standing.paused_reason}")
+
+
+_SENTENCES = {
+    Reason.OTHER_EVENT: "Only pushes to branches start a sync.",
+    Reason.TAG_PUSH: "Tags are not synced.",
+    Reason.OTHER_BRANCH: "Not about a branch.",
+}

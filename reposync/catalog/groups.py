@@ -1,0 +1,267 @@
+"""When groups are looked through, by whom, and what is remembered of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import uuid
+from collections.abc import AsyncGenerator, Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Literal
+
+from reposync.catalog.group_follow import DiscoveryReport, Follower, examine
+from reposync.catalog.group_plan import group_key, server_of
+from reposync.catalog.targets import GROUP
+from reposync.clock import elapsed_seconds
+from reposync.config.registry import Group, Registry
+from reposync.config.schedule import Schedule
+from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable, first_error
+from reposync.sources.gitlab_groups import GitLabGroup
+from reposync.sources.spec import Patience, SourceObserver, Timeouts
+from reposync.store.database import Database
+from reposync.store.followed import FollowedRepositories, RegistrationsChanged
+from reposync.store.groups import GroupClaim, Groups
+from reposync.store.versions import Versions
+from reposync.sync.lease import Lease
+from reposync.telemetry.trouble import Trouble
+from reposync.vectors.port import Index
+
+# Not structlog: unconfigured, as in a command, it writes to standard output.
+log = logging.getLogger(__name__)
+
+# Renewed each third of it, however long a listing takes: so long after its worker died the group is another one's.
+LEASE_SECONDS = 60.0
+# After what may pass by itself, where the group's schedule does not come sooner.
+RETRY_SECONDS = 300.0
+# While the run lasts that keeps the points of a repository from getting their new name.
+UNSETTLED_SECONDS = 60.0
+# How long the last word about a group may take when its process is told to end.
+FAREWELL_SECONDS = 5.0
+_LONGEST_ASKED_SECONDS = 86_400.0
+TRIES = 3
+
+
+class Discovery:
+    """Looks through groups. `index` opens a collection, and is called for changed names alone; `worker` is who does it;
+    `on_result` hears how each group ended; `redact` takes secrets out of what is written about it. For one event
+    loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        index: Callable[[str], Index],
+        worker: str,
+        *,
+        observer: SourceObserver | None = None,
+        on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None,
+        patience: Patience | None = None,
+        redact: Callable[[str], str] = str,
+        lease_seconds: float = LEASE_SECONDS,
+    ) -> None:
+        self._groups = Groups(database)
+        self._repositories = FollowedRepositories(database)
+        self._versions = Versions(database)
+        self._index = index
+        self._worker = worker
+        self._observer = observer
+        self._on_result = on_result
+        self._patience = patience
+        self._redact = redact
+        self._lease_seconds = lease_seconds
+        self._waits = Trouble("groups are looked through again")
+        self._troubles: dict[str, Trouble] = {}
+
+    async def declare(self, registry: Registry) -> None:
+        """These are the groups from now on, and each is due at once. Repositories of groups that left the registry are
+        deactivated, as those are that left it by name. Raises StoreUnavailable."""
+        keys = {group_key(registry, group) for group in registry.groups}
+        self._troubles = {key: each for key, each in self._troubles.items() if key in keys}
+        await self._groups.declare(keys)
+        await self._groups.forget(keys)
+        for row in await self._repositories.list():
+            if row.origin == GROUP and row.group_key not in keys and row.is_active:
+                await self._repositories.deactivate(row.name)
+
+    async def run_due(self, registry: Registry) -> int:
+        """Look through the groups that are due and that no other pod has, one by one; how many these were. How each
+        ended stands in its row and in the log: nothing but CancelledError gets out of here."""
+        groups = {group_key(registry, group): group for group in registry.groups}
+        done = 0
+        try:
+            while groups:
+                since = elapsed_seconds()
+                claim = await self._groups.claim_due(self._worker, self._lease_seconds, among=groups)
+                if claim is None:
+                    break
+                self._tell(claim.key, await self._claimed(registry, groups[claim.key], claim, since))
+                done += 1
+        except StoreUnavailable as error:
+            self._waits.met("groups cannot be looked through", str(error))
+        else:
+            self._waits.over()
+        return done
+
+    async def discover(self, registry: Registry, group: Group, *, approved: bool = False) -> DiscoveryReport:
+        """Look through this group now, whether it is due or not and whoever else is at it: a person is waiting, and
+        the log is told nothing. `approved`: she says that the listing is right, however much it lacks.
+
+        Raises what a source raises (then nothing has changed), StoreUnavailable, VectorIndexError (names that changed
+        are in the registry then, and in the index after the next time), and LeaseLost where another person waits too.
+        """
+        key = group_key(registry, group)
+        since = elapsed_seconds()
+        claim = await self._groups.claim(key, self._worker, self._lease_seconds)
+        ended = await self._claimed(registry, group, claim, since, approved=approved)
+        if isinstance(ended, RepoSyncError):
+            raise ended
+        return ended
+
+    async def _claimed(
+        self, registry: Registry, group: Group, claim: GroupClaim, since: float, *, approved: bool = False
+    ) -> DiscoveryReport | RepoSyncError:
+        """`since`: when the claim was asked for (`elapsed_seconds`). Raises StoreUnavailable."""
+        schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
+        try:
+            async with self._renewed(claim, since):
+                report = await self._look_through(registry, group, claim, approved=approved)
+        except asyncio.CancelledError:
+            with contextlib.suppress(RepoSyncError, TimeoutError):
+                await asyncio.wait_for(self._groups.release(claim), FAREWELL_SECONDS)
+            raise
+        except LeaseLost as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
+            known = _known(error, claim.key)
+            self._on_result("failed")
+            await self._groups.record(
+                claim,
+                lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None, known.retry_after_seconds),
+                error_code=known.code,
+                error_message=self._redact(str(known)),
+            )
+            return known
+        self._on_result("failed" if report.problem else "ok")
+        await self._groups.record(
+            claim,
+            lambda now: _due(schedule, now, UNSETTLED_SECONDS if report.unsettled else None),
+            projects=report.projects,
+            error_code=report.problem_code,
+            error_message=None if report.problem is None else self._redact(report.problem),
+        )
+        return report
+
+    @contextlib.asynccontextmanager
+    async def _renewed(self, claim: GroupClaim, since: float) -> AsyncGenerator[None, None]:
+        """The claim is renewed beside the body. Raises LeaseLost, in the middle of the body, once it cannot be."""
+        failure: Exception | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                heartbeat = tasks.create_task(self._renew(claim, since), name=f"heartbeat of group {claim.key}")
+                yield
+                heartbeat.cancel()
+        except ExceptionGroup as errors:
+            failure = first_error(errors)
+        if failure is not None:
+            raise failure
+
+    async def _renew(self, claim: GroupClaim, since: float) -> None:
+        lease = Lease(self._lease_seconds, since=since)
+        while True:
+            await asyncio.sleep(max(0.0, min(self._lease_seconds / 3, lease.remaining_seconds())))
+            since = elapsed_seconds()
+            try:
+                async with asyncio.timeout(self._lease_seconds / 3):
+                    await self._groups.renew(claim, self._lease_seconds)
+                lease.extend(self._lease_seconds, since=since)
+            except (StoreUnavailable, TimeoutError):
+                lease.check()
+
+    async def _look_through(
+        self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
+    ) -> DiscoveryReport:
+        server = server_of(registry, group)
+        source = GitLabGroup(
+            server.url,
+            group.group,
+            token=server.token,
+            ca_file=server.ca_file,
+            timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
+            patience=self._patience,
+            observer=self._observer,
+        )
+        guard = partial(self._groups.hold, claim)
+        follower = Follower(registry, self._repositories, self._versions, self._index, guard)
+        try:
+            listing = await source.projects(archived=group.archived)
+            for tries_left in reversed(range(TRIES)):
+                view = await follower.view(group)
+                examined = await examine(view, source, listing, approved=approved)
+                await self._groups.renew(claim, self._lease_seconds)
+                try:
+                    report = await follower.follow(view, examined)
+                    break
+                except RegistrationsChanged:
+                    if not tries_left:
+                        raise
+        finally:
+            await source.close()
+        return await follower.settled(group, report)
+
+    def _tell(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
+        """The log, where nobody waits for the report."""
+        trouble = self._troubles.setdefault(key, Trouble("the group is as it should be again"))
+        if isinstance(ended, LeaseLost):
+            log.info("another worker looks through the group", extra={"group": key})
+        elif isinstance(ended, RepoSyncError):
+            trouble.met("group could not be looked through", str(ended), group=key, code=ended.code)
+        else:
+            _log_report(key, ended)
+            if ended.problem:
+                trouble.met("a group needs a person", ended.problem, group=key, code=ended.problem_code)
+            else:
+                trouble.over(group=key)
+
+
+def _due(
+    schedule: Schedule, now: datetime, within_seconds: float | None, asked_seconds: float | None = None
+) -> datetime:
+    """`asked_seconds`: what the server asks to wait, up to a day."""
+    earliest = now + timedelta(seconds=min(asked_seconds or 0.0, _LONGEST_ASKED_SECONDS))
+    tick = schedule.next_after(now)
+    due = tick if within_seconds is None else min(tick, now + timedelta(seconds=within_seconds))
+    return max(due, earliest)
+
+
+def _known(error: Exception, key: str) -> RepoSyncError:
+    """As a person may read it; a defect under an id that the log has too."""
+    if isinstance(error, RepoSyncError):
+        return error
+    incident = uuid.uuid4().hex[:12]
+    log.error("a defect ended the look at a group", extra={"group": key, "incident": incident}, exc_info=error)
+    return RepoSyncError(f"{type(error).__name__}; the log has the details under {incident}.")
+
+
+def _log_report(key: str, report: DiscoveryReport) -> None:
+    def say(level: int, event: str, **fields: object) -> None:
+        log.log(level, event, extra={"group": key, **fields})
+
+    for name in report.added:
+        say(logging.DEBUG, "repository registered", repository=name)
+    for former, name in report.renamed:
+        say(logging.INFO, "repository renamed", repository=name, former=former)
+    for name, reason in report.paused:
+        say(logging.WARNING, "repository paused", repository=name, reason=reason)
+    for name in report.resumed:
+        say(logging.INFO, "repository resumed", repository=name)
+    figures: dict[str, object] = {
+        "listed": report.listed,
+        "projects": report.projects,
+        "added": len(report.added),
+        "renamed": len(report.renamed),
+        "paused": len(report.paused),
+        "resumed": len(report.resumed),
+        "skipped": {reason: len(paths) for reason, paths in report.skipped.items()},
+    }
+    say(logging.INFO, "group looked through", **figures)

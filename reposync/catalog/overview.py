@@ -1,0 +1,173 @@
+"""What there is to say about each repository, in one record: its configuration, its state, its latest run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
+from reposync.store.manifest import ManifestCounts, Manifests
+from reposync.store.repositories import Repositories, Repository
+from reposync.store.repository import RepositoryState, is_registered
+from reposync.store.runs import Run, Runs
+from reposync.store.ticks import MissedTick, Ticks
+from reposync.store.unknown import no_such_repository
+
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """`schedule` in words, None for what was synced by hand and is not registered. `origin_file`: the registry file
+    that has it. `state`: active, paused (then there is a reason) or inactive (it left its file). `next_due_at` is None
+    if nothing is due."""
+
+    name: str
+    id: str
+    location: str
+    source: str
+    origin: str
+    origin_file: str | None
+    branch: str | None
+    collection: str
+    cron_expression: str | None
+    timezone: str
+    schedule: str | None
+    state: str
+    is_active: bool
+    paused_reason: str | None
+    next_due_at: datetime | None
+    last_sync_at: datetime | None
+    last_commit: str | None
+    epoch: int
+    files: int
+    skipped: int
+    chunks: int
+    failed: int
+    last_run: str | None
+    last_status: str | None
+    last_error: str | None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Lateness:
+    """Who was not synced at the last two ticks of its schedule. Reading a schedule takes a tenth of a millisecond, so
+    each repository's limit is kept until it is synced again."""
+
+    def __init__(self) -> None:
+        self._limits: dict[RepositoryState, datetime] = {}
+
+    async def names(self, states: Sequence[RepositoryState], now: datetime) -> list[str]:
+        limits: dict[RepositoryState, datetime] = {}
+        for number, state in enumerate(states):
+            if not state.is_active or state.cron_expression is None or state.last_sync_at is None:
+                continue
+            with contextlib.suppress(ScheduleError):  # of a newer program
+                limits[state] = self._limits.get(state) or late_after(
+                    state.cron_expression, state.timezone, state.last_sync_at
+                )
+            if number % 50 == 0:
+                await asyncio.sleep(0)
+        self._limits = limits
+        return [state.name for state, limit in limits.items() if limit < now]
+
+
+def late_after(crontab: str, timezone: str, last_sync_at: datetime) -> datetime:
+    """The second tick after the last sync."""
+    schedule = Schedule.parse(crontab, timezone)
+    return schedule.next_after(schedule.next_after(last_sync_at))
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryDetail(Overview):
+    """`definition`: what was registered over HTTP or by command, with the keys of the registry file; null for what
+    stands in that file. `missed_ticks`: the latest ticks of its schedule that nothing ran for, the newest first: they
+    were noticed too late."""
+
+    definition: Mapping[str, Any] | None
+    missed_ticks: list[MissedTick]
+
+
+async def state_words(repositories: Repositories) -> dict[str, str]:
+    """The word for the state of every repository, by name."""
+    return {row.name: row.word for row in await repositories.states()}
+
+
+async def overviews(
+    repositories: Repositories, manifests: Manifests, runs: Runs, names: Collection[str] | None = None
+) -> list[Overview]:
+    """Every repository, by name; of these alone, if names are given."""
+    rows = await repositories.list(names)
+    ids = None if names is None else [row.id for row in rows]
+    versions = None if names is None else [row.live_version or row.id for row in rows]
+    latest, counts = await runs.latest(ids), await manifests.counts(versions)
+    now = runs.now()
+    return [
+        _overview(row, counts.get(row.live_version or row.id, ManifestCounts()), latest.get(row.id), now)
+        for row in rows
+    ]
+
+
+async def repository_detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
+    """And its row. Raises RepositoryNotFound, naming the nearest."""
+    row = await app.repositories.get(name)
+    found = named(await overviews(app.repositories, app.manifests, app.runs, [row.name]), row.name)
+    missed = await Ticks(app.database).missed(row.id)
+    return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=missed), row
+
+
+def named(overviews: Sequence[Overview], name: str) -> Overview:
+    """Raises RepositoryNotFound, naming the nearest."""
+    for each in overviews:
+        if each.name == name:
+            return each
+    raise no_such_repository(name, [each.name for each in overviews])
+
+
+def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:
+    schedule, words = _schedule(row)
+    return Overview(
+        name=row.name,
+        id=row.id,
+        location=row.location,
+        source=row.source,
+        origin=row.origin,
+        origin_file=row.origin_file,
+        branch=row.branch,
+        collection=row.collection,
+        cron_expression=row.cron_expression,
+        timezone=row.timezone,
+        schedule=words,
+        state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
+        is_active=row.is_active,
+        paused_reason=row.paused_reason,
+        next_due_at=schedule.next_after(now) if schedule and row.is_active else None,
+        last_sync_at=row.last_sync_at,
+        last_commit=row.last_commit,
+        epoch=row.epoch,
+        files=counts.files,
+        skipped=counts.skipped,
+        chunks=counts.chunks,
+        failed=counts.failed,
+        last_run=run.id if run else None,
+        last_status=run.status if run else None,
+        last_error=run.error_message if run else None,
+    )
+
+
+def _schedule(said: Repository) -> tuple[Schedule | None, str | None]:
+    """And in words. A schedule that a later version of reposync wrote is shown as it is."""
+    if said.cron_expression is None:
+        return None, NEVER_WORDS if is_registered(said) else None
+    try:
+        schedule = Schedule.parse(said.cron_expression, said.timezone)
+    except ScheduleError:
+        return None, said.cron_expression
+    return schedule, schedule.words()

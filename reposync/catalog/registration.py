@@ -1,0 +1,170 @@
+"""Repositories that a person adds, removes, pauses or resumes, beside those of the registry file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reposync.catalog.targets import COMMAND, CONFIG, Target, is_bare_repository
+from reposync.config.loading import checked_repository
+from reposync.errors import (
+    Remedy,
+    RepositoryChanged,
+    RepositoryExists,
+    RepositoryInactive,
+    RepositoryReadOnly,
+    UsageError,
+)
+from reposync.runs.command_runs import CommandRun
+from reposync.store.repositories import Repository
+from reposync.store.repository import is_registered
+from reposync.store.run import Run
+from reposync.store.status import RunTrigger
+
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+
+# How often a change is tried again that met another one.
+_TRIES = 10
+
+
+async def add_repository(app: Application, definition: Mapping[str, Any], *, origin: str = COMMAND) -> Repository:
+    """Register what `definition` says, with the keys of the registry file. What was synced by hand before becomes
+    scheduled. Raises ConfigError for what does not fit, UsageError for a password, RepositoryReadOnly and
+    RepositoryExists where the name is taken."""
+    resolved = checked_repository(app.configuration.registry, definition)
+    if resolved.password is not None:
+        raise _password_not_kept()
+    if resolved.path is not None:
+        await asyncio.to_thread(_require_repository, resolved.path)
+        definition = {**definition, "path": str(resolved.path)}
+    target = Target(resolved, origin, definition=definition)
+    for row in await app.repositories.list([resolved.name]):
+        if row.origin == CONFIG and not row.has_left:
+            raise _read_only(row.name, f"is in {row.origin_words}")
+        if is_registered(row) or row.location != target.registration().location:
+            raise RepositoryExists(
+                f"There is a repository {row.name!r} already: {row.location}.",
+                remedy=Remedy(
+                    f"Choose another name, or `reposync repos remove {row.name}` first.",
+                    f"Choose another name, or `DELETE /api/v1/repositories/{row.name}` first.",
+                ),
+            )
+    return await app.repositories.register(target.registration())
+
+
+async def change_repository(
+    app: Application, name: str, changes: Mapping[str, Any], *, expected: Repository | None = None
+) -> Repository:
+    """Give the keys of `changes` new values in what was registered; None stands for the default again. A schedule, be
+    it the default one, makes what was synced by hand a scheduled one. Of two who change it at the same time none undoes
+    what the other did. `expected`: as the caller read it, where what others did since then must not stand beside it.
+
+    Raises RepositoryNotFound, RepositoryReadOnly for what is not registered by command or over HTTP, ConfigError,
+    UsageError for a password, and RepositoryChanged.
+    """
+    if expected is not None:
+        return await _change(app, expected, changes)
+    for _ in range(_TRIES):
+        with contextlib.suppress(RepositoryChanged):
+            return await _change(app, await app.repositories.get(name), changes)
+    return await _change(app, await app.repositories.get(name), changes)
+
+
+async def _change(app: Application, row: Repository, changes: Mapping[str, Any]) -> Repository:
+    if row.origin == CONFIG:
+        raise _read_only(row.name, f"is in {row.origin_words}")
+    if row.definition is None or row.group_key is not None:
+        raise _read_only(row.name, "does not stand alone: a group or another version of reposync registered it")
+    definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
+    resolved = checked_repository(app.configuration.registry, definition)
+    if resolved.password is not None:
+        raise _password_not_kept()
+    by_hand = not is_registered(row) and "schedule" not in changes
+    target = Target(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
+    return await app.repositories.register(target.registration(), expected=row)
+
+
+async def request_removal(app: Application, name: str, trigger: RunTrigger, *, asked_by: str = "") -> Run:
+    """The run that removes the repository, once a worker gets to it. Asked again, it is the same run.
+
+    Raises RepositoryNotFound, and RepositoryReadOnly for what would come back by itself.
+    """
+    row = await app.repositories.get(name)
+    _refuse_what_comes_back(row)
+    return await ask_for_removal(app, row, trigger, asked_by=asked_by)
+
+
+async def syncable(app: Application, name: str) -> Repository:
+    """The repository of that name, if a run of it makes sense. Raises RepositoryNotFound, RepositoryInactive."""
+    row = await app.repositories.get(name)
+    if row.has_left:
+        raise RepositoryInactive(f"{name!r} has left {row.origin_words}.", remedy="Add it there again to sync it.")
+    return row
+
+
+async def pause_repository(
+    app: Application, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
+) -> Repository:
+    """`expected`: see `change_repository`. Raises RepositoryNotFound, RepositoryChanged."""
+    return await app.repositories.pause(name, reason, expected=expected, by=by)
+
+
+async def resume_repository(app: Application, name: str, *, expected: Repository | None = None) -> Repository:
+    """As `pause_repository`."""
+    return await app.repositories.resume(name, expected=expected)
+
+
+async def remove_repository(app: Application, name: str, *, asked_by: str = "") -> Run:
+    """Remove it with its points, once nothing else works on it. Returns the run that did so, as it ended.
+
+    Raises RepositoryNotFound, and RepositoryReadOnly for what would come back by itself.
+    """
+    row = await app.repositories.get(name)
+    _refuse_what_comes_back(row)
+    request_id = str(uuid.uuid4())
+    run = await ask_for_removal(app, row, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id)
+    return await CommandRun(app, run, None, request_id).ended()
+
+
+async def ask_for_removal(
+    app: Application, row: Repository, trigger: RunTrigger, *, asked_by: str = "", request_id: str | None = None
+) -> Run:
+    """Queue the run that removes the repository; whoever claims it does so. What is under way is asked to end."""
+    if row.is_active:
+        # No tick in between.
+        await app.repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
+    run, _ = await app.runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
+    return run
+
+
+def _password_not_kept() -> UsageError:
+    return UsageError(
+        "A password is not kept in the database.",
+        remedy="Register this repository in the registry file, with ${VARIABLE} in its address.",
+    )
+
+
+def _read_only(name: str, why: str) -> RepositoryReadOnly:
+    return RepositoryReadOnly(f"{name!r} {why}.", remedy="Change it there.")
+
+
+def _require_repository(path: Path) -> None:
+    if not (path / ".git").exists() and not is_bare_repository(path):
+        raise UsageError(f"{path} is no git repository on this machine.", remedy="Name the folder that has `.git`.")
+
+
+def _refuse_what_comes_back(row: Repository) -> None:
+    if row.origin == CONFIG and not row.has_left:
+        raise RepositoryReadOnly(
+            f"{row.name!r} is in {row.origin_words}, and would come back.", remedy="Remove it there first."
+        )
+    if row.group_key is not None and row.is_active:
+        raise RepositoryReadOnly(
+            f"{row.name!r} is there because of a group, {row.group_key}, and would come back.",
+            remedy="Add its path to the group's `exclude` in the registry file first.",
+        )

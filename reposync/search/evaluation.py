@@ -1,0 +1,206 @@
+"""How well a search answers questions whose answers are known: the questions file, and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError, field_validator
+
+from reposync.config import fields
+from reposync.config.complaints import complaints
+from reposync.config.document import read_document
+from reposync.config.fields import Unfit
+from reposync.config.problems import RegistryErrors
+from reposync.config.section import Section
+from reposync.errors import ConfigError, UsageError, first_error
+from reposync.search.query import checked_text
+from reposync.vectors.port import SearchHit
+
+MAX_BYTES = 2_000_000
+MAX_QUESTIONS = 10_000
+DEPTH = 10
+"""How many hits of each answer count."""
+CUTOFFS = (1, 5, DEPTH)
+# Shares are binary fractions: 0.9 - 0.88 is 0.020000000000000018, which is not more than 0.02.
+_ROUNDING = 1e-9
+
+
+def _folded(value: Any) -> Any:
+    # A question in several lines of YAML, with their line breaks, is one question.
+    return " ".join(value.split()) if isinstance(value, str) else value
+
+
+def _span(value: Any) -> Any:
+    if value is None:
+        return None
+    is_pair = isinstance(value, list | tuple) and [type(each) for each in value] == [int, int]
+    if not is_pair or not 1 <= value[0] <= value[1]:
+        raise Unfit("must be the first and the last line, counted from 1, such as [10, 24]")
+    return tuple(value)
+
+
+class Question(Section):
+    """A question, and the file that answers it; with `lines`, the first and the last line of the answer in it."""
+
+    question: Annotated[fields.Text, BeforeValidator(_folded)]
+    repository: fields.Text
+    path: fields.Text
+    lines: Annotated[tuple[int, int] | None, BeforeValidator(_span)] = None
+
+    @field_validator("question")
+    @classmethod
+    def _searchable(cls, question: str) -> str:
+        try:
+            return checked_text(question)
+        except UsageError as error:
+            raise Unfit(error.message, own_words=True) from None
+
+    @field_validator("path")
+    @classmethod
+    def _from_the_top(cls, path: str) -> str:
+        # Any other form equals the path of no hit, and the question would be a miss for ever.
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise Unfit("must start at the repository's top and have no empty, . or .. part: src/main.py")
+        return path
+
+    def is_answered_by(self, hit: SearchHit) -> bool:
+        if (hit.repository, hit.path) != (self.repository, self.path):
+            return False
+        if self.lines is None:
+            return True
+        first, last = self.lines
+        return hit.start_line <= last and hit.end_line >= first
+
+
+Ask = Callable[[Question], Awaitable[Sequence[SearchHit]]]
+"""The hits for a question, best first; `DEPTH` of them are enough."""
+
+
+# The questions file ------------------------------------------------------------------------------------------------
+
+
+def load_questions(path: Path) -> tuple[Question, ...]:
+    """Raises RegistryErrors with all problems of the file, ConfigError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"There is no questions file {path}.") from None
+    except OSError as error:
+        raise ConfigError(f"The questions file {path} cannot be read: {error.strerror}.") from None
+    return read_questions(content, str(path))
+
+
+def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
+    """The questions of a YAML text. Raises RegistryErrors with all problems, each with its line and column in `file`.
+
+    10,000 questions (1.6 MB) take 13 s: an event loop must not wait for it.
+    """
+    document = read_document(content, file, None, max_bytes=MAX_BYTES)
+    problems = list(document.problems)
+    if not isinstance(document.data, list) or not document.data:
+        message = "the file must be a list of questions, each with `question`, `repository` and `path`"
+        raise RegistryErrors([document.problem(document.place_of(()), message), *problems])
+    if len(document.data) > MAX_QUESTIONS:
+        place = document.values[(MAX_QUESTIONS,)]
+        raise RegistryErrors([document.problem(place, f"more than {MAX_QUESTIONS:,} questions")])
+    questions: tuple[Question, ...] = ()
+    try:
+        questions = TypeAdapter(tuple[Question, ...]).validate_python(document.data)
+    except ValidationError as error:
+        problems += complaints(error, document, model=Question)
+    if problems:
+        raise RegistryErrors(problems)
+    return questions
+
+
+# Metrics -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """Means over `questions`, from 0 to 1. Each question has one relevant item, the first hit that answers it.
+
+    `recall[k]`: recall at k, the share of questions that are answered within the first k hits (Manning, Raghavan,
+    Schütze: Introduction to Information Retrieval, 2008, section 8.4; with one relevant item also called success at k).
+    `mrr`: mean reciprocal rank, cut off at 10 (Voorhees: The TREC-8 Question Answering Track Report, 1999): 1 / rank.
+    `ndcg`: normalised discounted cumulative gain at 10 with binary relevance (Järvelin, Kekäläinen: Cumulated
+    gain-based evaluation of IR techniques, ACM TOIS 20(4), 2002, with the discount log2(1 + rank)): the ideal ranking
+    of one relevant item has a gain of 1, so that it is 1 / log2(1 + rank).
+    """
+
+    questions: int
+    recall: dict[int, float]
+    mrr: float
+    ndcg: float
+
+
+async def evaluate(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> Scores:
+    """Ask everything, at most `at_once` questions at a time. Raises the first error of `ask`; ValueError if there is no
+    question."""
+    return scores(await ranks_of(questions, ask, at_once=at_once))
+
+
+async def ranks_of(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> list[int | None]:
+    """`rank` of each question, in their order."""
+    ranks: list[int | None] = [None] * len(questions)
+    waiting = iter(enumerate(questions))
+
+    async def work() -> None:
+        for number, question in waiting:
+            ranks[number] = rank(question, await ask(question))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(min(at_once, len(questions))):
+                tasks.create_task(work())
+    except ExceptionGroup as errors:
+        raise first_error(errors) from errors
+    return ranks
+
+
+def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:
+    """Of the first of the hits that answers the question, from 1; None if none of the first 10 does. Further chunks of
+    the file count for nothing: they would pay twice for one answer."""
+    return next((number for number, hit in enumerate(hits[:DEPTH], 1) if question.is_answered_by(hit)), None)
+
+
+def scores(ranks: Sequence[int | None]) -> Scores:
+    """Raises ValueError if there is no rank."""
+    if not ranks:
+        raise ValueError("no questions, no scores")
+    found = [each for each in ranks if each is not None]
+
+    def mean(gains: Sequence[float]) -> float:
+        # fsum rounds once, at its end: the order of the questions changes nothing.
+        return math.fsum(gains) / len(ranks)
+
+    return Scores(
+        questions=len(ranks),
+        recall={cutoff: sum(each <= cutoff for each in found) / len(ranks) for cutoff in CUTOFFS},
+        mrr=mean([1 / each for each in found]),
+        ndcg=mean([1 / math.log2(1 + each) for each in found]),
+    )
+
+
+def falls(live: Scores, candidate: Scores, must_not_fall: float) -> str | None:
+    """A sentence with the figures if recall@10, MRR@10 or NDCG@10 of `candidate` is lower than that of `live` by more
+    than `must_not_fall`."""
+    figures = (
+        (f"recall@{DEPTH}", live.recall[DEPTH], candidate.recall[DEPTH]),
+        (f"MRR@{DEPTH}", live.mrr, candidate.mrr),
+        (f"NDCG@{DEPTH}", live.ndcg, candidate.ndcg),
+    )
+    fallen = [
+        f"{name} fell from {before:.4f} to {after:.4f}"
+        for name, before, after in figures
+        if before - after > must_not_fall + _ROUNDING
+    ]
+    if not fallen:
+        return None
+    return f"Over {candidate.questions:,} questions {', '.join(fallen)}; at most {must_not_fall:g} is allowed."

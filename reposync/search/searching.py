@@ -1,0 +1,174 @@
+"""A search over the live versions of all repositories' indexes, whatever becomes live while it is going on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from reposync.embedding.port import EmbeddingSpec
+from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy
+from reposync.search.query import checked_text, make_query, search_collections
+from reposync.store.database import Database
+from reposync.store.served import Served, findable, searched_repository, served
+from reposync.store.versions import VersionState
+from reposync.vectors.port import CollectionMissing, SearchHit, SearchQuery
+
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+
+log = logging.getLogger(__name__)
+
+# How often a search is repeated because a version became live or was retired meanwhile. Each takes milliseconds.
+_TRIES = 10
+# A former model that could not be asked is left alone for so long: no search waits for it again and again.
+ASK_AGAIN_SECONDS = 30.0
+_INDEX_ANY = Remedy(
+    "`reposync sync .` indexes the repository you are in.",
+    "`POST /api/v1/repositories/NAME/sync` indexes one that is registered.",
+)
+
+
+class Searching:
+    def __init__(self, app: Application) -> None:
+        self._app = app
+        self._ask_again: dict[EmbeddingSpec, float] = {}
+
+    async def search(
+        self,
+        text: str,
+        *,
+        repository: str | None = None,
+        path_glob: str | None = None,
+        language: str | None = None,
+        limit: int = 10,
+        version: Literal["live", "building"] = "live",
+    ) -> list[SearchHit]:
+        """Best first. `version`: the one of `repository` that is being built, in place of what is live.
+
+        Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
+        text = checked_text(text)
+        scope = await self._scope(repository, version)
+        met = _Met(self._app.database)
+        for attempt in range(1, _TRIES + 1):
+            found = []
+            for physical in sorted(scope.collections):
+                index = self._app.index(physical)
+                spec = await index.spec()
+                if spec is not None:
+                    query = await self._query(text, spec, path_glob, language, limit)
+                    found.append((index, scope.limited(query, physical, met.unwanted)))
+            try:
+                hits = await search_collections(found, limit)
+            except CollectionMissing:  # dropped when its last version had been replaced
+                if attempt == _TRIES:
+                    raise
+                scope = await self._scope(repository, version)
+                continue
+            may_be_shown = scope.served is None or await met.may_be_shown(hits)
+            # A version that was retired meanwhile may have lost its points before they were read.
+            searched, scope = scope, await self._scope(repository, version)
+            if may_be_shown and searched.lasts(scope):
+                break
+        if not found and scope.collections:
+            raise IndexUnavailable(
+                "There is nothing to search: the index is gone, or was damaged and set aside.",
+                remedy="The next `reposync sync` makes it again, and its record says why.",
+            )
+        if not found:
+            raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
+        hits = [hit for hit in hits if hit.version not in met.unwanted]
+        outdated = await self._app.manifests.outdated([(hit.version, hit.path) for hit in hits])
+        return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
+
+    async def _scope(self, repository: str | None, version: str) -> _Scope:
+        if repository is not None:
+            return await self._one(repository, VersionState(version))
+        every = await served(self._app.database)
+        # A name may lead to one of the others, which is searched once.
+        behind = [await self._app.index(name).behind() for name in sorted(every.names)]
+        return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
+
+    async def _one(self, repository: str, state: VersionState) -> _Scope:
+        row = await searched_repository(self._app.database, repository)
+        if state in row.versions:
+            physical, version = row.versions[state]
+            return _Scope(frozenset({physical}), version=version)
+        if row.collection is not None:
+            return _Scope(frozenset({row.collection}), version=row.id)
+        raise NothingIndexed(
+            f"Nothing of {repository!r} is indexed yet.",
+            remedy=Remedy(
+                f"`reposync sync {repository}` indexes it.",
+                f"`POST /api/v1/repositories/{repository}/sync` indexes it.",
+            ),
+        )
+
+    async def _query(
+        self, text: str, spec: EmbeddingSpec, path_glob: str | None, language: str | None, limit: int
+    ) -> SearchQuery:
+        """By the model that the collection was made with. If that is not configured any more and cannot be asked, words
+        alone have to do until the repositories are live on the configured one."""
+        if not await self._is_former(spec):
+            return await make_query(self._app.embedder(), spec, text, path_glob, language, limit)
+        if time.monotonic() >= self._ask_again.get(spec, 0.0):
+            embedder = self._app.embedder_for(spec, patient=False)
+            try:
+                if embedder is not None and await embedder.spec(spec) == spec:
+                    return await make_query(embedder, spec, text, path_glob, language, limit)
+                reason = "its address is not configured any more"
+            except EmbeddingError as error:
+                reason = str(error)
+            log.warning("searching by words alone: the former model %s cannot be asked: %s", spec.model, reason)
+            self._ask_again[spec] = time.monotonic() + ASK_AGAIN_SECONDS
+        return await make_query(None, spec, text, path_glob, language, limit)
+
+    async def _is_former(self, spec: EmbeddingSpec) -> bool:
+        try:
+            return await self._app.embedder().spec(spec) != spec
+        except EmbeddingError:
+            named = self._app.configuration.registry.embedding.model
+            if named in (None, spec.model):
+                raise
+            return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """Where to look: physical collections, and in them one version, or all that may be found."""
+
+    collections: frozenset[str]
+    version: str | None = None
+    served: Served | None = None
+
+    def limited(self, query: SearchQuery, physical: str, unwanted: Set[str]) -> SearchQuery:
+        if self.served is None:
+            return replace(query, version=self.version)
+        return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
+
+    def lasts(self, later: _Scope) -> bool:
+        if self.served is None or later.served is None:
+            return self == later
+        return self.served.lasts(later.served)
+
+
+class _Met:
+    """Whose points a search came across. `unwanted`: ids that must not be found, which the filter did not know of."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._unknown: set[str] = set()
+        self.unwanted: set[str] = set()
+
+    async def may_be_shown(self, hits: Sequence[SearchHit]) -> bool:
+        ids = {hit.version for hit in hits}
+        asked = ids | self.unwanted
+        known = await findable(self._database, asked) if asked else {}
+        unwanted = {each for each, is_findable in known.items() if not is_findable}
+        # Either it was being removed, and then nothing of it is found again, or its points are not ours to hide.
+        unknown = ids - known.keys()
+        may = unwanted == self.unwanted and unknown <= self._unknown
+        self.unwanted, self._unknown = unwanted, self._unknown | unknown
+        return may

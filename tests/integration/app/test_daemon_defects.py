@@ -1,0 +1,221 @@
+"""A defect in one of a daemon's tasks: it is logged with its cause, said on /readyz, and the daemon goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reposync.app.daemon import Daemon, Duties
+from reposync.catalog.targets import Catalog, Target
+from reposync.config.loading import load_registry
+from reposync.config.settings import Settings
+from reposync.store.repositories import Repository
+from reposync.store.status import RunStatus
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from reposync.telemetry.redaction import Secrets
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.folders import quick_folder
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.repositories import GitRepository
+from tests.integration.sync.conftest import embeddings, qdrant  # noqa: F401
+
+LONG_SECONDS = 120.0
+REGISTRY = """
+embedding: {{provider: openai, url: "{url}", model: test/words, dimensions: 64}}
+repositories:
+  - {{name: app, path: "{path}", schedule: every second}}
+"""
+
+
+class Flawed(Metrics):
+    """What a daemon tells its figures to, with a defect in each of these methods: the first two calls fail."""
+
+    def __init__(self, *methods: str) -> None:
+        super().__init__(version="1")
+        self._left = dict.fromkeys(methods, 2)
+
+    def _fails(self, method: str) -> None:
+        if self._left.get(method, 0):
+            self._left[method] -= 1
+            raise TypeError(f"a defect in {method}")
+
+    @property
+    def failed(self) -> bool:
+        return not any(self._left.values())
+
+    def tick(self, *told: Any) -> None:
+        self._fails("tick")
+        super().tick(*told)
+
+    def loop_lag(self, seconds: float) -> None:
+        self._fails("loop_lag")
+        super().loop_lag(seconds)
+
+    def workers(self, *told: Any) -> None:
+        self._fails("workers")
+        super().workers(*told)
+
+
+class Listening(Health):
+    """Keeps what was reported of tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tasks: dict[str, str] = {}
+
+    def report(self, component: str, status: Any, reason: str | None = None, *more: Any, **named: Any) -> None:
+        if component.startswith("task:"):
+            self.tasks[component] = f"{status}: {reason}"
+        super().report(component, status, reason, *more, **named)
+
+
+@pytest.fixture
+def folder() -> Any:
+    with quick_folder() as folder:
+        yield folder
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    folder: Path,
+    qdrant: QdrantServer,  # noqa: F811
+    embeddings: EmbeddingServer,  # noqa: F811
+    metrics: Metrics,
+    health: Health,
+) -> AsyncIterator[Daemon]:
+    repository = GitRepository.create(folder / "app.git")
+    repository.commit({"a.py": b"x = 1\n"})
+    (folder / "repositories.yaml").write_text(REGISTRY.format(url=embeddings.url, path=repository.path))
+    settings = Settings.from_environment(
+        {
+            "REPOSYNC_STATE_DIR": str(folder / "state"),
+            "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
+            "QDRANT_URL": qdrant.url,
+        }
+    )
+    daemon = Daemon(settings, load_registry(settings.config_path), Duties(), metrics, health, Secrets())
+    running = asyncio.create_task(daemon.run())
+    try:
+        yield daemon
+        assert not running.done(), "it goes on"
+    finally:
+        daemon.stop()
+        async with asyncio.timeout(LONG_SECONDS):
+            await running
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(LONG_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+async def completed(daemon: Daemon) -> int:
+    if daemon.app is None:
+        return 0
+    return len(await daemon.app.runs.history("app", RunStatus.COMPLETED, limit=1_000))
+
+
+async def more_are_completed(daemon: Daemon) -> None:
+    async with asyncio.timeout(LONG_SECONDS):
+        before = await completed(daemon)
+        while await completed(daemon) < before + 2:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize(("method", "task"), [("tick", "cron"), ("loop_lag", "lag"), ("workers", "workers")])
+async def test_a_task_that_a_defect_ends_is_said_and_started_again(
+    folder: Path,
+    qdrant: QdrantServer,  # noqa: F811
+    embeddings: EmbeddingServer,  # noqa: F811
+    method: str,
+    task: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    metrics, health = Flawed(method), Listening()
+    async with serving(folder, qdrant, embeddings, metrics, health) as daemon:
+        await until(lambda: metrics.failed)
+        await until(lambda: f"task:{task}" in health.tasks)
+        await more_are_completed(daemon)
+
+        said = health.tasks[f"task:{task}"]
+        assert said.startswith("degraded: It ended by a defect and is started again: TypeError; the log has the ")
+        assert health.snapshot().status == "degraded"
+        assert f"a defect in {method}" in caplog.text
+        assert said.split()[-1].rstrip(".") in caplog.text
+
+
+REFUSE = """
+    CREATE TRIGGER refuse_{table} BEFORE {action} ON {table}
+    BEGIN SELECT RAISE(ABORT, 'nobody foresaw this'); END
+"""
+
+
+def execute(folder: Path, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / "state" / "reposync.db", timeout=LONG_SECONDS)) as database:
+        database.execute(statement)
+        database.commit()
+
+
+@pytest.mark.parametrize(
+    ("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")]
+)
+async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
+    folder: Path,
+    qdrant: QdrantServer,  # noqa: F811
+    embeddings: EmbeddingServer,  # noqa: F811
+    table: str,
+    action: str,
+    task: str,
+) -> None:
+    health = Listening()
+    async with serving(folder, qdrant, embeddings, Metrics(version="1"), health) as daemon:
+        await more_are_completed(daemon)
+        # In a thread: the daemon has the lock, and needs the event loop to give it back.
+        await asyncio.to_thread(execute, folder, REFUSE.format(table=table, action=action))
+        await until(lambda: f"task:{task}" in health.tasks)
+        await asyncio.to_thread(execute, folder, f"DROP TRIGGER refuse_{table}")
+
+        await more_are_completed(daemon)
+
+        assert "IntegrityError; the log has the details under" in health.tasks[f"task:{task}"]
+        assert "INSERT" not in health.tasks[f"task:{task}"] and "UPDATE" not in health.tasks[f"task:{task}"]
+
+
+async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(
+    folder: Path,
+    qdrant: QdrantServer,  # noqa: F811
+    embeddings: EmbeddingServer,  # noqa: F811
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed = asyncio.Event()
+
+    class Flawed(Catalog):
+        """Cannot make a target of the first row that it is asked for."""
+
+        def of_row(self, row: Repository) -> Target:
+            if not failed.is_set():
+                failed.set()
+                raise TypeError("a defect in the catalogue")
+            return Catalog.of_row(self, row)
+
+    async with serving(folder, qdrant, embeddings, Metrics(version="1"), Listening()) as daemon:
+        await more_are_completed(daemon)
+        app = daemon.app
+        assert app is not None
+        app.catalog = Flawed(app.configuration.registry, app.repositories, {})
+        await until(failed.is_set)
+        await more_are_completed(daemon)
+
+        runs = await app.runs.history("app", limit=1_000)
+        outcomes = [(each.outcome, each.error_code) for run in runs for each in await app.runs.attempts(run.id)]
+        assert ("retrying", "INTERNAL_ERROR") in outcomes
+        assert not [outcome for outcome in outcomes if outcome[0] == "lost"]
+        assert "a defect in the catalogue" in caplog.text

@@ -1,0 +1,41 @@
+"""The life of a group on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tests.integration.catalog.groups.conftest import GroupWorld, other_worker
+
+
+async def test_a_group_lives_on_either_database(closed_world: GroupWorld, database_url: str) -> None:
+    world = closed_world
+    world.database_url = database_url
+    first, second = world.project("platform/a", {"1.py": b"a = 1\n"}), world.project("platform/b")
+    gone = world.project("platform/c")
+    async with world.opened():
+        registry = world.app.configuration.registry
+        await world.declare()
+        pods = [other_worker(world, f"pod-{number}") for number in range(4)]
+        assert sum(await asyncio.gather(*(pod.run_due(registry) for pod in pods))) == 1
+        await world.completed("platform/a")
+        ids = {project.id: (await world.row_of(project)).id for project in (first, second, gone)}
+
+        first.path, second.path = second.path, first.path
+        gone.deleted = True
+        new = world.project("platform/c")
+        report = await world.discover()
+
+        assert report.added == ("platform/c",)
+        assert [name for name, _ in report.paused] == [f"platform/c-{gone.id}"]
+        assert {project.id: (await world.row_of(project)).id for project in (first, second, gone)} == ids
+        assert [(await world.row_of(project)).name for project in (first, second, new)] == [
+            "platform/b",
+            "platform/a",
+            "platform/c",
+        ]
+        assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
+        assert (await world.completed("platform/b")).files_processed == 0
+        again = await world.discover()
+        assert (again.renamed, again.paused, again.added, again.unchanged) == ((), (), (), 3)
+        state = await world.group()
+        assert (state.projects, state.worker, state.error_code) == (3, None, None)

@@ -1,0 +1,306 @@
+"""Projects that are renamed, moved, swapped and made anew: the repository stays the same one, its index too."""
+
+from __future__ import annotations
+
+import pytest
+
+from reposync.catalog.groups import Discovery
+from reposync.errors import IndexUnavailable
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.vectors.port import Index
+from tests.fixtures.embedding_server import EmbeddingServer
+from tests.integration.catalog.groups.conftest import PLATFORM, QUICK, GroupWorld
+
+TWO = (PLATFORM, "{gitlab: main, group: labs}")
+
+
+async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world: GroupWorld) -> None:
+    world = closed_world
+    with EmbeddingServer() as embeddings:
+        world.register(
+            PLATFORM, embedding=f'{{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
+        )
+        project = world.project("platform/payments", {"src/pay.py": b"def pay_the_invoice():\n    pass\n"})
+        async with world.opened():
+            await world.discover()
+            await world.completed("platform/payments")
+            before, points, embedded = await world.row_of(project), await world.points(), embeddings.input_count
+            project.move("platform/core/billing")
+
+            report = await world.discover()
+
+            assert report.renamed == (("platform/payments", "platform/core/billing"),)
+            row = await world.row_of(project)
+            assert (row.id, row.name, row.last_commit) == (before.id, "platform/core/billing", before.last_commit)
+            assert row.location == f"{world.server.url}/platform/core/billing"
+            moved = await world.points()
+            assert moved.keys() == points.keys()
+            assert [point["vector"] for point in moved.values()] == [point["vector"] for point in points.values()]
+            (hit,) = await world.app.search("invoice", repository="platform/core/billing")
+            assert hit.url == f"{world.server.url}/platform/core/billing/-/blob/HEAD/src/pay.py#L1-2"
+            assert {run.repository for run in await world.app.runs.history()} == {"platform/core/billing"}
+            searched = embeddings.input_count
+
+            world.server.log.forget()
+            run = await world.completed("platform/core/billing")
+            assert (run.files_processed, len(world.server.log)) == (0, 1), "nothing changed: one call"
+            assert embedded == len(points)
+            assert embeddings.input_count == searched
+
+
+async def test_after_a_move_the_index_is_as_if_the_project_had_always_been_there(world: GroupWorld) -> None:
+    files = {f"src/{number}.py": b"def answer():\n    return %d\n" % number for number in range(30)}
+    first, second = world.project("platform/a", files), world.project("platform/b", {"b.py": b"b = 1\n"})
+    await world.discover()
+    await world.completed("platform/a")
+    await world.completed("platform/b")
+
+    first.move("platform/elsewhere/c")
+    second.move("platform/a")
+    await world.discover()
+
+    links = {(each["repository"], each["url"].partition("/-/")[0]) for each in await world.metadata()}
+    assert links == {
+        ("platform/elsewhere/c", f"{world.server.url}/platform/elsewhere/c"),
+        ("platform/a", f"{world.server.url}/platform/a"),
+    }
+
+
+async def test_two_projects_that_swap_their_names_swap_nothing_else(world: GroupWorld) -> None:
+    first, second = world.project("platform/a", {"1.py": b"a = 1\n"}), world.project("platform/b", {"2.py": b"b = 2\n"})
+    await world.discover()
+    await world.completed("platform/a")
+    await world.completed("platform/b")
+    ids = (await world.row_of(first)).id, (await world.row_of(second)).id
+
+    first.move("platform/aside")
+    second.move("platform/a")
+    first.move("platform/b")
+    report = await world.discover()
+
+    assert set(report.renamed) == {("platform/a", "platform/b"), ("platform/b", "platform/a")}
+    assert ((await world.row_of(first)).id, (await world.row_of(second)).id) == ids
+    assert {(each["repository"], each["path"]) for each in await world.metadata()} == {
+        ("platform/b", "1.py"),
+        ("platform/a", "2.py"),
+    }
+    assert (await world.completed("platform/a")).files_processed == 0
+    assert (await world.completed("platform/b")).files_processed == 0
+
+
+async def test_a_chain_of_renames_and_a_new_project_at_its_start(world: GroupWorld) -> None:
+    moved = [world.project(f"platform/{name}", {f"{name}.py": b"x = 1\n"}) for name in "abc"]
+    await world.discover()
+    for project in moved:
+        await world.completed(project.path)
+    for project, name in zip(reversed(moved), "dcb", strict=True):
+        project.move(f"platform/{name}")
+    new = world.project("platform/a", {"new.py": b"y = 1\n"})
+
+    report = await world.discover()
+
+    assert report.added == ("platform/a",)
+    assert {project.id: (await world.row_of(project)).name for project in [*moved, new]} == {
+        moved[0].id: "platform/b",
+        moved[1].id: "platform/c",
+        moved[2].id: "platform/d",
+        new.id: "platform/a",
+    }
+    await world.completed("platform/a")
+    assert {(each["repository"], each["path"]) for each in await world.metadata()} == {
+        ("platform/a", "new.py"),
+        ("platform/b", "a.py"),
+        ("platform/c", "b.py"),
+        ("platform/d", "c.py"),
+    }
+
+
+async def test_a_project_made_where_another_one_was_deleted_does_not_inherit_its_index(world: GroupWorld) -> None:
+    old = world.project("platform/a", {"old.py": b"x = 1\n"})
+    await world.discover()
+    await world.completed("platform/a")
+    old.deleted = True
+    new = world.project("platform/a", {"new.py": b"y = 1\n"})
+
+    report = await world.discover()
+
+    assert report.added == ("platform/a",)
+    assert (await world.row_of(new)).name == "platform/a"
+    former = await world.row_of(old)
+    assert (former.name, former.is_active) == (f"platform/a-{old.id}", False)
+    assert f"repos remove platform/a-{old.id}" in str(former.paused_reason)
+    assert {(each["repository"], each["path"]) for each in await world.metadata()} == {(former.name, "old.py")}
+    assert (await world.discover()).problem is None
+
+
+async def test_a_project_made_where_another_one_left_the_group_does_not_inherit_its_index(world: GroupWorld) -> None:
+    old = world.project("platform/a", {"old.py": b"x = 1\n"})
+    await world.discover()
+    old.move("other/place")
+    new = world.project("platform/a")
+
+    await world.discover()
+
+    former = await world.row_of(old)
+    assert (former.name, former.is_active) == (
+        "platform/a-1" if former.name == "platform/a-1" else "other/place",
+        False,
+    )
+    assert "was moved to other/place" in str(former.paused_reason)
+    assert (await world.row_of(new)).name == "platform/a"
+
+
+async def test_a_project_that_moves_to_another_group_of_the_registry_takes_its_index_along(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register(*TWO)
+    world.server.groups.add("labs")
+    project = world.project("platform/a", {"a.py": b"a = 1\n"})
+    async with world.opened():
+        await world.discover(0)
+        await world.completed("platform/a")
+        before = await world.row_of(project)
+
+        project.move("labs/a")
+        assert (await world.discover(0)).paused == (("platform/a", "was moved to labs/a"),)
+        report = await world.discover(1)
+
+        row = await world.row_of(project)
+        assert report.resumed == ("labs/a",)
+        assert (row.id, row.name, row.is_active, row.group_key) == (
+            before.id,
+            "labs/a",
+            True,
+            f"{world.server.url}/labs",
+        )
+        assert {each["repository"] for each in await world.metadata()} == {"labs/a"}
+
+        project.move("platform/back")
+        await world.discover(0)  # the other one looks later this time
+        await world.discover(1)
+        row = await world.row_of(project)
+        assert (row.id, row.name, row.is_active) == (before.id, "platform/back", True)
+
+
+async def test_projects_of_two_groups_that_change_places_keep_their_repositories(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register(*TWO)
+    first, second = world.project("platform/a", {"1.py": b"a = 1\n"}), world.project("labs/a", {"2.py": b"b = 2\n"})
+    async with world.opened():
+        for number in (0, 1):
+            await world.discover(number)
+        for project in (first, second):
+            await world.completed(project.path)
+        ids = (await world.row_of(first)).id, (await world.row_of(second)).id
+        first.move("aside/a")
+        second.move("platform/a")
+        first.move("labs/a")
+
+        for number in (0, 1):
+            await world.discover(number)
+
+        rows = [await world.row_of(project) for project in (first, second)]
+        assert [(row.id, row.name, row.is_active) for row in rows] == [
+            (ids[0], "labs/a", True),
+            (ids[1], "platform/a", True),
+        ]
+        assert {(each["repository"], each["path"]) for each in await world.metadata()} == {
+            ("labs/a", "1.py"),
+            ("platform/a", "2.py"),
+        }
+
+
+async def test_a_group_that_was_renamed_is_followed_when_the_registry_says_so(closed_world: GroupWorld) -> None:
+    world = closed_world
+    project = world.project("platform/a")
+    async with world.opened():
+        await world.discover()
+        before = await world.row_of(project)
+        project.move("infra/a")
+        world.server.groups.clear()
+        world.register("{gitlab: main, group: infra}")
+        await world.reload()
+        await world.declare()
+        assert not (await world.row_of(project)).is_active
+
+        assert await world.run_due() == 1
+
+        row = await world.row_of(project)
+        assert (row.id, row.name, row.is_active) == (before.id, "infra/a", True)
+
+
+async def test_a_repository_of_a_group_that_left_the_registry_gives_its_name_to_a_new_project(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: platform/core}")
+    old = world.project("platform/core/a", {"old.py": b"x = 1\n"})
+    async with world.opened():
+        await world.discover()
+        await world.completed("platform/core/a")
+        world.register(PLATFORM)
+        await world.reload()
+        await world.declare()
+        old.deleted = True
+        new = world.project("platform/core/a", {"new.py": b"y = 1\n"})
+
+        assert await world.run_due() == 1
+
+        assert (await world.row_of(new)).name == "platform/core/a"
+        former = await world.row_of(old)
+        assert (former.name, former.is_active) == (f"platform/core/a-{old.id}", False)
+        assert {(each["repository"], each["path"]) for each in await world.metadata()} == {(former.name, "old.py")}
+
+
+async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name(world: GroupWorld) -> None:
+    project = world.project("platform/a", {"a.py": b"a = 1\n"})
+    await world.discover()
+    await world.completed("platform/a")
+    run, _ = await world.app.runs.enqueue("platform/a", RunTrigger.COMMAND)
+    claimed = await world.app.runs.claim("another", 60.0, run_id=run.id)
+    assert claimed is not None
+    project.move("platform/b")
+
+    report = await world.discover()
+
+    assert report.unsettled == ("platform/b",)
+    assert {each["repository"] for each in await world.metadata()} == {"platform/a"}
+    state = await world.group()
+    assert (state.due_at - state.checked_at).total_seconds() <= 60  # type: ignore[operator]
+
+    await world.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
+    assert (await world.discover()).unsettled == ()
+    assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
+
+
+async def test_names_that_an_index_could_not_be_told_are_told_the_next_time(world: GroupWorld) -> None:
+    project = world.project("platform/a", {"a.py": b"a = 1\n"})
+    await world.discover()
+    await world.completed("platform/a")
+    project.move("platform/b")
+    registry = world.app.configuration.registry
+
+    def away(collection: str) -> Index:
+        raise IndexUnavailable("Qdrant at http://qdrant cannot be reached.")
+
+    without = Discovery(world.app.database, away, "worker-1", patience=QUICK)
+    with pytest.raises(IndexUnavailable):
+        await without.discover(registry, registry.groups[0])
+    assert (await world.group()).error_code == "INDEX_UNAVAILABLE"
+    assert (await world.row_of(project)).name == "platform/b"
+
+    await world.discover()
+
+    assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
+    assert (await world.group()).error_code is None
+
+
+async def test_a_repository_that_was_never_synced_is_renamed_without_an_index(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    await world.discover()
+    project.move("platform/b")
+
+    assert (await world.discover()).renamed == (("platform/a", "platform/b"),)
+    assert (await world.row_of(project)).location == f"{world.server.url}/platform/b"

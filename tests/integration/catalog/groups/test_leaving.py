@@ -1,0 +1,215 @@
+"""Projects that go away: paused with a reason, never removed, and resumed where the pause was ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.ticks import Ticks
+from tests.fixtures.gitlab_server import Project
+from tests.integration.catalog.groups.conftest import TOKEN, GroupWorld
+
+
+def archive(project: Project) -> None:
+    project.archived = True
+
+
+def delete(project: Project) -> None:
+    project.deleted = True
+
+
+def move_out(project: Project) -> None:
+    project.move("other/a")
+
+
+def mark(project: Project) -> None:
+    project.marked_for_deletion = True
+
+
+def switch_off(project: Project) -> None:
+    project.repository_access_level = "disabled"
+
+
+def bring_back(project: Project) -> None:
+    project.archived = project.deleted = project.marked_for_deletion = False
+    project.repository_access_level = "enabled"
+    project.path = "platform/a"
+    project.former_paths.clear()
+
+
+@pytest.mark.parametrize(
+    ("leave", "words"),
+    [
+        (archive, "is archived"),
+        (delete, "is not there any more: it was deleted, or is hidden from the token"),
+        (move_out, "was moved to other/a"),
+        (mark, "is marked for deletion"),
+        (switch_off, "has its repository switched off"),
+    ],
+)
+async def test_a_project_that_left_is_paused_with_the_reason_and_resumed_when_it_is_back(
+    world: GroupWorld, leave: Callable[[Project], None], words: str
+) -> None:
+    project = world.project("platform/a", {"a.py": b"a = 1\n"})
+    world.project("platform/b")
+    await world.discover()
+    await world.completed("platform/a")
+    indexed = await world.points()
+    leave(project)
+
+    report = await world.discover()
+
+    assert report.paused == (("platform/a", words),)
+    row = await world.row_of(project)
+    assert row.paused_reason is not None
+    assert not row.is_active
+    assert row.paused_reason.startswith(f"Left its group: the project {words} (noticed 20")
+    assert "`reposync repos remove platform/a`" in row.paused_reason
+    assert await world.points() == indexed
+    assert report.problem is None
+
+    assert (await world.discover()).paused == ()
+    assert (await world.row_of(project)).paused_reason == row.paused_reason
+
+    bring_back(project)
+    assert (await world.discover()).resumed == ("platform/a",)
+    back = await world.row_of(project)
+    assert (back.id, back.is_active, back.paused_reason) == (row.id, True, None)
+    assert (await world.completed("platform/a")).files_processed == 0
+
+
+async def test_what_waits_because_of_a_tick_is_cancelled_with_the_pause(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    await world.discover()
+    row = await world.row_of(project)
+    assert await Ticks(world.app.database).first_runs([row.id]) == 1
+    project.archived = True
+
+    await world.discover()
+
+    (run,) = await world.app.runs.history()
+    assert (run.status, run.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
+    run, _ = await world.app.runs.enqueue("platform/a", RunTrigger.COMMAND)
+    assert run.status is RunStatus.QUEUED, "a person may still sync it"
+
+
+async def test_a_pause_of_a_person_stays_hers(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    world.project("platform/b")
+    await world.discover()
+    await world.app.repositories.pause("platform/a", "Too noisy.")
+    project.archived = True
+    await world.discover()
+    project.archived = False
+
+    report = await world.discover()
+
+    assert (report.resumed, report.paused) == ((), ())
+    assert (await world.row_of(project)).paused_reason == "Too noisy."
+    project.move("platform/c")
+    await world.discover()
+    row = await world.row_of(project)
+    assert (row.name, row.paused_reason) == ("platform/c", "Too noisy.")
+
+
+async def test_a_pause_says_what_happened_last(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    world.project("platform/b")
+    await world.discover()
+    project.archived = True
+    await world.discover()
+    project.move("platform/c")
+    await world.discover()
+    assert "remove platform/c`" in str((await world.row_of(project)).paused_reason)
+    project.deleted = True
+
+    await world.discover()
+
+    assert "is not there any more" in str((await world.row_of(project)).paused_reason)
+
+
+async def test_a_project_that_is_excluded_from_now_on_is_paused(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.discover()
+    world.register("{gitlab: main, group: platform, exclude: [a]}")
+    await world.reload()
+
+    await world.discover()
+
+    assert await world.active() == set()
+
+
+# The brake ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_listing_that_lost_more_than_half_pauses_nothing_until_a_person_agrees(world: GroupWorld) -> None:
+    projects = [world.project(f"platform/service-{number}") for number in range(30)]
+    await world.discover()
+    for project in projects[:16]:
+        project.deleted = True
+    new = world.project("platform/new")
+    projects[20].move("platform/moved")
+
+    report = await world.discover()
+
+    assert report.problem_code == "GROUP_SHRANK"
+    assert (report.paused, report.added, len(report.renamed)) == ((), ("platform/new",), 1)
+    assert len(await world.active()) == 31
+    state = await world.group()
+    assert state.error_code == "GROUP_SHRANK"
+    assert "lacks 16 of the 30" in str(state.error_message)
+    assert world.results[-1] == "failed"
+
+    approved = await world.discover(approved=True)
+
+    assert len(approved.paused) == 16
+    assert len(await world.active()) == 15
+    assert (await world.row_of(new)).is_active
+    assert (await world.group()).error_code is None
+
+
+async def test_a_listing_that_lost_half_is_believed(world: GroupWorld) -> None:
+    projects = [world.project(f"platform/service-{number}") for number in range(30)]
+    await world.discover()
+    for project in projects[:15]:
+        project.deleted = True
+
+    report = await world.discover()
+
+    assert (report.problem, len(report.paused)) == (None, 15)
+
+
+async def test_a_group_that_is_suddenly_empty_pauses_nothing(world: GroupWorld) -> None:
+    project = world.project("platform/a")
+    await world.discover()
+    world.server.tokens[TOKEN].projects = frozenset()
+
+    report = await world.discover()
+
+    assert (report.problem_code, report.paused) == ("GROUP_SHRANK", ())
+    assert (await world.row_of(project)).is_active
+    world.server.tokens[TOKEN].projects = None
+    assert (await world.discover()).problem is None
+
+
+async def test_a_group_without_projects_is_nothing_special(world: GroupWorld) -> None:
+    report = await world.discover()
+    assert (report.listed, report.problem) == (0, None)
+
+
+async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused(
+    world: GroupWorld, small_pages: int
+) -> None:
+    projects = [world.project(f"platform/service-{number}") for number in range(small_pages + 3)]
+    await world.discover()
+    world.server.faults.answer(405, "{}", path="keyset", times=None)
+    world.server.faults.call(lambda: delete(projects[0]), path="page=2")
+
+    report = await world.discover()
+
+    # The first of the second page slipped onto the first one, which had been read.
+    assert len(world.server.log.matching(r"^/api/v4/projects/")) == 1
+    assert (report.listed, report.paused) == (small_pages + 3, ())
+    assert len((await world.discover()).paused) == 1

@@ -1,0 +1,343 @@
+"""Which projects of a group are registered, and what is said about them."""
+
+from __future__ import annotations
+
+import pytest
+
+from reposync.store.repositories import Registration
+from reposync.store.repository import is_registered
+from tests.integration.catalog.groups.conftest import PLATFORM, GroupWorld
+
+
+async def test_three_hundred_projects_register_themselves_in_four_requests(world: GroupWorld) -> None:
+    for number in range(300):
+        world.project(f"platform/team-{number % 7}/service-{number}")
+
+    report = await world.discover()
+
+    assert (report.listed, report.projects, len(report.added)) == (300, 300, 300)
+    assert world.listings() == len(world.server.log) == 4, "three full pages, and one that says that there is no more"
+    assert await world.active() == {f"platform/team-{number % 7}/service-{number}" for number in range(300)}
+    row = (await world.rows())["platform/team-0/service-0"]
+    assert (row.location, row.source, row.origin) == (
+        f"{world.server.url}/platform/team-0/service-0",
+        "gitlab",
+        "group",
+    )
+    assert (row.project_id, row.collection, row.cron_expression) == (1, world.collection, "0 */6 * * *")
+    assert row.group_key == f"{world.server.url}/platform"
+    assert row.definition == {
+        "name": "platform/team-0/service-0",
+        "gitlab": "main",
+        "project": "platform/team-0/service-0",
+    }
+
+    again = await world.discover()
+
+    assert (again.unchanged, again.added, again.renamed, again.paused, again.resumed) == (300, (), (), (), ())
+    assert (await world.rows())["platform/team-0/service-0"] == row
+    state = await world.group()
+    assert (state.projects, state.error_code, state.worker) == (300, None, None)
+    assert state.checked_at is not None
+    assert world.results == ["ok", "ok"]
+
+
+async def test_what_is_registered_can_be_synced_and_found(world: GroupWorld) -> None:
+    world.project("platform/payments", {"src/pay.py": b"def pay_the_invoice():\n    pass\n"})
+    await world.discover()
+
+    await world.completed("platform/payments")
+
+    (hit,) = await world.app.search("invoice", repository="platform/payments")
+    assert (hit.repository, hit.path) == ("platform/payments", "src/pay.py")
+    assert hit.url == f"{world.server.url}/platform/payments/-/blob/HEAD/src/pay.py#L1-2"
+    assert (await world.rows())["platform/payments"].group_key == f"{world.server.url}/platform"
+    assert (await world.discover()).unchanged == 1
+
+
+async def test_a_project_that_is_made_later_is_registered_then(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.discover()
+    world.project("platform/b")
+
+    assert (await world.discover()).added == ("platform/b",)
+
+
+async def test_a_server_without_keyset_pages_is_listed_by_numbers(world: GroupWorld, small_pages: int) -> None:
+    for number in range(2 * small_pages + 1):
+        world.project(f"platform/service-{number}")
+    world.server.faults.answer(405, '{"error": "Keyset pagination is not yet available"}', path="keyset", times=None)
+
+    assert (await world.discover()).projects == 2 * small_pages + 1
+    assert world.listings() == 1 + 3
+
+
+async def test_only_projects_whose_paths_fit_are_registered(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register('{gitlab: main, group: platform, include: ["core/", "platform/web*"], exclude: ["**/archive-*"]}')
+    for path in ("core/a", "core/archive-b", "web", "web-shop", "tools/web", "tools/core/c"):
+        world.project(f"platform/{path}")
+
+    async with world.opened():
+        report = await world.discover()
+
+        assert set(report.added) == {
+            "platform/core/a",
+            "platform/web",
+            "platform/web-shop",
+            "platform/tools/core/c",
+        }
+        assert report.skipped == {
+            "is left out by `include` or `exclude` of the group": ("platform/core/archive-b", "platform/tools/web")
+        }
+
+
+async def test_projects_that_cannot_be_synced_yet_are_left_out_and_counted(world: GroupWorld) -> None:
+    world.project("platform/archived", archived=True)
+    world.project("platform/empty", {})
+    world.project("platform/going").marked_for_deletion = True
+    world.project("platform/wiki-alone").repository_access_level = "disabled"
+    world.project("platform/members").repository_access_level = "private"
+    world.project("platform/" + "long-" * 50)
+
+    report = await world.discover()
+
+    assert report.added == ("platform/members",)
+    assert {reason: len(paths) for reason, paths in report.skipped.items()} == {
+        "is archived": 1,
+        "has no commit yet": 1,
+        "is marked for deletion": 1,
+        "has its repository switched off": 1,
+        "has a path that cannot be a name here": 1,
+    }
+    assert report.problem is None
+
+
+async def test_archived_projects_are_registered_where_they_are_asked_for(closed_world: GroupWorld) -> None:
+    closed_world.register("{gitlab: main, group: platform, archived: true}")
+    closed_world.project("platform/old", archived=True)
+    async with closed_world.opened() as world:
+        assert (await world.discover()).added == ("platform/old",)  # type: ignore[attr-defined]
+
+
+async def test_without_a_token_public_projects_are_registered_but_no_archived_ones(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register(PLATFORM, token=False)
+    world.project("platform/hidden")
+    world.project("platform/open", visibility="public")
+    old = world.project("platform/old", visibility="public", archived=True)
+
+    async with world.opened():
+        assert (await world.discover()).added == ("platform/open",)
+        old.archived = False
+        await world.discover()
+        assert await world.active() == {"platform/open", "platform/old"}
+        old.archived = True
+        assert (await world.discover()).paused == (("platform/old", "is archived"),)
+
+
+async def test_a_group_says_for_its_projects_what_a_repository_says_for_itself(closed_world: GroupWorld) -> None:
+    world = closed_world
+    said = "schedule: daily at 03:00, timezone: Europe/Berlin, collection: ours, chunk: {size: 900, overlap: 90}"
+    world.register(f"{{gitlab: main, group: platform, {said}}}")
+    world.project("platform/a")
+
+    async with world.opened():
+        await world.discover()
+
+        row = (await world.rows())["platform/a"]
+        assert (row.cron_expression, row.timezone, row.collection) == ("0 3 * * *", "Europe/Berlin", "ours")
+        target = await world.app.catalog.find("platform/a")
+        assert (target.repository.chunk_size, target.repository.chunk_overlap) == (900, 90)
+
+
+async def test_a_change_of_the_groups_schedule_reaches_its_repositories(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.discover()
+    world.register("{gitlab: main, group: platform, schedule: every 2 hours}")
+    await world.reload()
+
+    report = await world.discover()
+
+    assert (await world.rows())["platform/a"].cron_expression == "0 */2 * * *"
+    assert (report.added, report.renamed, report.unchanged) == ((), (), 0)
+
+
+async def test_projects_of_a_group_whose_schedule_is_never_are_registered_and_have_none(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: platform, schedule: never}")
+    world.project("platform/a")
+
+    async with world.opened():
+        await world.discover()
+        again = await world.discover()
+
+        row = (await world.rows())["platform/a"]
+        assert (row.cron_expression, row.is_active, is_registered(row)) == (None, True, True)
+        assert again.unchanged == 1
+
+
+# Whose project it is -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{name: payments, gitlab: main, project: platform/payments}",
+        "{name: payments, gitlab: main, project: Platform/Payments}",
+        "{name: platform/payments, git: https://git.example.com/other.git}",
+    ],
+)
+async def test_a_project_that_is_listed_by_name_or_path_is_left_to_its_entry(
+    closed_world: GroupWorld, entry: str
+) -> None:
+    world = closed_world
+    world.register(PLATFORM, more=f"repositories: [{entry}]")
+    world.project("platform/payments")
+    world.project("platform/a")
+
+    async with world.opened():
+        report = await world.discover()
+
+        assert report.added == ("platform/a",)
+        assert list(report.skipped.values()) == [("platform/payments",)]
+
+
+async def test_a_project_that_moved_is_still_left_to_the_entry_that_follows_it(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register(PLATFORM, more="repositories: [{name: payments, gitlab: main, project: platform/payments}]")
+    project = world.project("platform/payments", {"a.py": b"a = 1\n"})
+
+    async with world.opened():
+        await world.completed("payments")
+        project.move("platform/billing")
+
+        report = await world.discover()
+
+        assert report.skipped == {"is listed under `repositories` as payments": ("platform/billing",)}
+        assert await world.names() == {"payments"}
+
+
+async def test_a_project_that_was_registered_by_a_request_is_left_to_that(world: GroupWorld) -> None:
+    project = world.project("platform/payments")
+    await world.app.repositories.register(
+        Registration(
+            name="mine",
+            location=f"{world.server.url}/platform/payments",
+            source="gitlab",
+            origin="http",
+            collection="code",
+            project_id=project.id,
+        )
+    )
+
+    assert (await world.discover()).added == ()
+
+
+async def test_a_repository_that_is_listed_by_name_from_now_on_is_paused_in_the_group(world: GroupWorld) -> None:
+    project = world.project("platform/payments")
+    await world.discover()
+    world.register(PLATFORM, more="repositories: [{name: payments, gitlab: main, project: platform/payments}]")
+    await world.reload()
+
+    report = await world.discover()
+
+    assert report.paused == (("platform/payments", "is listed under `repositories` as payments"),)
+    assert "repos remove platform/payments" in str((await world.row_of(project)).paused_reason)
+
+
+async def test_a_repository_that_is_no_longer_listed_by_name_goes_on_in_the_group_with_its_index(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register(PLATFORM, more="repositories: [{name: payments, gitlab: main, project: platform/payments}]")
+    project = world.project("platform/payments", {"a.py": b"a = 1\n"})
+    async with world.opened():
+        await world.completed("payments")
+        before = await world.row_of(project)
+        world.register(PLATFORM)
+        await world.reload()
+        await world.app.repositories.deactivate("payments")
+
+        report = await world.discover()
+
+        row = await world.row_of(project)
+        assert report.renamed == (("payments", "platform/payments"),)
+        assert (row.id, row.is_active, row.origin) == (before.id, True, "group")
+        assert {each["repository"] for each in await world.metadata()} == {"platform/payments"}
+        assert (await world.completed("platform/payments")).files_processed == 0
+
+
+async def test_of_two_groups_the_inner_one_has_the_project_whoever_looks_first(closed_world: GroupWorld) -> None:
+    world = closed_world
+    inner = "{gitlab: main, group: platform/core, exclude: [core-b], schedule: every 3 hours}"
+    world.register(PLATFORM, inner)
+    for path in ("platform/a", "platform/core/a", "platform/core/core-b"):
+        world.project(path)
+
+    async with world.opened():
+        for _ in range(2):
+            await world.discover(0)
+            await world.discover(1)
+
+        assert {name: row.cron_expression for name, row in (await world.rows()).items()} == {
+            "platform/a": "0 */6 * * *",
+            "platform/core/a": "0 */3 * * *",
+            "platform/core/core-b": "0 */6 * * *",
+        }
+        assert await world.active() == await world.names()
+
+
+async def test_a_group_that_is_listed_later_takes_its_projects_over_from_the_one_around_it(world: GroupWorld) -> None:
+    project = world.project("platform/core/a")
+    await world.discover()
+    before = await world.row_of(project)
+    world.register(PLATFORM, "{gitlab: main, group: platform/core}")
+    await world.reload()
+
+    await world.discover(0)
+    assert (await world.row_of(project)).is_active
+    await world.discover(1)
+
+    row = await world.row_of(project)
+    assert (row.id, row.is_active, row.group_key) == (before.id, True, f"{world.server.url}/platform/core")
+
+
+async def test_a_name_that_is_somebody_elses_is_not_taken_and_a_person_is_told(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.app.repositories.register(
+        Registration(
+            name="platform/a", location="https://git.example.com/a.git", source="git", origin="command", collection="x"
+        )
+    )
+
+    report = await world.discover()
+
+    assert report.problem_code == "NAME_TAKEN"
+    assert "platform/a" in str((await world.group()).error_message)
+    assert (await world.rows())["platform/a"].source == "git"
+
+
+async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repositories_off(
+    world: GroupWorld,
+) -> None:
+    project, paused = world.project("platform/a"), world.project("platform/b")
+    await world.discover()
+    await world.app.repositories.pause("platform/b", "Not now.")
+    world.register()
+    await world.reload()
+    await world.declare()
+
+    row = await world.row_of(project)
+    assert (row.is_active, row.paused_reason) == (False, None)
+    assert await world.discovery.run_due(world.app.configuration.registry) == 0
+
+    world.register(PLATFORM)
+    await world.reload()
+    await world.declare()
+    assert await world.run_due() == 1
+    back = await world.row_of(project)
+    assert (back.id, back.is_active) == (row.id, True)
+    assert (await world.row_of(paused)).paused_reason == "Not now."

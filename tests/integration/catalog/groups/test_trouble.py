@@ -1,0 +1,231 @@
+"""A GitLab that refuses, breaks off or answers nonsense, several pods, and a daemon that ends: nothing is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from reposync.errors import ConfigError, RepoSyncError, SourceDenied, SourceError, SourceGone
+from reposync.store.groups import Groups
+from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
+
+LIST = "/api/v4/groups/"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"),
+    [
+        (401, {"error": "invalid_token", "error_description": "Token is expired."}, "SOURCE_DENIED", "has expired"),
+        (
+            403,
+            {"error": "insufficient_scope", "scope": "api read_api"},
+            "SOURCE_DENIED",
+            "reading group platform wants",
+        ),
+        (404, {"message": "404 Group Not Found"}, "SOURCE_GONE", "Group platform was not found on"),
+        (500, {"message": "500 Internal Server Error"}, "SOURCE_UNAVAILABLE", "GitLab answered 500"),
+        (429, {"message": {"error": "This endpoint has been requested too many times."}}, "SOURCE_UNAVAILABLE", "rate"),
+        (200, {"projects": []}, "SOURCE_CORRUPT", "the answer is no list"),
+    ],
+)
+@pytest.mark.parametrize("page", ["", "id_after="], ids=["the first page", "a later page"])
+async def test_a_listing_that_fails_changes_nothing(
+    world: GroupWorld, small_pages: int, status: int, body: dict[str, Any], code: str, words: str, page: str
+) -> None:
+    for number in range(small_pages + 1):
+        world.project(f"platform/service-{number}")
+    await world.discover()
+    before = await world.rows()
+    checked = (await world.group()).checked_at
+    world.project("platform/new")
+    world.server.projects[3].deleted = True
+    world.server.faults.answer(status, json.dumps(body), path=LIST + f".*{page}", times=None)
+
+    with pytest.raises(SourceError) as raised:
+        await world.discover()
+
+    assert raised.value.code == code
+    assert words in str(raised.value)
+    assert TOKEN not in str(raised.value)
+    assert await world.rows() == before
+    state = await world.group()
+    assert (state.error_code, state.checked_at, state.projects) == (code, checked, small_pages + 1)
+    assert words in str(state.error_message)
+    assert world.results[-1] == "failed"
+
+    world.server.faults.clear()
+    assert (await world.discover()).added == ("platform/new",)
+    assert (await world.group()).error_code is None
+
+
+async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_world: GroupWorld) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: nobody}", PLATFORM)
+    world.project("platform/a")
+    async with world.opened():
+        with pytest.raises(SourceGone, match="Group nobody was not found"):
+            await world.discover(0)
+        await world.declare()
+
+        assert await world.run_due() == 2
+
+        assert await world.names() == {"platform/a"}
+        assert [state.error_code for state in await Groups(world.app.database).list()] == ["SOURCE_GONE", None]
+
+
+async def test_the_token_of_nobody_is_an_error_in_words(world: GroupWorld) -> None:
+    world.server.tokens[TOKEN].revoked = True
+    with pytest.raises(SourceDenied, match="was revoked"):
+        await world.discover()
+
+
+async def test_pages_that_link_in_a_circle_are_given_up(world: GroupWorld) -> None:
+    world.project("platform/a")
+    link = f'<{world.server.url}/api/v4/groups/platform/projects?id_after=1>; rel="next"'
+    row = json.dumps([{"id": 1, "path_with_namespace": "platform/a"}])
+    world.server.faults.answer(200, row, path=LIST, headers={"Link": link}, media_type="application/json", times=None)
+
+    with pytest.raises(SourceError, match="in a circle"):
+        await world.discover()
+
+    assert await world.names() == set()
+
+
+async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: GroupWorld) -> None:
+    world.project("platform/a")
+    world.project("platform/b")
+    await world.discover()
+    rows = [
+        {"id": 1, "path_with_namespace": "platform/a2"},
+        {"id": "2", "path_with_namespace": "platform/b"},
+        {"id": 3},
+        {"id": 4, "path_with_namespace": "platform/c\n"},
+        "platform/d",
+        {"id": 9, "path_with_namespace": "platform/new", "marked_for_deletion_on": None, "archived": None},
+    ]
+    world.server.faults.answer(200, json.dumps(rows), path=LIST, media_type="application/json")
+
+    report = await world.discover()
+
+    assert report.problem_code == "GROUP_LISTING_FAULTY"
+    assert report.problem is not None
+    assert "row 2: its id is '2'" in report.problem
+    assert "row 3: the path of project 3 is missing" in report.problem
+    assert "and 1 more" in report.problem
+    assert (report.paused, report.added) == ((), ("platform/new",))
+    assert await world.active() == {"platform/a2", "platform/b", "platform/new"}
+
+
+async def test_a_group_that_redirects_to_another_server_is_not_followed(world: GroupWorld) -> None:
+    world.server.faults.redirect("http://elsewhere.example.com", path=LIST)
+    with pytest.raises(SourceError, match="another server"):
+        await world.discover()
+
+
+# Several pods ------------------------------------------------------------------------------------------------------
+
+
+async def test_of_several_pods_one_looks_through_a_group_that_is_due(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.declare()
+    registry = world.app.configuration.registry
+    pods = [other_worker(world, f"pod-{number}") for number in range(4)]
+
+    done = await asyncio.gather(*(pod.run_due(registry) for pod in pods))
+
+    assert sum(done) == 1
+    assert world.listings() == 1
+    state = await world.group()
+    assert state.checked_at is not None
+    assert timedelta(0) < state.due_at - state.checked_at <= timedelta(minutes=30)
+    assert await pods[0].run_due(registry) == 0
+
+
+async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.declare()
+    registry = world.app.configuration.registry
+    pod = other_worker(world, "pod")
+    gate = world.server.faults.hold(path=LIST)
+    slow = asyncio.create_task(pod.run_due(registry))
+    await asyncio.to_thread(gate.arrived.wait, 30)
+
+    report = await world.discover()
+    gate.open()
+
+    assert report.added == ("platform/a",)
+    assert await slow == 1
+    assert world.results == ["ok"], "the pod found its lease gone, and wrote nothing"
+
+
+async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.declare()
+    gate = world.server.faults.hold(path=LIST)
+    ending = asyncio.create_task(world.run_due())
+    await asyncio.to_thread(gate.arrived.wait, 30)
+
+    ending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await ending
+    gate.open()
+
+    assert (await world.group()).worker is None
+    assert await other_worker(world, "pod-2").run_due(world.app.configuration.registry) == 1
+    assert await world.names() == {"platform/a"}
+
+
+async def test_what_may_pass_is_tried_again_soon_and_what_a_person_must_mend_at_the_next_tick(
+    closed_world: GroupWorld,
+) -> None:
+    world = closed_world
+    world.register("{gitlab: main, group: platform, discover: '@yearly'}")
+    async with world.opened():
+        await world.declare()
+        world.server.faults.answer(502, "", path=LIST, times=None)
+        now = (await world.group()).due_at
+        await world.run_due()
+        assert (await world.group()).due_at - now < timedelta(minutes=6)
+
+        world.server.faults.clear()
+        world.server.faults.answer(401, "{}", path=LIST, times=None)
+        await world.declare()
+        await world.run_due()
+        due = (await world.group()).due_at
+        assert (due.month, due.day, due.hour) == (1, 1, 0)
+
+
+async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(world: GroupWorld) -> None:
+    project = world.project("platform/a", {"a.py": b"a = 1\n"})
+    await world.discover()
+    await world.completed("platform/a")
+    project.move("platform/b")
+    registry = world.app.configuration.registry
+
+    def broken(collection: str) -> Any:
+        raise ZeroDivisionError("secret")
+
+    pod = type(world.discovery)(world.app.database, broken, "pod")
+    await pod.declare(registry)
+    assert await pod.run_due(registry) == 1
+
+    state = await world.group()
+    assert state.error_code == RepoSyncError.code
+    assert "ZeroDivisionError; the log has the details under" in str(state.error_message)
+    assert "secret" not in str(state.error_message)
+
+
+async def test_a_certificate_file_that_is_none_is_an_error_of_the_group(closed_world: GroupWorld) -> None:
+    world = closed_world
+    (world.folder / "ca.pem").write_text("none\n")
+    world.register(PLATFORM)
+    file = world.folder / "repositories.yaml"
+    file.write_text(file.read_text().replace("token:", f"ca_file: {world.folder}/ca.pem, token:"))
+    async with world.opened():
+        with pytest.raises(ConfigError, match="CA file"):
+            await world.discover()
+        assert (await world.group()).error_code == "CONFIG_INVALID"

@@ -1,0 +1,256 @@
+"""The watchdog beside a sync: what it keeps, what it takes again, and when it says that the sync must end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+import redis
+
+from reposync.errors import LockHeld
+from reposync.runs.locks import LockHolder
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus
+from tests.fixtures.redis_server import RedisServer
+from tests.fixtures.tcp_proxy import TcpProxy
+from tests.integration.runs.lock.conftest import (
+    Heard,
+    Log,
+    OpenLocks,
+    foreign_value,
+    key,
+    until,
+    value,
+    watched,
+)
+
+TTL_SECONDS = 3.0
+
+
+async def test_a_lock_outlives_its_time_to_live_as_long_as_the_sync_goes_on(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_url: str, server: redis.Redis
+) -> None:
+    run = await log.running()
+    async with watched(open_locks(redis_url, ttl_seconds=1.5, watchdog_seconds=None), run):
+        extended, before = 0, server.pttl(key(run))
+        while extended < 4:
+            now = server.pttl(key(run))
+            assert now > 0, "the key is always there"
+            extended += now > before
+            before = now
+            await asyncio.sleep(0.01)
+    assert heard.told == ["available"]
+
+
+async def test_the_interval_of_the_watchdog_can_be_chosen(
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
+) -> None:
+    run = await log.running()
+    async with watched(open_locks(redis_url, ttl_seconds=1800.0, watchdog_seconds=0.05), run):
+        server.pexpire(key(run), 20_000)
+        await until(lambda: server.pttl(key(run)) > 1_700_000, "extended to the full time to live")
+
+
+@pytest.mark.parametrize("how", ["flushed", "removed"])
+async def test_a_lock_that_vanished_while_the_claim_stands_is_taken_again(
+    how: str, log: Log, open_locks: OpenLocks, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    locks = open_locks(redis_server.url)
+    with redis_server.client() as server:
+        async with watched(locks, run) as sync:
+            if how == "flushed":
+                server.flushall()
+            else:
+                assert await locks.release(run.repository_id, value(run))
+            await until(lambda: server.get(key(run)) == value(run), "taken again")
+            assert server.pttl(key(run)) > 50_000
+            assert not sync.watchdog.done()
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_restart_of_redis_is_survived_whether_it_comes_back_empty_or_not(
+    durable: bool, log: Log, open_locks: OpenLocks, heard: Heard
+) -> None:
+    run = await log.running()
+    with RedisServer(durable=durable) as redis_server:
+        async with watched(open_locks(redis_server.url), run) as sync:
+            redis_server.kill()
+            await until(lambda: "unavailable" in heard.told, "noticed")
+            redis_server.start()
+            with redis_server.client() as server:
+                await until(lambda: heard.told[-1] == "available" and bool(server.exists(key(run))), "held again")
+                assert server.get(key(run)) == value(run)
+            assert not sync.watchdog.done()
+
+
+async def test_cut_connections_are_made_again_without_a_word(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
+        async with watched(open_locks(proxy.url), run) as sync:
+            for _ in range(3):
+                proxy.cut()
+                server.pexpire(key(run), 10_000)
+                await until(lambda: server.pttl(key(run)) > 50_000, "extended over a new connection")
+            assert not sync.watchdog.done()
+    assert "lost" not in "".join(heard.told)
+
+
+async def test_the_sync_must_end_before_the_lock_does_when_redis_does_not_answer(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    async with watched(open_locks(redis_server.url, ttl_seconds=TTL_SECONDS), run) as sync:
+        redis_server.freeze()
+        told = await sync.lost()
+        redis_server.thaw()
+        with redis_server.client() as server:
+            assert server.get(key(run)) == value(run), "the lock was still ours when the sync was told to end"
+    assert told.startswith("LockLost: ")
+    assert run.repository in told
+    assert heard.told == ["available", "unavailable", "lost: unreachable", "available"]
+
+
+async def test_redis_that_answers_again_in_time_costs_nothing(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
+        async with watched(open_locks(proxy.url), run) as sync:
+            proxy.down()
+            await until(lambda: "unavailable" in heard.told, "noticed")
+            proxy.up()
+            await until(lambda: heard.told[-1] == "available", "back")
+            server.pexpire(key(run), 10_000)
+            await until(lambda: server.pttl(key(run)) > 50_000, "extended as before")
+            assert not sync.watchdog.done()
+
+
+async def test_a_slow_redis_is_slow_and_nothing_else(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
+        proxy.delay(0.05)
+        async with watched(open_locks(proxy.url), run) as sync:
+            server.pexpire(key(run), 10_000)
+            await until(lambda: server.pttl(key(run)) > 50_000, "extended")
+            assert not sync.watchdog.done()
+        assert not server.exists(key(run))
+    assert heard.told == ["available"]
+
+
+async def test_a_living_thief_ends_the_sync_and_keeps_the_lock(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_url: str, server: redis.Redis
+) -> None:
+    run = await log.running()
+    thief = foreign_value()
+    async with watched(open_locks(redis_url), run) as sync:
+        server.set(key(run), thief, px=30_000)
+        assert "elsewhere:9:ffffff" in await sync.lost()
+    assert server.get(key(run)) == thief
+    assert server.pttl(key(run)) <= 30_000
+    assert heard.told[-1] == "lost: taken"
+
+
+async def test_a_dead_holders_value_that_came_back_is_replaced(
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
+) -> None:
+    """As after the fail-over to a replica that had not heard of the last change."""
+    first = await log.running()
+    second = await log.taken_over(first)
+    async with watched(open_locks(redis_url), second) as sync:
+        server.set(key(first), value(first), px=1_800_000)
+        await until(lambda: server.get(key(second)) == value(second), "replaced")
+        assert not sync.watchdog.done()
+
+
+@pytest.mark.parametrize("left", ["nothing", "the successor's lock", "the lock of a dead successor"])
+async def test_a_run_that_was_taken_over_touches_the_lock_no_more(
+    left: str, log: Log, open_locks: OpenLocks, heard: Heard, redis_url: str, server: redis.Redis
+) -> None:
+    first = await log.running()
+    async with watched(open_locks(redis_url), first) as sync:
+        second = await log.taken_over(first)
+        if left == "nothing":
+            server.delete(key(first))
+        elif left == "the successor's lock":
+            server.set(key(second), value(second), px=30_000)
+        else:
+            server.set(key(second), LockHolder("pod-3:3:cccccc", first.id, 7).value, px=30_000)
+        before = server.get(key(first))
+        assert "LockLost" in await sync.lost()
+    assert server.get(key(first)) == before
+    assert heard.told[-1] == "lost: superseded"
+
+
+async def test_a_run_that_ended_does_not_take_its_lock_again(
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
+) -> None:
+    run = await log.running()
+    async with watched(open_locks(redis_url), run) as sync:
+        await log.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+        server.delete(key(run))
+        assert "LockLost" in await sync.lost()
+        assert not server.exists(key(run))
+
+
+async def test_a_sync_that_began_without_redis_takes_its_lock_when_redis_is_back(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    redis_server.stop()
+    async with watched(open_locks(redis_server.url), run) as sync:
+        assert heard.told == ["unavailable"]
+        redis_server.start()
+        with redis_server.client() as server:
+            await until(lambda: server.get(key(run)) == value(run), "the lock is seen")
+        await until(lambda: heard.told == ["unavailable", "available"], "told")
+        assert not sync.watchdog.done()
+    with redis_server.client() as server:
+        assert not server.exists(key(run))
+
+
+async def test_a_sync_that_began_without_redis_ends_when_it_finds_the_lock_in_living_hands(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    other = foreign_value()
+    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
+        proxy.down()
+        async with watched(open_locks(proxy.url), run) as sync:
+            server.set(key(run), other)
+            proxy.up()
+            assert "elsewhere:9:ffffff" in await sync.lost()
+        assert server.get(key(run)) == other
+    assert heard.told == ["unavailable", "available", "lost: taken"]
+
+
+async def test_a_sync_that_never_had_its_lock_is_not_ended_by_an_outage(
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+) -> None:
+    run = await log.running()
+    with TcpProxy(redis_server.url) as proxy:
+        proxy.refuse()
+        locks = open_locks(proxy.url, ttl_seconds=0.2, watchdog_seconds=None)
+        async with watched(locks, run) as sync:
+            tried = asyncio.get_running_loop().time() + 0.4  # twice the time to live
+            await until(lambda: asyncio.get_running_loop().time() > tried, "time passes")
+            assert not sync.watchdog.done()
+    assert heard.told == ["unavailable"]
+
+
+async def test_a_second_worker_of_the_same_installation_waits_its_turn(
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
+) -> None:
+    """The row forbids it; the lock would as well."""
+    run = await log.running()
+    locks = open_locks(redis_url)
+    async with watched(locks, run):
+        with pytest.raises(LockHeld):
+            async with locks.guard(replace(run, worker="pod-9:9:eeeeee")):
+                pytest.fail("entered")
+        assert server.get(key(run)) == value(run)

@@ -1,0 +1,160 @@
+"""Each counter means what its help says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from reposync.app.daemon import Telling
+from reposync.clock import elapsed_seconds
+from reposync.errors import LeaseLost
+from reposync.runs.execution import Execution, Terms
+from reposync.runs.locks import NoLocks
+from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.store.database import Database
+from reposync.store.repositories import Registration, Repositories
+from reposync.store.run import Run, RunFigures
+from reposync.store.runs import Runs
+from reposync.store.status import RunTrigger
+from reposync.sync.progress import RunProgress
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
+from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.integration.runs.test_execution import Writes
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def metrics() -> Metrics:
+    return Metrics(version="1")
+
+
+@pytest.fixture
+def observer(metrics: Metrics) -> Telling:
+    return Telling(metrics, Health())
+
+
+@pytest.fixture
+async def database(database_time: DatabaseTime) -> AsyncIterator[Database]:  # noqa: F811
+    async with await database_time.open() as opened:
+        yield opened
+
+
+def counted(metrics: Metrics, name: str, **labels: str) -> float:
+    """0 for a series that was never counted."""
+    samples = (
+        sample for family in text_string_to_metric_families(metrics.render()[0].decode()) for sample in family.samples
+    )
+    return sum(
+        sample.value
+        for sample in samples
+        if sample.name == f"reposync_{name}" and labels.items() <= sample.labels.items()
+    )
+
+
+async def running(database: Database, runs: Runs, name: str = "payments", worker: str = "pod-1:1:aaaaaa") -> Run:
+    await Repositories(database).register(
+        Registration(name=name, location="/nowhere", source="path", origin="command", collection="code")
+    )
+    queued, _ = await runs.enqueue(name, RunTrigger.HTTP)
+    run = await runs.claim(worker, 60.0, run_id=queued.id)
+    assert run is not None
+    return run
+
+
+async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
+    database: Database,
+    metrics: Metrics,
+    observer: Telling,
+    redis_server: RedisServer,  # noqa: F811
+) -> None:
+    runs = Runs(database)
+    locks = RedisLocks.open(redis_server.url, is_stale=stale_by(runs), observer=observer)
+    try:
+        redis_server.stop()
+        for number in range(3):
+            async with locks.guard(await running(database, runs, f"repository-{number}")):
+                pass
+        assert counted(metrics, "lock_unavailable_total") == 3
+        assert counted(metrics, "lock_wait_seconds_count") == 0
+
+        redis_server.start()
+        async with locks.guard(await running(database, runs)):
+            pass
+        assert counted(metrics, "lock_unavailable_total") == 3
+        assert counted(metrics, "lock_wait_seconds_count") == 1
+        assert counted(metrics, "lock_losses_total") == 0
+    finally:
+        await locks.close()
+
+
+async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_counts_where_it_is_found(
+    database: Database, metrics: Metrics, observer: Telling
+) -> None:
+    runs = Runs(database, on_lost=observer.attempt_lost)
+    run = await running(database, runs)
+    frozen_since = elapsed_seconds() - 60.0
+    execution = Execution(
+        runs,
+        run,
+        locks=NoLocks(),
+        progress=RunProgress(),
+        terms=Terms(60.0, retry_seconds=10.0),
+        observer=observer,
+        claimed_since=frozen_since,
+    )
+    with pytest.raises(LeaseLost):
+        await execution.perform(Writes().make)
+    assert counted(metrics, "lock_losses_total") == 0
+    assert counted(metrics, "lock_wait_seconds_count") == 0, "there is no Redis"
+    await runs.heartbeat(run, 60.0, figures=RunFigures(files_processed=7))
+    await runs.expire(run)
+
+    assert await runs.claim("pod-2:1:bbbbbb", 60.0) is not None
+
+    assert counted(metrics, "runs_total", status="lost", trigger="http") == 1
+    assert counted(metrics, "runs_total") == 1
+    assert counted(metrics, "run_duration_seconds_count", trigger="http") == 1
+    assert counted(metrics, "files_total", outcome="processed") == 7
+
+
+async def test_waiting_is_not_the_time_for_which_another_worker_executed_the_run(
+    database: Database,
+    metrics: Metrics,
+    observer: Telling,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    runs = Runs(database)
+    run = await running(database, runs)
+    await database_time.set(2 * HOUR)
+    await runs.heartbeat(run, 60.0)
+    await database_time.set(2 * HOUR + 90.0)
+
+    taken_over = await runs.claim("pod-2:1:bbbbbb", 60.0)
+
+    assert taken_over is not None and taken_over.attempt == 2
+    observer.run_started(taken_over)
+    assert 30.0 <= counted(metrics, "queue_wait_seconds_sum") < HOUR
+    assert counted(metrics, "queue_wait_seconds_count") == 1
+
+
+async def test_a_pause_before_the_next_attempt_is_not_waiting(
+    database: Database,
+    metrics: Metrics,
+    observer: Telling,
+    database_time: DatabaseTime,  # noqa: F811
+) -> None:
+    runs = Runs(database)
+    run = await running(database, runs)
+    await runs.retry_later(run, 600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
+    await database_time.set(630.0)
+
+    again = await runs.claim("pod-1:1:aaaaaa", 60.0)
+
+    assert again is not None and again.id == run.id
+    observer.run_started(again)
+    assert 25.0 <= counted(metrics, "queue_wait_seconds_sum") < 600.0

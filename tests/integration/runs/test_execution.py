@@ -1,0 +1,465 @@
+"""What an attempt may do, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from reposync.clock import elapsed_seconds
+from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
+from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, Terms
+from reposync.runs.locks import LockGuard, NoLocks
+from reposync.runs.observer import Observer
+from reposync.store.database import Database
+from reposync.store.repositories import Registration, Repositories
+from reposync.store.run import HeartbeatState, Run, RunFigures
+from reposync.store.runs import Runs
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import ATTEMPTS, RUNS
+from reposync.sync.lease import Lease
+from reposync.sync.progress import Outcome, RunProgress
+from reposync.telemetry.redaction import Secrets
+
+LEASE_SECONDS = 15.0
+TOKEN = "plain-token-of-nobody"
+
+
+class Writes:
+    """Work that asks its lease, as every write does, and writes."""
+
+    figures = RunFigures()
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.lease: Lease | None = None
+
+    async def make(self, lease: Lease) -> Writes:
+        self.lease = lease
+        return self
+
+    async def execute(self) -> Outcome:
+        assert self.lease is not None
+        self.lease.check()
+        self.written += 1
+        return Outcome()
+
+
+async def claimed(runs: Runs, database: Database) -> Run:
+    await Repositories(database).register(
+        Registration(name="payments", location="/nowhere", source="path", origin="command", collection="code")
+    )
+    await runs.enqueue("payments", RunTrigger.COMMAND)
+    run = await runs.claim("pod-1:1:aaaaaa", LEASE_SECONDS)
+    assert run is not None
+    return run
+
+
+def execution(runs: Runs, run: Run, *, claimed_since: float) -> Execution:
+    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
+    return Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms, claimed_since=claimed_since)
+
+
+async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Database) -> None:
+    runs, work = Runs(database), Writes()
+    run = await claimed(runs, database)
+
+    ended = await execution(runs, run, claimed_since=elapsed_seconds()).perform(work.make)
+
+    assert ended.status is RunStatus.COMPLETED
+    assert work.written == 1
+
+
+async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writes_nothing(database: Database) -> None:
+    """The answer was held up on its way, or the process was frozen before it read it; the run is another's by then."""
+    runs, work = Runs(database), Writes()
+    run = await claimed(runs, database)
+    await runs.expire(run)
+    other = await runs.claim("pod-2:2:bbbbbb", LEASE_SECONDS)
+    assert other is not None
+    assert (other.id, other.attempt) == (run.id, 2)
+
+    with pytest.raises(LeaseLost):
+        await execution(runs, run, claimed_since=elapsed_seconds() - LEASE_SECONDS).perform(work.make)
+
+    assert work.written == 0
+    assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
+
+
+async def test_a_process_that_was_frozen_goes_on_with_a_run_that_nobody_took_over(database: Database) -> None:
+    runs, work = Runs(database), Writes()
+    run = await claimed(runs, database)
+
+    async def later(lease: Lease) -> Writes:
+        while lease.remaining_seconds() <= 0:
+            await asyncio.sleep(0.01)
+        return await work.make(lease)
+
+    ended = await execution(runs, run, claimed_since=elapsed_seconds() - 2 * LEASE_SECONDS).perform(later)
+
+    assert ended.status is RunStatus.COMPLETED
+    assert (work.written, ended.attempt) == (1, 1)
+
+
+class Unable(Writes):
+    async def execute(self) -> Outcome:
+        raise SecretMissing("The variable GITLAB_TOKEN is not set here.")
+
+
+async def claimed_again(runs: Runs, database: Database, run: Run) -> Run:
+    """At once, whatever it is to wait."""
+    async with database.write() as connection:
+        mine = update(RUNS).where(RUNS.c.id == run.id)
+        await connection.execute(mine.values(not_before=database.moment()))
+    claimed = await runs.claim("pod-2:2:bbbbbb", LEASE_SECONDS, run_id=run.id)
+    assert claimed is not None
+    return claimed
+
+
+async def tried_before(database: Database, run: Run, seconds: float) -> None:
+    """The first attempt began so much earlier."""
+    async with database.write() as connection:
+        mine = update(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == 1)
+        assert run.started_at is not None
+        await connection.execute(mine.values(started_at=run.started_at - timedelta(seconds=seconds)))
+
+
+class Refused(Writes):
+    """The server asks to wait."""
+
+    def __init__(self, retry_after_seconds: float) -> None:
+        super().__init__()
+        self.retry_after_seconds = retry_after_seconds
+
+    async def execute(self) -> Outcome:
+        raise SourceUnavailable("Too many requests.", retry_after_seconds=self.retry_after_seconds)
+
+
+def waits_seconds(run: Run) -> float:
+    assert run.started_at is not None
+    return (run.not_before - run.started_at).total_seconds()
+
+
+@pytest.mark.parametrize(("asked", "waits"), [(600.0, 600.0), (1e9, 86_400.0)])
+async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_does_not_count(
+    database: Database, asked: float, waits: float
+) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Refused(asked).make)
+
+    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, "SOURCE_UNAVAILABLE", 0)
+    assert waits <= waits_seconds(handed) < waits * 1.2
+    # However often: it is the server's wish, and no failure of the run.
+    for _ in range(5):
+        again = await claimed_again(runs, database, handed)
+        handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Refused(asked).make)
+    assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
+    (attempt,) = await runs.attempts(run.id)
+    assert attempt.times == 6
+
+
+async def test_a_short_wait_that_was_in_vain_is_a_failure_and_kept_all_the_same(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    tried = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Refused(25.0).make)
+
+    assert (tried.status, tried.failures) == (RunStatus.RETRYING, 1)
+    assert waits_seconds(tried) >= 25.0, "the back-off after the first failure would be 10 s"
+
+
+async def test_what_one_process_cannot_execute_is_left_to_others(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SecretMissing.code, 0)
+    assert handed.error_message == "The variable GITLAB_TOKEN is not set here."
+    again = await claimed_again(runs, database, handed)
+    ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Writes().make)
+    assert (ended.status, ended.error_code) == (RunStatus.COMPLETED, None)
+
+
+class Leaking(Writes):
+    """A folder, a server or a library that quotes what it was given."""
+
+    async def execute(self) -> Outcome:
+        raise SourceElsewhere(f"The folder of {TOKEN} is elsewhere.")
+
+
+async def test_no_secret_is_in_the_reason_of_a_run_that_was_handed_back(database: Database) -> None:
+    runs = Runs(database, redact=Secrets([TOKEN]).redact)
+    run = await claimed(runs, database)
+
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Leaking().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    again = await claimed_again(runs, database, handed)
+    failed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Leaking().make)
+
+    said = [handed.error_message, failed.error_message]
+    said += [each.error_message for each in await runs.attempts(run.id)]
+    assert said == ["The folder of *** is elsewhere."] * 4
+
+
+async def test_what_nobody_can_execute_for_a_quarter_of_an_hour_fails_and_says_why(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+
+    again = await claimed_again(runs, database, handed)
+    ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
+
+    assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
+    assert ended.error_message == "The variable GITLAB_TOKEN is not set here."
+
+
+async def test_the_quarter_of_an_hour_begins_anew_after_an_attempt_that_could(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    able = await runs.release(await claimed_again(runs, database, handed))
+
+    again = await claimed_again(runs, database, able)
+    handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+async def test_the_quarter_of_an_hour_begins_anew_after_a_worker_that_could_but_for_a_lock(database: Database) -> None:
+    """Looks of the same worker at the same reason are one row, before and after the other one's."""
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
+    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
+    handed = await runs.release(await claimed_again(runs, database, handed), reason=LockHeld("Another one has it."))
+
+    for _ in range(2):
+        again = await claimed_again(runs, database, handed)
+        handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
+
+    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
+
+
+async def test_a_command_without_workers_says_at_once_that_it_cannot(database: Database) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    (request,) = (await runs.requests([run.id]))[run.id]
+    terms = Terms(LEASE_SECONDS, request_id=request.id, elsewhere=False)
+    alone = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms)
+
+    ended = await alone.perform(Unable().make)
+
+    assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
+
+
+# Defects of what goes on beside a run ------------------------------------------------------------------------------
+
+
+class Goes(Writes):
+    """Work that goes on until it is cancelled, and asks its lease before it writes again."""
+
+    def __init__(self, *, ends: asyncio.Event | None = None) -> None:
+        super().__init__()
+        self.began = asyncio.Event()
+        self._ends = ends
+
+    async def execute(self) -> Outcome:
+        self.began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if self._ends is not None:
+                await shielded(self._ends)
+        return Outcome()
+
+
+async def shielded(event: asyncio.Event) -> None:
+    """As a write that must not be cut: however often it is cancelled."""
+    waiting = asyncio.ensure_future(event.wait())
+    while not waiting.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.shield(waiting)
+
+
+async def fails() -> None:
+    raise TypeError("a defect")
+
+
+async def returns() -> None:
+    return
+
+
+async def is_cancelled_from_within() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+class LocksWith(NoLocks):
+    """Whose watchdog does this."""
+
+    def __init__(self, watch: Callable[[], Awaitable[None]]) -> None:
+        self.watch = watch
+
+    @contextlib.asynccontextmanager
+    async def guard(self, run: Run) -> AsyncGenerator[LockGuard, None]:
+        yield self
+
+
+class NoHeartbeats(Runs):
+    """A store whose heartbeat has a defect."""
+
+    def __init__(self, database: Database, beat: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(database)
+        self._beat = beat
+
+    async def heartbeat(self, *_: object, **__: object) -> HeartbeatState:  # type: ignore[override]
+        await self._beat()
+        raise AssertionError("it ended before")
+
+
+def ended_for_retry(run: Run, what: str, cause: str, log: str) -> None:
+    assert (run.status, run.error_code, run.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
+    said = str(run.error_message)
+    assert said.startswith(f"The {what} of this run ended by a defect: {cause}; the log has the details under ")
+    incident = said.split()[-1].rstrip(".")
+    assert f"incident {incident}: the {what} of run {run.id} of payments ended" in log
+    assert "Traceback" in log
+
+
+@pytest.mark.parametrize(
+    ("defect", "cause"),
+    [(fails, "TypeError"), (returns, "it returned"), (is_cancelled_from_within, "it was cancelled from within")],
+)
+async def test_a_watchdog_that_dies_of_a_defect_ends_the_run_for_retry_and_says_so(
+    database: Database, defect: Callable[[], Awaitable[None]], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs, work = Runs(database), Goes()
+    run = await claimed(runs, database)
+    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
+
+    attempt = Execution(runs, run, locks=LocksWith(defect), progress=RunProgress(), terms=terms)
+    ended = await attempt.perform(work.make)
+
+    ended_for_retry(ended, "watchdog of the lock", cause, caplog.text)
+    assert work.lease is not None
+    with pytest.raises(LeaseLost, match="watchdog"):
+        work.lease.check()
+    (told,) = await runs.attempts(run.id)
+    assert (told.outcome, told.error_message) == ("retrying", ended.error_message)
+
+
+@pytest.mark.parametrize(
+    ("defect", "cause"), [(fails, "TypeError"), (is_cancelled_from_within, "it was cancelled from within")]
+)
+async def test_a_heartbeat_that_dies_of_a_defect_ends_the_run_for_retry_and_says_so(
+    database: Database, defect: Callable[[], Awaitable[None]], cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = await claimed(Runs(database), database)
+    # The first heartbeat comes after a third of it.
+    terms = Terms(3.0, retry_seconds=10.0)
+    runs = NoHeartbeats(database, defect)
+
+    ended = await Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms).perform(Goes().make)
+
+    ended_for_retry(ended, "heartbeat", cause, caplog.text)
+
+
+class Raises(Observer):
+    def run_started(self, run: Run) -> None:
+        raise TypeError("a defect of who counts")
+
+
+async def test_an_observer_with_a_defect_ends_the_run_for_retry(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = Runs(database)
+    run = await claimed(runs, database)
+    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
+    attempt = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms, observer=Raises())
+
+    ended = await attempt.perform(Writes().make)
+
+    assert (ended.status, ended.error_code) == (RunStatus.RETRYING, "INTERNAL_ERROR")
+    assert str(ended.error_message).startswith("TypeError; the log has the details under ")
+    assert "a defect of who counts" in caplog.text
+
+
+class CancelsItself(Writes):
+    async def execute(self) -> Outcome:
+        await is_cancelled_from_within()
+        return Outcome()
+
+
+async def test_work_that_something_within_it_cancelled_is_a_failure_and_no_hand_back(database: Database) -> None:
+    """Handed back it would be claimed again at once, without end: such an attempt does not count."""
+    runs = Runs(database)
+    run = await claimed(runs, database)
+
+    ended = await execution(runs, run, claimed_since=elapsed_seconds()).perform(CancelsItself().make)
+
+    assert (ended.status, ended.error_code, ended.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
+    assert str(ended.error_message).startswith("it was cancelled from within; ")
+
+
+# The end of the process --------------------------------------------------------------------------------------------
+
+
+async def test_a_hand_back_that_takes_longer_than_its_process_waits_is_written_as_one(database: Database) -> None:
+    """The worker pool asks for it, waits for five seconds, and cancels."""
+    runs, may_end = Runs(database), asyncio.Event()
+    run = await claimed(runs, database)
+    attempt, work = execution(runs, run, claimed_since=elapsed_seconds()), Goes(ends=may_end)
+    performing = asyncio.create_task(attempt.perform(work.make))
+    await work.began.wait()
+
+    attempt.interrupt(STOPPING)
+    await asyncio.sleep(0)
+    performing.cancel()
+    await asyncio.wait({performing}, timeout=0.05)
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+
+    handed_back = await runs.get(run.id)
+    assert (handed_back.status, handed_back.error_code, handed_back.failures) == (RunStatus.QUEUED, None, 0)
+    assert [each.outcome for each in await runs.attempts(run.id)] == ["released"]
+
+
+class Slow(Runs):
+    """A database that takes longer to write the end than its process has."""
+
+    def __init__(self, database: Database) -> None:
+        super().__init__(database)
+        self.asked, self.answers = asyncio.Event(), asyncio.Event()
+
+    async def finish(self, *said: Any, **more: Any) -> Run:
+        self.asked.set()
+        await self.answers.wait()
+        return await super().finish(*said, **more)
+
+
+async def test_a_run_that_is_done_is_completed_though_its_process_was_cancelled_before_that_was_written(
+    database: Database,
+) -> None:
+    runs = Slow(database)
+    run = await claimed(runs, database)
+    performing = asyncio.create_task(execution(runs, run, claimed_since=elapsed_seconds()).perform(Writes().make))
+    await runs.asked.wait()
+
+    performing.cancel()
+    runs.answers.set()
+    with pytest.raises(asyncio.CancelledError):
+        await performing
+
+    assert (await runs.get(run.id)).status is RunStatus.COMPLETED

@@ -1,0 +1,126 @@
+"""A removal writes under its lease alone, up to the last moment."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+
+from reposync.app.application import index_settings
+from reposync.errors import LeaseLost
+from reposync.runs.execution import Terms
+from reposync.runs.removal import LeftoverRemoval, RemovalRun
+from reposync.store.run import Run
+from reposync.store.status import RunTrigger
+from reposync.sync.lease import Lease
+from reposync.vectors.factory import open_index
+from reposync.vectors.index import QdrantIndex
+from tests.fixtures.world import World
+from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
+
+
+class LosesTheLease(httpx.AsyncHTTPTransport):
+    """Refuses the first deletion as an overloaded server does; by the time of the next attempt the run is another's."""
+
+    def __init__(self, lease: Lease) -> None:
+        super().__init__()
+        self._lease = lease
+        self.deletions = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if not request.url.path.endswith("/points/delete"):
+            return await super().handle_async_request(request)
+        self.deletions += 1
+        self._lease.lose("Somebody else has the run.")
+        return httpx.Response(503, json={"status": {"error": "overloaded"}}, request=request)
+
+
+async def removal_of(world: World) -> Run:  # noqa: F811
+    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)
+    claimed = await world.app.runs.claim("worker", 60.0, run_id=run.id)
+    assert claimed is not None
+    return claimed
+
+
+def index_of(world: World, transport: httpx.AsyncBaseTransport) -> QdrantIndex:  # noqa: F811
+    index = open_index(index_settings(world.app.configuration, world.collection), transport=transport)
+    world.app.resources.push_async_callback(index.close)
+    return index
+
+
+@pytest.mark.parametrize("leftover", [False, True])
+async def test_a_removal_that_lost_its_lease_repeats_no_deletion(world: World, leftover: bool):  # noqa: F811
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    row, run, before = await world.app.repositories.get("project"), await removal_of(world), await world.points()
+    lease = Lease(60.0)
+    transport = LosesTheLease(lease)
+    index = index_of(world, transport)
+    removal: RemovalRun | LeftoverRemoval
+    if leftover:
+        await world.app.repositories.remove("project", by=run)
+        removal = LeftoverRemoval(run, [index], world.app.repositories, lease)
+    else:
+        removal = RemovalRun(row, [(index, row.id)], world.app.repositories, world.app.manifests, run, lease)
+
+    with pytest.raises(LeaseLost):
+        await removal.execute()
+
+    assert transport.deletions == 1
+    assert await world.points() == before
+    if not leftover:
+        assert (await world.app.repositories.get("project")).id == row.id
+
+
+async def test_what_was_registered_again_is_left_alone(world: World):  # noqa: F811
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    run, before = await removal_of(world), await world.points()
+    index = index_of(world, httpx.AsyncHTTPTransport())
+
+    told = await LeftoverRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()
+
+    assert told.notice == "It is registered again; nothing was removed."
+    assert told.code is None, "it did what it was to do"
+    assert await world.points() == before
+
+
+async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_by_the_next(
+    world: World,  # noqa: F811
+):
+    world.repository.commit({"a.py": b"x = 1\n"})
+    await world.completed()
+    app = world.app
+    row, run, places = await app.repositories.get("project"), await removal_of(world), await app.versions.all()
+    removed = RemovalRun(
+        row,
+        [(app.index(each.physical), each.id) for each in places[row.id]],
+        app.repositories,
+        app.manifests,
+        run,
+        Lease(60.0),
+    )
+    await removed.execute()
+    await app.runs.expire(run)  # kill -9 of its worker, here
+
+    again = await app.runs.claim("worker-2", 60.0)
+    assert again is not None
+    ended = await app.execute(app.execution(again, Terms(60.0, retry_seconds=10.0)), None, lambda _: None)
+
+    assert (ended.id, ended.status, ended.error_code) == (run.id, "completed", None)
+    assert ended.repository == "project"
+    assert str(ended.error_message).startswith("An earlier attempt removed the repository")
+    assert await world.points() == {}
+
+
+async def test_a_repair_asked_for_beside_a_waiting_removal_leaves_it_a_removal(world: World):  # noqa: F811
+    target = await world.app.catalog.find("project")
+    await world.app.repositories.register(target.registration())
+    removal, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)
+    repair, is_new = await world.app.runs.enqueue("project", RunTrigger.COMMAND, repair=True)
+    assert (repair.id, is_new, repair.removal, repair.repair) == (removal.id, False, True, False)
+
+    await world.app.runs.request_cancel(removal.id)
+    first, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, repair=True)
+    assert (await world.app.runs.enqueue("project", RunTrigger.HTTP))[0].repair
+    second, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)
+    assert (second.id, second.removal, second.repair) == (first.id, True, False)

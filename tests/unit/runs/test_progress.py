@@ -1,0 +1,40 @@
+"""Telling how far a run is never disturbs anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Mapping
+from typing import Any
+
+from reposync.errors import LeaseLost
+from reposync.runs.progress import keep_telling
+from reposync.sync.progress import RunProgress
+
+
+async def test_a_run_that_was_lost_while_its_progress_was_being_told_leaves_no_complaint_behind() -> None:
+    """Cancelled twice, as the end of a run and the end of its worker do, it leaves before the database has answered."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    begun, answered, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def tell(_: Mapping[str, Any]) -> None:
+        begun.set()
+        await answered.wait()
+        over.set()
+        raise LeaseLost("another's")
+
+    telling = asyncio.create_task(keep_telling(RunProgress(phase="listing"), tell, seconds=0))
+    await begun.wait()
+    for _ in range(2):
+        telling.cancel()
+        await asyncio.sleep(0)
+    await asyncio.gather(telling, return_exceptions=True)
+    answered.set()
+    await over.wait()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    del telling  # its traceback holds the call
+    gc.collect()
+
+    assert complaints == []

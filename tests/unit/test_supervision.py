@@ -1,0 +1,151 @@
+"""Tasks that are to go on: whatever ends them is logged with its cause, and they are started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+
+from reposync.supervision import EndedByItself, keep, unending
+
+LONG_SECONDS = 60.0
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Task:
+    """Ends in the given ways, one after the other, and then goes on."""
+
+    def __init__(self, *endings: Work) -> None:
+        self._endings = list(endings)
+        self.goes_on = asyncio.Event()
+        self.reports: list[str | None] = []
+
+    async def work(self) -> None:
+        if self._endings:
+            return await self._endings.pop(0)()
+        self.goes_on.set()
+        await asyncio.Event().wait()
+
+    @contextlib.asynccontextmanager
+    async def kept(self, *, well_seconds: float = LONG_SECONDS) -> AsyncIterator[None]:
+        """Until it goes on."""
+        keeping = asyncio.create_task(
+            keep("ticks", self.work, report=self.reports.append, pause_seconds=0.001, well_seconds=well_seconds)
+        )
+        try:
+            async with asyncio.timeout(LONG_SECONDS):
+                await self.goes_on.wait()
+                yield
+        finally:
+            keeping.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await keeping
+
+
+async def fails() -> None:
+    raise TypeError("a defect")
+
+
+async def returns() -> None:
+    return
+
+
+async def is_cancelled_from_within() -> None:
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+async def loses_one_of_its_own() -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(unending(is_cancelled_from_within()))
+
+
+@pytest.mark.parametrize(
+    ("ending", "cause"),
+    [
+        (fails, "TypeError"),
+        (returns, "it returned"),
+        (is_cancelled_from_within, "it was cancelled from within"),
+        (loses_one_of_its_own, "it was cancelled from within"),
+    ],
+)
+async def test_a_task_that_ends_is_logged_with_its_cause_and_started_again(
+    ending: Work, cause: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = Task(ending, ending)
+    async with task.kept():
+        pass
+
+    assert len(task.reports) == 2
+    for said in task.reports:
+        assert said is not None
+        assert said.startswith(f"It ended by a defect and is started again: {cause}; the log has the details under ")
+        assert f"incident {said.split()[-1].rstrip('.')}: the task ticks ended" in caplog.text
+    assert caplog.text.count(f"in {ending.__name__}" if ending is not returns else "EndedByItself: it returned") >= 2
+
+
+async def test_a_task_that_goes_on_for_long_enough_is_well_again() -> None:
+    task = Task(fails)
+    async with task.kept(well_seconds=0.01):
+        while task.reports[-1] is not None:
+            await asyncio.sleep(0.001)
+
+    assert [said is None for said in task.reports] == [False, True]
+
+
+async def test_a_task_may_end_once_it_was_told_to_and_not_before() -> None:
+    told, calls = asyncio.Event(), 0
+
+    async def work() -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            told.set()
+
+    async with asyncio.timeout(LONG_SECONDS):
+        await keep("work", work, until=told, pause_seconds=0.001)
+
+    assert calls == 3
+
+
+async def test_a_task_that_waits_before_its_next_start_ends_as_soon_as_it_is_told_to() -> None:
+    told, failed = asyncio.Event(), asyncio.Event()
+
+    async def work() -> None:
+        failed.set()
+        raise TypeError("a defect")
+
+    keeping = asyncio.create_task(keep("work", work, until=told, pause_seconds=10 * LONG_SECONDS))
+    await failed.wait()
+    told.set()
+
+    async with asyncio.timeout(LONG_SECONDS):
+        await keeping
+
+
+async def test_a_task_that_fails_while_it_is_cancelled_ends_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    began = asyncio.Event()
+
+    async def work() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise TypeError("a defect at the end")
+
+    keeping = asyncio.create_task(keep("work", work))
+    await began.wait()
+    keeping.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await keeping
+    assert "a defect at the end" in caplog.text
+
+
+async def test_what_returns_is_told_from_what_goes_on() -> None:
+    with pytest.raises(EndedByItself, match="it returned"):
+        await unending(returns())
