@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reposync.wildmatch import PathPatterns, check_pattern
@@ -64,7 +64,6 @@ def is_as_documented(pattern: str) -> bool:
 @example(["a/*", "/a/*/b", "src/", "/src", "src/**/", "a/**/b"], ["a/b/c", "a/b", "src/a/b", "src", "b/src/a"])
 @example(["[a/b]", "a\\/b", "**\\/b", "\\/b", "a[", "a\\", "*\\/"], ["a", "a/b", "b", "c/b"])
 @example(["a\\ ", "a  ", "a\\\\  ", "\\!a", "!a", "#a", "\\#a"], ["a", "a ", "a\\", "!a", "#a"])
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_git_ignores_is_matched_and_nothing_else(repository: Path, patterns: list[str], paths: list[str]) -> None:
     paths = [path for path in paths if is_plain(path)]
     # A negative pattern alone ignores nothing.
@@ -79,7 +78,6 @@ def test_what_git_ignores_is_matched_and_nothing_else(repository: Path, patterns
     lines=st.lists(st.tuples(st.sampled_from(["", "!"]), PATTERNS.filter(is_as_documented)), max_size=8),
     paths=st.lists(PATHS, max_size=8),
 )
-@settings(max_examples=75, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_last_line_that_git_matches_decides(
     repository: Path, lines: list[tuple[str, str]], paths: list[str]
 ) -> None:

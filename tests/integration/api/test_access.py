@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.api.access import Access
@@ -367,7 +367,6 @@ def _made_up_requests() -> list[Made]:
     """Drawn beforehand: Hypothesis calls plain functions, and the loop belongs to the server."""
     drawn: list[Made] = []
 
-    @settings(max_examples=80, database=None, suppress_health_check=list(HealthCheck))
     @given(
         st.sampled_from([("GET", "/test/read"), ("POST", "/test/operate"), ("GET", "/test/page"), ("POST", "/login")]),
         st.one_of(_VALUES.map(lambda value: b"Bearer " + value), _VALUES),

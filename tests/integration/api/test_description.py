@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from openapi_spec_validator import validate
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -27,6 +27,7 @@ from reposync.api.server import serve_http
 from reposync.store.addresses import sqlite_url
 from reposync.store.run import RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.integration.api.rest import API, opened, parts_of
 
 _OF_REPOSITORY = r"(/sync|/index(/(rollback|pause|resume))?)?"
@@ -96,13 +97,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-QUIET = settings(
-    max_examples=12,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+QUIET = settings(max_examples=SLOW_EXAMPLES, phases=[Phase.explicit, Phase.generate])
 
 
 def test_no_request_breaks_a_route_and_every_answer_is_as_described(described: Any, api: Api) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import event as sqlalchemy_event
 
@@ -654,7 +654,6 @@ async def test_no_json_makes_an_error_of_ours_and_none_without_the_secret_gets_i
             assert stranger.status_code in (401, 429)
             assert len(await site.runs()) == before
 
-        @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
         @given(event=_EVENTS, kind=_KINDS)
         def say(event: Any, kind: str) -> None:
             asyncio.run_coroutine_threadsafe(both(event, kind), loop).result(30)

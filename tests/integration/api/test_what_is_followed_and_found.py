@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -24,6 +24,7 @@ from schemathesis.specs.openapi.checks import (
 from reposync.api.app import create_app
 from reposync.api.server import serve_http
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
@@ -31,13 +32,7 @@ from tests.integration.api.conftest import Daemon
 from tests.integration.sync.conftest import qdrant  # noqa: F401
 
 MINE = r"^/api/v1/(repositories/\{name\}/wait|runs/\{run_id\}/events|search|locks(/\{repository\})?)$"
-QUIET = settings(
-    max_examples=15,
-    deadline=None,
-    database=None,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+QUIET = settings(max_examples=SLOW_EXAMPLES, phases=[Phase.explicit, Phase.generate])
 CHECKS = [
     status_code_conformance,
     content_type_conformance,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
@@ -151,7 +151,6 @@ async def test_long_paths_that_begin_alike_are_different_files(store: Store) -> 
     assert await store.manifests.load(run.repository_id) == {row.path: row for row in rows[1:]}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(paths=st.sets(st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=40)))
 async def test_any_path_that_git_can_have_comes_back_as_it_was(store: Store, paths: set[str]) -> None:
     active = await store.runs.history(limit=1)

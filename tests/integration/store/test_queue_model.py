@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -27,6 +27,7 @@ from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.integration.store.conftest import Store
 
 NAMES = ("a", "b", "c")
@@ -242,11 +243,5 @@ def test_the_queue_keeps_its_promises_in_any_order_of_events(
     Kept.url, Kept.loop = database_url, loop
     run_state_machine_as_test(
         Kept,
-        settings=settings(
-            max_examples=8,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-        ),
+        settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25),
     )

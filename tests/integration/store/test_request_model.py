@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -32,6 +32,7 @@ from reposync.store.requests import RunRequest, derive
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.integration.store.conftest import Store
 
 NAMES = ("a", "b")
@@ -336,11 +337,5 @@ def test_nothing_that_was_asked_for_and_not_taken_back_is_lost(
     Kept.file, Kept.loop = Path(shutil.copy(upgraded_sqlite_file, tmp_path / "reposync.db")), loop
     run_state_machine_as_test(
         Kept,
-        settings=settings(
-            max_examples=15,
-            stateful_step_count=30,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
-            derandomize=True,
-        ),
+        settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=30),
     )

@@ -11,7 +11,7 @@ from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -31,6 +31,7 @@ from reposync.store.addresses import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.integration.catalog.pods import Pod
@@ -289,11 +290,5 @@ def test_a_repository_has_one_definition_at_a_time_and_its_index_is_of_it(
         Kept.loop = runner.get_loop()
         run_state_machine_as_test(
             Kept,
-            settings=settings(
-                max_examples=8,
-                stateful_step_count=25,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                derandomize=True,
-            ),
+            settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25),
         )

@@ -10,11 +10,12 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from reposync.store.addresses import sqlite_url
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_world import IndexWorld, index_world
 from tests.fixtures.qdrant_server import QdrantServer
@@ -44,11 +45,5 @@ def test_the_index_keeps_its_promises_in_any_order_of_events(
         Kept.loop, Kept.make = runner.get_loop(), staticmethod(make)
         run_state_machine_as_test(
             Kept,
-            settings=settings(
-                max_examples=6,
-                stateful_step_count=25,
-                deadline=None,
-                suppress_health_check=list(HealthCheck),
-                derandomize=True,
-            ),
+            settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25),
         )

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reposync.app.application import index_settings
@@ -24,6 +24,7 @@ from reposync.sync.progress import RunProgress
 from reposync.vectors.factory import open_index
 from reposync.vectors.port import point_id
 from tests.fixtures.applied import apply_again
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.repositories import Content, Symlink
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
@@ -198,7 +199,7 @@ async def settled(world: World) -> tuple[World, Points]:
     return world, comparable(await world.points())
 
 
-@settings(max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=SLOW_EXAMPLES)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=6), seed=st.integers(0, 2**32))
 async def test_any_damage_is_told_and_a_repair_ends_where_a_fresh_sync_does(
     settled: tuple[World, Points], ways: list[str], seed: int

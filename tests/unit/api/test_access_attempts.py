@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.api.attempts import Attempts, Checked
@@ -115,7 +115,6 @@ def test_a_million_addresses_cost_no_more_memory_than_a_few_thousand() -> None:
     assert sizes and max(sizes) <= 4_096
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
 def test_nobody_has_more_guesses_compared_than_the_two_bounds_allow(steps: list[tuple[str, float]]) -> None:
     clock = Clock()

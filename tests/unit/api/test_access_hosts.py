@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.datastructures import Headers
@@ -160,7 +160,6 @@ def test_what_a_page_of_another_site_sends_is_told_by_the_browser(headers: dict[
     assert is_from_elsewhere(Headers({"host": "localhost:8080", **headers})) is elsewhere
 
 
-@settings(max_examples=150)
 @given(
     st.text(max_size=60),
     st.sampled_from(

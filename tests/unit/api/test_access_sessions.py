@@ -3,7 +3,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.api import sessions
@@ -73,7 +73,6 @@ def test_no_secret_is_in_a_cookie() -> None:
     assert cookie.isascii() and " " not in cookie and ";" not in cookie
 
 
-@settings(max_examples=100)
 @given(st.text(max_size=80), st.integers(0, 79), st.sampled_from("Aa0.-_"))
 def test_nothing_that_was_made_up_or_changed_is_a_session(text: str, position: int, letter: str) -> None:
     held = Sessions([READ, OPERATE])

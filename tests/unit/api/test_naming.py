@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 import httpx
 from fastapi import APIRouter, FastAPI
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.api.naming import NamedRoute, RepositoryName, path_of
@@ -58,7 +58,6 @@ def asked(method: str, path: str) -> tuple[int, list[str]]:
     return answer.status_code, answer.json() if answer.status_code == 200 else []
 
 
-@settings(max_examples=40, deadline=None)
 @given(NAMES)
 def test_every_repository_can_be_reached_whatever_it_is_called(name: str) -> None:
     for written in (path_of(name), quote(name, safe="")):
@@ -69,7 +68,6 @@ def test_every_repository_can_be_reached_whatever_it_is_called(name: str) -> Non
         assert asked("POST", f"{written}/index/rollback") == (200, ["rollback", name])
 
 
-@settings(max_examples=20, deadline=None)
 @given(NAMES)
 def test_a_path_means_the_same_whichever_repositories_there_are(name: str) -> None:
     assert asked("GET", f"{name}/wait") == (200, ["wait", name])

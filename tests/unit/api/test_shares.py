@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.api.shares import Shares
@@ -79,7 +79,6 @@ def test_the_reserve_goes_to_the_newest_and_not_to_who_sits_in_it() -> None:
     assert [each.was_cut for each in waiting] == [True, True, False, False]
 
 
-@settings(max_examples=60)
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", PROXY]), st.booleans()), max_size=40))
 def test_there_are_never_more_than_allowed(steps: list[tuple[str, bool]]) -> None:
     places, peers = shares(), []

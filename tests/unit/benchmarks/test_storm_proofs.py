@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.storm.proofs import (
@@ -71,7 +71,6 @@ def test_an_overlap_hidden_behind_a_short_attempt_is_found():
     assert overlapping([long, short, late]) == [(long, short), (long, late)]
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(1, 5)), max_size=8))
 def test_an_overlap_is_found_exactly_where_two_attempts_share_a_moment(spans: list[tuple[int, int]]):
     attempts = [attempt("a", start, start + length) for start, length in spans]

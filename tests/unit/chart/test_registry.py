@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.cli.main import cli
@@ -27,7 +27,6 @@ TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs"
 SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e6, 1e6, width=32) | TEXT
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(TEXT.filter(lambda key: "$" not in key), SCALARS.filter(lambda each: "$" not in str(each))))
 def test_values_of_every_kind_arrive_as_they_were(overrides: dict[str, Any]):
     # The whole registry has a schema; what is in a text has none.
@@ -37,7 +36,6 @@ def test_values_of_every_kind_arrive_as_they_were(overrides: dict[str, Any]):
     assert read_document(rendered.registry.encode(), "registry", {}).data["x"] == overrides
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.integers(1, 100_000_000),
     st.floats(0.5, 36_500, width=32),

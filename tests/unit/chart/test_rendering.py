@@ -7,7 +7,7 @@ from typing import Any
 
 import helm_python
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.chart import (
@@ -61,7 +61,6 @@ def test_kubernetes_accepts_every_document(values: dict[str, Any], version: str)
     assert {each["metadata"]["namespace"] for each in rendered.documents} == {NAMESPACE}
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(FEATURE_SETS)
 def test_any_set_of_features_is_rendered_or_refused_in_words(names: set[str]):
     values = together(*(FEATURES[name] for name in sorted(names)))

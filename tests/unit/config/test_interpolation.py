@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.config.addresses import split_credentials
@@ -47,7 +47,6 @@ def test_a_value_that_is_not_utf8_is_an_error_that_names_the_variable() -> None:
         interpolate("${A}", {"A": "caf\udce9"})
 
 
-@settings(max_examples=150, deadline=None)
 @given(VALUES)
 def test_no_value_changes_the_structure_of_the_file(value: str) -> None:
     template = "a: {V}\nb: '{V}'\nc: \"x{V}y\"\nd: [\"{V}\", {{e: '{V}'}}]\nf: |\n  {V}\n"
@@ -58,7 +57,6 @@ def test_no_value_changes_the_structure_of_the_file(value: str) -> None:
     assert document.data == {"a": value, "b": value, "c": f"x{value}y", "d": [value, {"e": value}], "f": f"{value}\n"}
 
 
-@settings(max_examples=150, deadline=None)
 @given(user=VALUES, password=VALUES)
 def test_no_credential_changes_where_an_address_points_to(user: str, password: str) -> None:
     url = interpolate("https://${U}:${P}@git.example.com/g/${R}.git", {"U": user, "P": password, "R": "repo"})

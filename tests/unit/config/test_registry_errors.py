@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.config.problems import RegistryErrors
@@ -352,7 +352,6 @@ qdrant: {{url: {0}, api_key: {0}, timeout_seconds: {0}, quantization: {0}, on_di
 """
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(middle=st.text(st.sampled_from("ZQ7 ,:/@?#-*[](){}%$'\"\\\n\tüñ"), max_size=150))
 def test_no_value_of_a_variable_is_in_any_error(load: Load, middle: str) -> None:
     secret = f"ZQX{middle}XQZ"
@@ -393,7 +392,6 @@ def test_the_parsers_own_words_which_quote_the_file_are_not_shown(text: str, com
     assert "hush" not in "".join(complaints(text))
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.binary(max_size=60), st.text("ab:- \n\t[]{}\"'#&*!|>%@`$?,\\", max_size=40).map(str.encode)))
 def test_rubbish_is_answered_with_a_place(load: Load, content: bytes) -> None:
     try:

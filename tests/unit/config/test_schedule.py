@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.config.schedule import Schedule, ScheduleError
@@ -73,7 +73,6 @@ def first_match(crontab: tuple[tuple[str, Values], ...], moment: datetime) -> da
     return None
 
 
-@settings(max_examples=300, deadline=None)
 @given(CRONTABS, MOMENTS)
 def test_the_next_tick_is_the_first_minute_that_matches(
     crontab: tuple[tuple[str, Values], ...], moment: datetime
@@ -108,7 +107,6 @@ def utc_offset(moment: datetime, zone: ZoneInfo) -> timedelta:
     return offset
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     name=st.sampled_from(["Europe/Berlin", "America/New_York", "Europe/Dublin", "Australia/Lord_Howe"]),
     change=st.integers(0, 1),
@@ -373,7 +371,6 @@ def test_ticks_of_seconds_are_the_same_on_every_machine() -> None:
     assert schedule.trigger().get_next_fire_time(None, start) == ticks[0]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(st.integers(1, 90_000), st.sampled_from([each for each in range(1, 86_401) if 86_400 % each == 0])),
     st.sampled_from(["UTC", "Asia/Kolkata"]),
@@ -405,7 +402,6 @@ def _ticks(schedule: Schedule, start: datetime):
         yield start
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["@every 20s", "*/7 3-5 * * *", "0 0 29 2 *", "30 2 * * 0", "0 12 1 * *", "@hourly"]),
     st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"]),

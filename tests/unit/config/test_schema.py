@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
@@ -170,7 +170,6 @@ def section(name: str) -> st.SearchStrategy[Any]:
 REGISTRIES = st.fixed_dictionaries({}, optional={name: section(name) for name in known_keys(())})
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(registry=REGISTRIES)
 def test_whatever_a_file_says_it_is_taken_by_both_or_answered_in_words(
     registry: dict[str, Any], refusals: Refusals, load: Load

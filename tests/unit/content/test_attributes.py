@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.attributes import Attributes
@@ -129,7 +129,6 @@ NAMES = ["a", "b", "ab", "aab", "a.c", "b.c", "*", "]", "c"]
 PATHS = sorted({f"{folder}{name}" for folder in ("", "a/", "a/b/", "b/", "ab/b/c/", "a/a/b/a/") for name in NAMES})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(patterns, states), max_size=8), st.lists(st.tuples(patterns, states), max_size=4))
 def test_answers_are_those_of_git_check_attr(
     repository: Path, above: list[tuple[str, str]], below: list[tuple[str, str]]
@@ -160,7 +159,6 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.dictionaries(st.binary(max_size=8), st.binary(max_size=300), max_size=3), st.binary(max_size=60))
 def test_no_attributes_file_and_no_path_raises(files: dict[bytes, bytes], path: bytes) -> None:
     attributes = Attributes.parse({folder: text + b"\n* linguist-vendored" for folder, text in files.items()})
@@ -168,7 +166,6 @@ def test_no_attributes_file_and_no_path_raises(files: dict[bytes, bytes], path: 
     assert attributes.generated(path) in {True, False, None}
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(max_size=30))
 def test_every_pattern_is_a_regular_expression_or_none(pattern: str) -> None:
     regex = wildmatch_regex(pattern.encode().decode("latin-1"))

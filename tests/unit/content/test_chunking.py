@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reposync.content.chunking import chunk_spans, chunk_text
@@ -34,7 +34,6 @@ def line_at(text: str, offset: int) -> int:
     return line
 
 
-@settings(max_examples=300, deadline=None)
 @given(texts, st.sampled_from(LANGUAGES), sizes())
 @example("\n\r\n" * 60, "python", (17, 5))
 @example("a" + " " * 500 + "b", None, (100, 20))

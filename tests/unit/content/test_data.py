@@ -5,7 +5,7 @@ import random
 import string
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.data import DATA_FORMATS, SMALLEST_DATA_CHARS, data_reason, share_of_words
@@ -114,26 +114,22 @@ def test_the_examples_of_a_csv_and_a_drawing_cost_no_chunks_at_all() -> None:
         assert len(kept.chunks) > 70
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=400), LANGUAGES)
 def test_a_text_below_the_smallest_size_is_never_data(text: str, language: str | None) -> None:
     assert data_reason((text * SMALLEST_DATA_CHARS)[: SMALLEST_DATA_CHARS - 1], language) is None
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(min_size=1, max_size=300), st.integers(1, 3000), LANGUAGES)
 def test_every_text_of_every_language_gets_an_answer(text: str, times: int, language: str | None) -> None:
     assert 0 <= share_of_words(text * times) <= 1
     assert isinstance(data_reason(text * times, language), Skipped | None)
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(WORDS), min_size=12, max_size=12), st.sampled_from(["\n", " ", "\r\n"]), LANGUAGES)
 def test_prose_is_data_in_no_language(words: list[str], between: str, language: str | None) -> None:
     assert data_reason((" ".join(words) + between) * 400, language) is None
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(alphabet=string.digits + ".,;-+eE \n", min_size=20, max_size=200), st.sampled_from([*DATA_FORMATS]))
 def test_numbers_are_data_in_every_format_of_data(text: str, language: str | None) -> None:
     text = "1.5," + text.replace("EE", "E")

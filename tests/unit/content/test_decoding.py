@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.decoding import decode, is_lfs_pointer
@@ -20,7 +20,6 @@ def reason(content: bytes) -> Skip | None:
     return decoded.reason if isinstance(decoded, Skipped) else None
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=3000))
 def test_any_bytes_become_storable_text_or_a_reason(content: bytes) -> None:
     decoded = decode(content)
@@ -30,7 +29,6 @@ def test_any_bytes_become_storable_text_or_a_reason(content: bytes) -> None:
         decoded.encode()  # no lone surrogates
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(alphabet=st.characters(exclude_characters="\0\ufeff", exclude_categories=["Cs", "Cc"]), min_size=1))
 def test_utf8_text_comes_out_as_it_went_in(text: str) -> None:
     expected = Skip.EMPTY if text.isspace() else None

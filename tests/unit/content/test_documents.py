@@ -3,7 +3,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.documents import content_hash, make_document
@@ -30,7 +30,6 @@ def test_a_file_becomes_chunks_with_its_language_and_lines() -> None:
     assert made.chunks[-1].end_line == 3000
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     st.binary(max_size=60),
     st.one_of(st.binary(max_size=2000), st.text(max_size=600).map(lambda text: text.encode("utf-16"))),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
 
@@ -58,7 +58,6 @@ def test_a_translation_file_of_qt_is_not_typescript() -> None:
     assert language_of(b"de.ts", '<?xml version="1.0"?>\n<!DOCTYPE TS>\n') == "xml"
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=40), st.one_of(st.text(max_size=60), st.text(max_size=60).map(lambda text: "#!" + text)))
 def test_any_name_and_any_text_get_an_answer(path: bytes, text: str) -> None:
     language = language_of(path, text)

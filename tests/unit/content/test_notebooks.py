@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.documents import make_document
@@ -145,7 +145,6 @@ def test_no_nesting_no_number_and_no_quote_breaks_it(strange: str) -> None:
 LINES = st.lists(st.text(max_size=20).map(lambda line: line.replace("\n", "") + "\n"), max_size=5)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(LINES, max_size=6), st.sampled_from([None, 1, 4]), st.booleans())
 def test_every_line_of_every_cell_is_there_and_lines_ascend(
     sources: list[list[str]], indent: int | None, ascii_only: bool
@@ -160,7 +159,6 @@ def test_every_line_of_every_cell_is_there_and_lines_ascend(
     assert not cells.lines or 1 <= cells.lines[0] <= cells.lines[-1] <= text.count("\n") + 1
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(alphabet='[]{}":,\\ \n1au\ud800cellsource', max_size=200), st.booleans())
 def test_nothing_makes_it_fail(text: str, inside: bool) -> None:
     whole = '{"cells":[{"source":["' + text + '"]}]}' if inside else text

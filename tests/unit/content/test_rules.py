@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content import rules as rules_module
@@ -247,7 +247,6 @@ def test_an_upgrade_reads_notebooks_and_large_files_again_and_no_others() -> Non
     assert not read_differently(b"ipynb", 10)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["a.csv", "a", "a.py", "a.md"]), st.text(alphabet="1,.é漢a \n", min_size=1, max_size=50))
 def test_what_is_not_read_differently_is_no_data_in_any_encoding(path: str, text: str) -> None:
     for encoding in ("utf-8", "utf-16", "utf-32"):
@@ -279,7 +278,6 @@ def test_a_line_break_in_a_name_does_not_hide_it_from_a_pattern() -> None:
     assert reason(some, b"secret.txt\n") is None  # another name
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(min_size=1, max_size=200), st.integers(0, 0o177777))
 def test_every_path_gets_an_answer(path: bytes, mode: int) -> None:
     some = rules("**", exclude=("a*b",), attributes="*a* linguist-generated\n")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.snippets import Snippet, best_snippet
@@ -93,7 +93,6 @@ def test_tabs_and_line_ends_do_not_disturb_the_columns() -> None:
     assert [line.text for line in snippet("\tif x:\r\n\t\ty()   \r\n", "x").lines] == ["    if x:", "        y()"]
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     st.one_of(
         st.text(max_size=500), st.lists(st.sampled_from(["lock", "\n", " ", "\t", "x" * 200, "\r\n"])).map("".join)

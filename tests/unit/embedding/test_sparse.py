@@ -6,7 +6,7 @@ from collections import Counter
 import mmh3
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding import sparse
@@ -81,7 +81,6 @@ def test_a_long_run_of_data_is_one_term() -> None:
     assert len(terms("aB" * 5000)) == 1
 
 
-@settings(max_examples=100)
 @given(WORDS, st.none() | WORDS)
 def test_weights_are_bm25_of_the_terms(text: str, path: str | None) -> None:
     vector = document_vector(text, path=path)
@@ -95,7 +94,6 @@ def test_weights_are_bm25_of_the_terms(text: str, path: str | None) -> None:
     assert dict(zip(vector.indices.tolist(), vector.values.tolist(), strict=True)) == pytest.approx(expected, rel=1e-5)
 
 
-@settings(max_examples=100)
 @given(st.text(max_size=80))
 def test_a_query_weighs_each_term_of_any_text_once(text: str) -> None:
     vector = query_vector(text)

@@ -6,7 +6,7 @@ import threading
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.errors import ConfigError
@@ -28,7 +28,6 @@ def test_a_holder_is_read_back_as_it_was_written_whatever_the_pod_is_called(
     assert LockHolder.parse(holder.value) == holder
 
 
-@settings(max_examples=200)
 @given(st.text(st.characters(), max_size=60) | st.from_regex(r"\A.{0,9} [0-9a-f-]{30,40}:[0-9]{0,12}\Z"))
 def test_what_no_reposync_wrote_is_no_holder(value: str) -> None:
     holder = LockHolder.parse(value)

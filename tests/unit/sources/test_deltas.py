@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.sources.objects import BLOB, object_sha
@@ -92,7 +92,6 @@ def test_a_delta_bomb_does_not_enter_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("way")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), count=st.integers(1, 30), by_offset=st.booleans())
 def test_every_order_of_bases_and_deltas_gives_every_object(seed: int, count: int, by_offset: bool) -> None:
     """Each object is based on one of those before it, small or large."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.errors import SourceCorrupt, SourceError
@@ -141,7 +141,6 @@ def proves(listing: Listing, commit: dict[str, Any]) -> bool:
 NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=6)
 
 
-@settings(max_examples=40)
 @given(
     top=st.sets(NAMES, min_size=1, max_size=5), inner=st.sets(NAMES, min_size=1, max_size=5), drop=st.integers(0, 99)
 )

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.sources.deltas import BaseCache
@@ -56,7 +56,6 @@ def test_a_pack_whose_deltas_come_before_their_bases_is_read_too() -> None:
     assert scanned(turned, max_bytes=10**9) == SHAS
 
 
-@settings(max_examples=60, deadline=None)
 @given(place=st.integers(0, 10**9), flip=st.integers(1, 255))
 def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
     whole = _made_by_git("--delta-base-offset")
@@ -73,7 +72,6 @@ def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
             assert content == SHAS[sha]
 
 
-@settings(max_examples=60, deadline=None)
 @given(length=st.integers(0, 10**9), step=st.integers(1, 70_000))
 def test_a_cut_pack_is_noticed_before_anything_is_read(length: int, step: int) -> None:
     whole = _made_by_git("--delta-base-offset")
@@ -87,7 +85,6 @@ def test_a_cut_pack_is_noticed_before_anything_is_read(length: int, step: int) -
     spool.close()
 
 
-@settings(max_examples=60, deadline=None)
 @given(rubbish=st.binary(max_size=200))
 def test_rubbish_in_place_of_objects_is_an_error_and_nothing_else(rubbish: bytes) -> None:
     head = b"PACK\0\0\0\2\0\0\0\3"

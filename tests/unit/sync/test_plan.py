@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.model import Skip, Skipped
@@ -129,7 +129,6 @@ paths = st.sampled_from(["a", "b", "docs/a", "docs/b", "c"])
 trees = st.dictionaries(paths, st.sampled_from("123"), max_size=5)
 
 
-@settings(max_examples=200)
 @given(trees, trees, st.booleans())
 def test_applying_a_plan_always_ends_at_the_tree(before: dict[str, str], after: dict[str, str], reread: bool):
     """Whatever was recorded: read, skip, unindex and forget together give exactly what the tree asks for."""

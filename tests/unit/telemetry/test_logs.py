@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.unit.telemetry.conftest import Configure
@@ -121,7 +121,6 @@ def test_no_line_of_a_message_in_a_traceback_can_pass_for_an_event(configure: Co
 @given(
     value=st.text() | st.sampled_from(["a\nb", "\x1b[2J", "\r", "\x85", "\u2028", "\u202e", "\udc80", "\x00", "\x9b1m"])
 )
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @pytest.mark.parametrize("log_format", FORMATS)
 def test_a_file_name_never_starts_a_line_nor_moves_the_cursor(
     configure: Configure, log_format: str, value: str
@@ -144,7 +143,6 @@ def test_json_lines_lose_nothing_of_a_file_name(configure: Configure) -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @pytest.mark.parametrize("log_format", FORMATS)
 def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, data: st.DataObject) -> None:
     secret = data.draw(

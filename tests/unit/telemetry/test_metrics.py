@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -212,7 +212,6 @@ def test_a_degraded_dependency_is_up_and_says_that_it_is_degraded(metrics: Metri
 
 
 @given(st.dictionaries(st.text(max_size=20) | st.sampled_from(['a"b', "a\nb", "a\\", "\udc80"]), st.none(), max_size=8))
-@settings(max_examples=60, deadline=None)
 def test_any_name_of_a_repository_can_be_scraped(last_sync: Mapping[str, datetime | None]) -> None:
     metrics = Metrics(version="1")
     metrics.freshness(last_sync)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from reposync.telemetry.redaction import MASK, SECRET_VARIABLES, Secrets, names_secret
@@ -16,7 +16,6 @@ AROUND = st.text(max_size=30)
 
 
 @given(secret=SECRETS, before=AROUND, after=AROUND)
-@settings(max_examples=150, deadline=None)
 def test_a_known_secret_is_never_left_in_a_text(secret: str, before: str, after: str) -> None:
     for written in (
         secret,
@@ -34,7 +33,6 @@ def test_a_known_secret_is_never_left_in_a_text(secret: str, before: str, after:
 
 
 @given(secret=SECRETS, user=st.text(st.characters(exclude_characters=":", codec="utf-8"), max_size=12))
-@settings(max_examples=150, deadline=None)
 def test_a_known_secret_is_not_left_in_basic_credentials_whatever_the_user(secret: str, user: str) -> None:
     assume(not set(secret) & set(user))
     encoded = base64.b64encode(f"{user}:{secret}".encode()).decode()
@@ -46,7 +44,6 @@ def test_a_known_secret_is_not_left_in_basic_credentials_whatever_the_user(secre
 
 
 @given(secrets=st.lists(SECRETS, min_size=2, max_size=6), glue=st.text(max_size=3))
-@settings(max_examples=100, deadline=None)
 def test_secrets_that_overlap_or_contain_each_other_are_all_gone(secrets: list[str], glue: str) -> None:
     secrets = [*secrets, secrets[0] + secrets[1], secrets[0][2:] + "tail"]
     redacted = Secrets(secrets).redact(glue.join(secrets))
@@ -55,7 +52,6 @@ def test_secrets_that_overlap_or_contain_each_other_are_all_gone(secrets: list[s
 
 
 @given(secret=SECRETS, limit=st.integers(0, 200), before=st.text(max_size=200))
-@settings(max_examples=150, deadline=None)
 def test_no_beginning_of_a_secret_is_left_where_a_text_is_cut(secret: str, limit: int, before: str) -> None:
     assume(len(set(secret)) > 3)
     secret = secret * 2

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.embedding.port import SparseVector
@@ -86,7 +86,6 @@ def test_a_file_without_points_left_is_deleted_alone() -> None:
     assert list(write_requests(SCOPE, [file("a.py", 0, replaces=False)], multivector=False)) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 40), st.booleans(), st.integers(0, 3_000)), max_size=12), st.data())
 def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
     files: list[tuple[int, bool, int]], data: st.DataObject

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.vectors.engine.app import EngineApp
@@ -125,7 +125,6 @@ async def ask(transport: httpx.ASGITransport, method: str, path: str, body: Any)
         return answer.json()["result"]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(condition=filters)
 def test_a_filter_selects_exactly_the_points_that_it_describes(
     engine: httpx.ASGITransport, condition: dict[str, Any]

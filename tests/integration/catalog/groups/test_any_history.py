@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from reposync.catalog.group_plan import is_paused_by_group
 from reposync.catalog.groups import Discovery
@@ -30,6 +30,7 @@ from reposync.vectors.factory import open_index
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import WriteScope
 from reposync.vectors.settings import IndexSettings
+from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.points import SPARSE_ALONE, file
 from tests.fixtures.qdrant_server import QdrantServer
@@ -191,7 +192,7 @@ def test_whatever_happens_to_projects_each_keeps_its_repository_and_its_index(
                 await told.look(registry, number)
             await told.check()
 
-    @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=SLOW_EXAMPLES)
     @given(events=st.lists(EVENT, min_size=2, max_size=16))
     def any_history(events: list[tuple[Any, ...]]) -> None:
         asyncio.run(tell(events))

@@ -1,0 +1,3 @@
+from tests.fixtures.examples import load_profile
+
+load_profile()
