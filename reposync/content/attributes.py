@@ -1,11 +1,11 @@
-"""What the `.gitattributes` files of a commit say about `linguist-vendored` and `linguist-generated`.
+"""Reads `linguist-vendored` and `linguist-generated` from the `.gitattributes` files of a commit.
 
-git's precedence: a file deeper in the tree beats those above it, and in a file the later line beats the earlier.
-Patterns are those of gitignore but for what the documentation of gitattributes excepts: negative patterns are
-forbidden, and a pattern that matches a folder says nothing about the files in it. Macros (`[attr]`) are not expanded.
+git's precedence: a deeper file overrides those above it, and a later line of a file overrides an earlier one. Patterns
+are those of gitignore, with the exceptions of gitattributes: negative patterns are forbidden, and a pattern that
+matches a folder does not apply to the files in it. Macros (`[attr]`) are not expanded.
 
-The files come from whoever may push, so that matching is bounded: each pattern is compiled to a regular expression that
-never backtracks over an earlier `*` or `**` (atomic groups), and over-long lines and too many patterns are left out.
+Anybody who may push writes these files, so matching is bounded: each pattern is compiled to a regular expression without
+backtracking over an earlier `*` or `**` (atomic groups), and over-long lines and too many patterns are ignored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LONGEST_LINE: Final = 2048
 _LONGEST_PATH: Final = 4096
 _MOST_LINES: Final = 3000
 _BUDGET: Final = 3000
-"""All files together: a line costs 1, and 5 more for each `*` or `**`. What this lets through takes 0.1 ms a path."""
+"""Of all files together: a line costs 1, and 5 more for each `*` or `**`. Within it a path takes 0.1 ms."""
 
 _BLANKS: Final = " \t"
 _NAMES: Final = ("linguist-vendored", "linguist-generated")
@@ -41,7 +41,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _Matcher:
-    """All lines of one file that speak of one attribute, the last one first: one group a line."""
+    """All lines of one file about one attribute, the last one first: one group of `regex` each."""
 
     regex: re.Pattern[str]
     values: tuple[bool | None, ...]
@@ -50,17 +50,17 @@ class _Matcher:
 
 @dataclass(frozen=True)
 class Attributes:
-    """The linguist attributes of a commit. Build it with `parse`; without arguments it says nothing about any path."""
+    """The linguist attributes of a commit. Use `parse`; without arguments no path has any."""
 
     sources: tuple[tuple[bytes, str], ...] = ()
-    """(folder, relevant lines) in the order of the folders: all that decisions depend on."""
+    """(folder, relevant lines), the upper folders first: everything that decisions depend on."""
 
     _matchers: Mapping[bytes, Mapping[str, _Matcher]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def parse(cls, files: Mapping[bytes, bytes | str]) -> Attributes:
-        """From the contents of the `.gitattributes` files by folder (b"" is the root, no slash at the end). Never
-        raises: what is malformed is left out, as git does."""
+        """From the `.gitattributes` files by folder (b"" is the root, no slash at the end). Never raises: malformed
+        lines are ignored, as git does."""
         sources: list[tuple[bytes, str]] = []
         matchers: dict[bytes, Mapping[str, _Matcher]] = {}
         left = _BUDGET
@@ -78,8 +78,8 @@ class Attributes:
 
     @staticmethod
     def relevant(content: bytes | str) -> str:
-        """Those lines of a `.gitattributes` file that `parse` reads, each with `\\n`: valid text of ASCII and UTF-8, ""
-        where there is none. A pattern that is not UTF-8 is C-quoted, as git writes it."""
+        """The lines of a `.gitattributes` file that `parse` reads, each with `\\n`. A pattern that is not UTF-8 is
+        C-quoted, as git writes it."""
         if isinstance(content, str):
             content = content.encode("utf-8", "surrogateescape")
         kept = []
@@ -104,7 +104,7 @@ class Attributes:
         return self._value(path, "linguist-generated")
 
     def rule(self, path: bytes, name: str) -> tuple[bytes, str] | None:
-        """The file and the pattern that decide about the attribute `name` of `path`; None where none does."""
+        """The file and the pattern that decide about the attribute `name` of `path`; None if none does."""
         found = self._found(path, name)
         if found is None:
             return None
@@ -126,13 +126,13 @@ class Attributes:
             if named and (matcher := named.get(name)):
                 found = matcher.regex.match(path[cut + 1 :].decode("latin-1"))
                 if found is not None and found.lastindex is not None:
-                    # `!attr` takes back what less specific lines say: the search ends there as well.
+                    # `!attr` resets what less specific lines set: the search ends here as well.
                     return folder, matcher, found.lastindex - 1
         return None
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    # As bytes in disguise: git matches bytes, and a path need not be UTF-8.
+    # Decoded as Latin 1: git matches bytes, and a path need not be UTF-8.
     for line in text.encode().decode("latin-1").split("\n"):
         if parsed := _parsed(line):
             yield parsed

@@ -1,15 +1,14 @@
-"""Cuts a text into overlapping chunks along the language's separators, with exact lines.
+"""Cuts a text into overlapping chunks along the language's separators, with exact line numbers.
 
-langchain-text-splitters finds where to cut; the offsets are kept here, since it loses them: its `add_start_index`
-searches for each chunk and takes the wrong one where a text repeats itself. What is promised for any text:
+langchain-text-splitters finds where to cut, but loses the offsets: its `add_start_index` searches for each chunk and
+finds the wrong one if a text repeats itself. So they are kept here. For any text:
 
 - every chunk is a slice of the text, none is longer than `size`, and they start and end in ascending order;
-- the first starts at 0, the last ends at the end, none starts after the end of the one before: the chunks without their
-  overlaps, joined, are the text;
+- the chunks joined without their overlaps are the text;
 - two neighbours share at most `overlap` characters;
 - a line ends with `\\n` (so `\\r\\n` counts once, a lone `\\r` or form feed does not), as editors and GitLab's `#L10`
   count;
-- a chunk of white space alone is made only where white space runs on for longer than its neighbours can take.
+- a chunk of only white space exists only if its neighbours have no room for it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Final
 from langchain_text_splitters import Language, RecursiveCharacterTextSplitter
 from typing_extensions import override
 
-from reposync.content.languages import separators_name
 from reposync.content.model import Chunk
 
 Span = tuple[int, int]
@@ -34,14 +32,29 @@ _LONGEST_SHIFT: Final = 3
 _SMALLEST_SIZE: Final = 16
 _LONGEST_FRAGMENT: Final = 64
 
+_SAME_SEPARATORS: Final = frozenset(
+    {
+        "c", "cobol", "cpp", "csharp", "elixir", "go", "haskell", "html", "java", "kotlin", "latex", "lua", "markdown",
+        "php", "powershell", "python", "r", "rst", "ruby", "rust", "scala", "swift",
+    }
+)  # fmt: skip
+"""Languages that langchain knows under the same name."""
+
+_SEPARATORS: Final = {
+    "apex": "java", "cuda": "cpp", "cython": "python", "groovy": "java", "javascript": "js", "luau": "lua",
+    "objective-c": "c", "protobuf": "proto", "solidity": "sol", "svelte": "html", "typescript": "ts",
+    "visualbasic": "visualbasic6", "vue": "html",
+}  # fmt: skip
+"""Language -> langchain's name of a language with fitting separators."""
+
 _RST: Final = [r"\n(?=[^\n]+\n(?:={3,}|-{3,}|~{3,}|\^{3,}|\*{3,})\r?\n)", r"\n(?=\.\. [a-z])"]
-"""langchain cuts below a title, at its underline: that leaves the title in the wrong chunk."""
+"""langchain cuts at the underline of a title, which leaves the title in the chunk before."""
 
 
 def chunk_text(text: str, language: str | None = None, size: int = 7000, overlap: int = 1500) -> tuple[Chunk, ...]:
     """`text` as chunks of at most `size` characters, neighbours sharing at most `overlap`; () for an empty text.
 
-    Raises ValueError where not 0 <= overlap < size.
+    Raises ValueError unless 0 <= overlap < size.
     """
     chunks: list[Chunk] = []
     line, counted = 1, 0
@@ -53,28 +66,27 @@ def chunk_text(text: str, language: str | None = None, size: int = 7000, overlap
 
 
 def chunk_spans(text: str, language: str | None, size: int, overlap: int) -> list[Span]:
-    """Offsets of the chunks of `text`, in order. Raises ValueError where not 0 <= overlap < size."""
+    """Offsets of the chunks of `text`, in order. Raises ValueError unless 0 <= overlap < size."""
     if not 0 <= overlap < size:
         raise ValueError(f"the overlap ({overlap}) must be at least 0 and less than the chunk size ({size})")
     if len(text) <= size:
         return [(0, len(text))] if text else []
     if size < _SMALLEST_SIZE:
         return [(start, min(start + size, len(text))) for start in range(0, len(text) - overlap, size - overlap)]
-    splitter = _OffsetSplitter(text, _separators(separators_name(language)), size, overlap)
+    splitter = _OffsetSplitter(text, _separators(language), size, overlap)
     return _without_blank(text, _joined(splitter.spans(), size), size)
 
 
 class _OffsetSplitter(RecursiveCharacterTextSplitter):
-    """langchain's recursion over separators, with its merging replaced by one that keeps offsets.
+    """langchain's recursion over separators, with merging that keeps offsets.
 
-    The recursion hands every piece of the text to `_merge_splits`, in the order of the text: the last separator cuts
-    anything, so that no piece is left over. langchain's own merging is quadratic in the pieces of a chunk: 60,000 keys
-    on one line take it 10 s.
+    The recursion passes every piece of the text to `_merge_splits` in order; the last separator matches anything, so no
+    piece is left over. langchain's merging is quadratic in the pieces of a chunk: 10 s for 60,000 keys on one line.
     """
 
     def __init__(self, text: str, separators: tuple[str, ...], size: int, overlap: int) -> None:
         fragment = min(_LONGEST_FRAGMENT, size // _SMALLEST_SIZE)
-        # A chunk may grow by the line break that stands before its end (see `_cut`), and so may what it shares.
+        # `_cut` may move the end of a chunk past a line break, which also lengthens the overlap.
         self._limit = size - _LONGEST_SHIFT
         self._shared = max(0, overlap - _LONGEST_SHIFT)
         super().__init__(
@@ -93,13 +105,12 @@ class _OffsetSplitter(RecursiveCharacterTextSplitter):
     def spans(self) -> list[Span]:
         rest = self._split_text(self._text, self._separators)
         if rest or self._at != len(self._text):
-            raise RuntimeError("langchain-text-splitters no longer hands every piece to _merge_splits")
+            raise RuntimeError("langchain-text-splitters no longer passes every piece to _merge_splits")
         return self._spans
 
     @override
     def _merge_splits(self, splits: Iterable[str], separator: str) -> list[str]:
-        """Record the spans of a run of consecutive pieces, each shorter than the limit. `separator` is "": pieces keep
-        theirs."""
+        """Record the spans of consecutive pieces, each shorter than the limit and with its separator."""
         bounds = list(accumulate(map(len, splits), initial=self._at))
         self._at = bounds[-1]
         first, last = 0, len(bounds) - 1
@@ -108,7 +119,7 @@ class _OffsetSplitter(RecursiveCharacterTextSplitter):
             self._record(bounds[first], bounds[end])
             if end == last:
                 return []
-            # The next chunk takes the next piece, and before it as many whole pieces as may be shared and have room.
+            # The next chunk starts with as many whole pieces as it may share and has room for.
             earliest = max(bounds[end] - self._shared, bounds[end + 1] - self._limit)
             first = bisect_left(bounds, earliest, first + 1, end)
 
@@ -132,7 +143,7 @@ class _OffsetSplitter(RecursiveCharacterTextSplitter):
 
 
 def _joined(spans: list[Span], size: int) -> list[Span]:
-    """Neighbours that fit into one chunk as one: the recursion leaves a short head before each long piece."""
+    """Join neighbours that fit into one chunk: the recursion leaves a short head before each long piece."""
     joined: list[Span] = []
     for start, end in spans:
         if joined and end - joined[-1][0] <= size:
@@ -143,7 +154,7 @@ def _joined(spans: list[Span], size: int) -> list[Span]:
 
 
 def _without_blank(text: str, spans: list[Span], size: int) -> list[Span]:
-    """Chunks of white space alone given to the chunks before and after them as far as these have room."""
+    """Merge chunks of only white space into their neighbours as far as these have room."""
     kept: list[Span] = []
     pending: Span | None = None
     for start, end in spans:
@@ -164,8 +175,9 @@ def _without_blank(text: str, spans: list[Span], size: int) -> list[Span]:
 
 
 @cache
-def _separators(name: str | None) -> tuple[str, ...]:
-    """Regular expressions, from the coarsest cut to the finest, for langchain's `Language` of that name."""
+def _separators(language: str | None) -> tuple[str, ...]:
+    """Regular expressions, from the coarsest cut to the finest."""
+    name = langchain_name(language)
     if name is None:
         return tuple(_LINES)
     if name == "rst":
@@ -174,3 +186,8 @@ def _separators(name: str | None) -> tuple[str, ...]:
     # Blank lines may be \r\n; HTML and LaTeX have no lines among their separators.
     special = [separator for separator in given if separator not in {"\n\n", "\n", r"\n\n", r"\n", " ", ""}]
     return (*special, *_LINES)
+
+
+def langchain_name(language: str | None) -> str | None:
+    """Value of langchain's `Language` whose separators fit `language`; None: generic separators."""
+    return language if language in _SAME_SEPARATORS else _SEPARATORS.get(language or "")

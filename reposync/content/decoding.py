@@ -1,7 +1,7 @@
-"""Bytes of a blob to text, or the reason why there is none.
+"""Decodes the bytes of a blob.
 
-UTF-8 first, then what a byte order mark or a declaration in the file says, then a guess from a bounded sample. Every
-text that leaves here is valid for JSON, PostgreSQL and Qdrant: no NUL, no lone surrogates. Newlines stay as they are.
+A byte order mark first, then UTF-8, then what the file declares, then a guess from a bounded sample. Every returned
+text is valid for JSON, PostgreSQL and Qdrant: no NUL, no lone surrogates. Line breaks are kept.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from reposync.content.model import Skip, Skipped
 REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 
 _BINARY_PROBE: Final = 8000
-"""git calls a blob binary that has a NUL in its first 8000 bytes (`buffer_is_binary`); what git diffs, we index."""
+"""git treats a blob with a NUL in its first 8000 bytes as binary (`buffer_is_binary`); so do we."""
 
 _SAMPLE: Final = 4096
-"""charset-normalizer takes about 1 s for 100 KB: it sees this many bytes of the lines that are not ASCII."""
+"""charset-normalizer takes about 1 s for 100 KB: it gets this many bytes of the lines that are not ASCII."""
 
 _TEXT_BYTES: Final = bytes({7, 8, 9, 10, 11, 12, 13, 27} | set(range(0x20, 0x7F)) | set(range(0x80, 0x100)))
 _NOT_ASCII: Final = re.compile(rb"[\x80-\xff]+")
@@ -32,7 +32,7 @@ _SYMBOL_IN_WORD: Final = re.compile(rb"[A-Za-z][\xa1\xa3\xa5\xa6\xa9\xac\xae\xaf
 
 _BOMS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16: its mark starts with the one of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32-le"),  # before UTF-16, whose mark is a prefix
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
@@ -49,7 +49,7 @@ _ENCODINGS: Final = frozenset(
     + ["euc_jp", "euc_kr", "gb18030", "gb2312", "gbk", "johab"]
     + ["koi8-r", "koi8-u", "mac-cyrillic", "mac-greek", "mac-roman", "shift_jis", "shift_jis_2004", "tis-620"]
 )
-"""Encodings that a file may declare. Python knows more that are not for text files, or slow (punycode, idna)."""
+"""Encodings that a file may declare. Python has more that are not for text files, or slow (punycode, idna)."""
 
 _LFS_PREFIXES: Final = (b"version https://git-lfs.github.com/spec/", b"version https://hawser.github.com/spec/")
 _LFS_LONGEST: Final = 1024
@@ -57,7 +57,7 @@ _LFS_OID: Final = re.compile(rb"^oid [a-z0-9]+:[0-9a-f]{32,}\r?$", re.MULTILINE)
 
 
 def is_lfs_pointer(content: bytes) -> bool:
-    """Whether this is a Git LFS pointer: its specification says under 1024 bytes, first the version, then an oid."""
+    """Whether this is a Git LFS pointer. By its specification: under 1024 bytes, first the version, then an oid."""
     return len(content) < _LFS_LONGEST and content.startswith(_LFS_PREFIXES) and _LFS_OID.search(content) is not None
 
 
@@ -91,7 +91,7 @@ def _decoded(content: bytes) -> str | Skipped:
     if b"\0" in content or controls * 100 > len(probe):
         return Skipped(Skip.BINARY, "neither UTF-8 nor free of control characters")
     text = _declared(content) or _damaged(content) or _western(content) or _guessed(content)
-    return text or Skipped(Skip.UNDECODABLE, "neither UTF-8 nor another encoding that could be told with confidence")
+    return text or Skipped(Skip.UNDECODABLE, "neither UTF-8 nor an encoding that could be detected with confidence")
 
 
 def _marked(body: bytes, encoding: str) -> str | Skipped:
@@ -129,7 +129,7 @@ def _known_encodings() -> frozenset[str]:
 
 
 def _strictly(content: bytes, encoding: str) -> str | None:
-    """`content` in `encoding`, None where it does not fit or gives characters that no text file has."""
+    """`content` decoded; None if that fails or gives characters that no text file has."""
     try:
         text = content.decode(encoding)
         text.encode()
@@ -141,8 +141,8 @@ def _strictly(content: bytes, encoding: str) -> str | None:
 
 
 def _damaged(content: bytes) -> str | None:
-    """UTF-8 with a few broken bytes (a truncated line, one pasted from elsewhere): these become U+FFFD. Only where
-    whole sequences are clearly the rule: they hardly come about by chance in another encoding."""
+    """UTF-8 with a few broken bytes (a truncated or pasted line), which become U+FFFD. Only if valid sequences are
+    clearly the rule: in other encodings they hardly occur by chance."""
     text = content.decode("utf-8", "replace")
     broken = text.count(REPLACEMENT)
     whole = len(text) - broken - len(content.translate(None, bytes(range(0x80, 0x100))))
@@ -150,20 +150,20 @@ def _damaged(content: bytes) -> str | None:
 
 
 def _western(content: bytes) -> str | None:
-    """cp1252 where accents stand alone between ASCII, as in names in comments. A guesser needs more than the few bytes
-    that there are: it takes "José" for Polish or Chinese."""
+    """cp1252 if single accents are between ASCII, as in names in comments. A detector needs more bytes than that: it
+    takes "José" for Polish or Chinese."""
     runs = _NOT_ASCII.findall(content)
     letters = [run for run in runs if len(run) <= 2 and not run.translate(None, _CP1252_IN_WORDS)]
     if len(letters) < 0.95 * len(runs) or sum(map(len, runs)) * 5 > len(content):
         return None
     if len(_SYMBOL_IN_WORD.findall(content)) * 10 > len(runs):
-        return None  # letters of ISO 8859-2 and its kin
+        return None  # letters of ISO 8859-2 and similar
     single = sum(len(run) == 1 for run in letters)
     return _strictly(content, "cp1252") if single * 5 >= len(runs) * 4 else None
 
 
 def _guessed(content: bytes) -> str | None:
-    from charset_normalizer import from_bytes  # 30 ms to import, and hardly ever needed
+    from charset_normalizer import from_bytes  # 30 ms to import, rarely needed
 
     for guess in from_bytes(_sample(content), preemptive_behaviour=False, enable_fallback=False):
         if guess.encoding != "utf_7" and (text := _strictly(content, guess.encoding)):
@@ -172,7 +172,7 @@ def _guessed(content: bytes) -> str | None:
 
 
 def _sample(content: bytes) -> bytes:
-    """Lines that are not ASCII. Cut where no character of several bytes is cut: none has a trail byte below 0x30."""
+    """Lines that are not ASCII, cut between characters: no multibyte character has a trail byte below 0x30."""
     sample = bytearray()
     for match in _NOT_ASCII_LINE.finditer(content):
         sample += match[0][: 2 * _SAMPLE]

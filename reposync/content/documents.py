@@ -1,19 +1,18 @@
-"""A blob to a document: decoded, looked through, cut into chunks. Never raises, whatever the bytes are."""
+"""From a blob to a document: decode, detect, chunk. Never raises, whatever the bytes are."""
 
 from __future__ import annotations
 
 import hashlib
 
-from reposync.content.data import data_reason
 from reposync.content.decoding import decode
-from reposync.content.generated import generated_reason
+from reposync.content.detection import data_reason, generated_reason
 from reposync.content.languages import language_of
 from reposync.content.model import Chunk, Document, Skip, Skipped
 from reposync.content.notebooks import Cells, is_notebook, notebook_cells
 
 
 def content_hash(text: str) -> str:
-    """32 hex digits of the text's SHA-256: equal texts are embedded once, wherever they stand."""
+    """32 hex digits of the text's SHA-256: equal texts are embedded once, in whatever files they are."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -29,17 +28,17 @@ def make_document(
 ) -> Document | Skipped:
     """The chunks of one file, or why it has none.
 
-    `content` is None where it was not fetched for its size. `keep_generated` (see `PathRules.keeps_generated`) takes
-    the file even if its content says that it is generated, minified or data. Of a notebook the sources of its cells
-    are taken; the lines of a chunk are those of the file. Chunk texts hold neither NUL nor lone surrogates. Never
-    raises for any `path` and `content`: what was not foreseen is Skip.FAILED.
+    `content` is None if it was too large to fetch. `keep_generated` (see `PathRules.keeps_generated`) indexes the file
+    even if its content says that it is generated, minified or data. The text of a notebook is the sources of its cells;
+    lines of a chunk are those of the file. Chunk texts hold neither NUL nor lone surrogates. Never raises for any
+    `path` and `content`: an unexpected error is Skip.FAILED.
     """
     if content is None or size_bytes > max_file_bytes:
         return Skipped(Skip.TOO_LARGE, f"{size_bytes:,} bytes, the limit is {max_file_bytes:,}")
     try:
         return _document(path, content, chunk_size, chunk_overlap, keep_generated)
-    except Exception as error:  # noqa: BLE001 - one file that a library chokes on must not end the whole run
-        # The type alone: the message of an error may quote the file.
+    except Exception as error:  # noqa: BLE001 - one file must not end the whole run
+        # Only the type: the message of an error may quote the file.
         return Skipped(Skip.FAILED, f"could not be read as text ({type(error).__name__})")
 
 
@@ -64,6 +63,6 @@ def _document(
 
 
 def _in_file(chunks: tuple[Chunk, ...], cells: Cells) -> tuple[Chunk, ...]:
-    """`chunks` of the cells' text with the lines of the notebook's file."""
+    """`chunks` of the cells' text, with the lines of the notebook's file."""
     lines = cells.lines
     return tuple(Chunk(each.text, lines[each.start_line - 1], lines[each.end_line - 1]) for each in chunks)

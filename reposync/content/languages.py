@@ -1,7 +1,6 @@
 """The language of a file: one canonical lower-case name, by file name, extension and shebang.
 
-The tables of the library `identify` are the start; what follows here narrows its sets of tags to one name and adds what
-it does not know.
+Based on the tables of the library `identify`; this module narrows its sets of tags to one name and adds what it lacks.
 """
 
 from __future__ import annotations
@@ -14,39 +13,15 @@ from typing import Final
 from identify import extensions, identify
 
 _RENAMED: Final = {
-    "bash": "shell",
-    "c#": "csharp",
-    "c++": "cpp",
-    "c2hs": "haskell",
-    "coffee": "coffeescript",
-    "edn": "clojure",
-    "f#": "fsharp",
-    "jade": "pug",
-    "java-properties": "properties",
-    "jsx": "javascript",
-    "literate-haskell": "haskell",
-    "makefile": "make",
-    "mdx": "markdown",
-    "myst": "markdown",
-    "nimble": "nim",
-    "nunjucks": "jinja",
-    "objective-c++": "objective-c",
-    "plain-text": "text",
-    "pofile": "gettext",
-    "proto": "protobuf",
-    "pyi": "python",
-    "quarto": "markdown",
-    "swiftdeps": "yaml",
-    "system-verilog": "verilog",
-    "tex": "latex",
-    "textproto": "protobuf-text",
-    "ts": "typescript",
-    "tsx": "typescript",
-    "vb": "visualbasic",
-    "zpt": "html",
+    "bash": "shell", "c#": "csharp", "c++": "cpp", "c2hs": "haskell", "coffee": "coffeescript", "edn": "clojure",
+    "f#": "fsharp", "jade": "pug", "java-properties": "properties", "jsx": "javascript", "literate-haskell": "haskell",
+    "makefile": "make", "mdx": "markdown", "myst": "markdown", "nimble": "nim", "nunjucks": "jinja",
+    "objective-c++": "objective-c", "plain-text": "text", "pofile": "gettext", "proto": "protobuf", "pyi": "python",
+    "quarto": "markdown", "swiftdeps": "yaml", "system-verilog": "verilog", "tex": "latex",
+    "textproto": "protobuf-text", "ts": "typescript", "tsx": "typescript", "vb": "visualbasic", "zpt": "html",
     "zsh": "shell",
-}
-"""Tags of `identify` that go by another name here."""
+}  # fmt: skip
+"""Tags of `identify` that have a different name here."""
 
 _NOT_A_LANGUAGE: Final = frozenset(
     {"binary", "def", "header", "image", "inc", "inl", "lazarus", "manifest", "map", "msbuild", "spec", "text"}
@@ -82,146 +57,54 @@ _EXTENSIONS: Final = {
     "ttl": "turtle", "stan": "stan", "sas": "sas", "do": "stata", "ado": "stata", "mo": "modelica", "move": "move",
     "cairo": "cairo", "cwl": "yaml", "smithy": "smithy", "log": "text",
 }  # fmt: skip
-"""What `identify` lacks, leaves open or sees otherwise (`.h` is C, a notebook is JSON)."""
+"""What `identify` lacks, leaves open or classifies differently (`.h` is C, a notebook is JSON)."""
 
 _NAMES: Final = {
-    ".clangd": "yaml",
-    ".dockerignore": "gitignore",
-    ".gitattributes": "gitattributes",
-    ".helmignore": "gitignore",
-    ".npmignore": "gitignore",
-    ".npmrc": "ini",
-    ".prettierrc": "json",
-    ".eslintrc": "json",
-    ".swcrc": "json",
-    "Appfile": "ruby",
-    "BSDmakefile": "make",
-    "BUCK": "bazel",
-    "Caddyfile": "caddyfile",
-    "Dangerfile": "ruby",
-    "Earthfile": "earthfile",
-    "Guardfile": "ruby",
-    "Justfile": "just",
-    "Kbuild": "make",
-    "Kconfig": "kconfig",
-    "Podfile": "ruby",
-    "Procfile": "procfile",
-    "Snakefile": "python",
-    "Thorfile": "ruby",
-    "TODO": "text",
-    "VERSION": "text",
-    "configure.ac": "m4",
-    "dockerfile": "dockerfile",
-    "gradlew": "shell",
-    "justfile": "just",
-    "mvnw": "shell",
-    "nginx.conf": "nginx",
-}
+    ".clangd": "yaml", ".dockerignore": "gitignore", ".gitattributes": "gitattributes", ".helmignore": "gitignore",
+    ".npmignore": "gitignore", ".npmrc": "ini", ".prettierrc": "json", ".eslintrc": "json", ".swcrc": "json",
+    "Appfile": "ruby", "BSDmakefile": "make", "BUCK": "bazel", "Caddyfile": "caddyfile", "Dangerfile": "ruby",
+    "Earthfile": "earthfile", "Guardfile": "ruby", "Justfile": "just", "Kbuild": "make", "Kconfig": "kconfig",
+    "Podfile": "ruby", "Procfile": "procfile", "Snakefile": "python", "Thorfile": "ruby", "TODO": "text",
+    "VERSION": "text", "configure.ac": "m4", "dockerfile": "dockerfile", "gradlew": "shell", "justfile": "just",
+    "mvnw": "shell", "nginx.conf": "nginx",
+}  # fmt: skip
 
 _INTERPRETERS: Final = {
-    "bun": "typescript",
-    "deno": "typescript",
-    "gawk": "awk",
-    "guile": "scheme",
-    "julia": "julia",
-    "lua": "lua",
-    "luajit": "lua",
-    "make": "make",
-    "nix-shell": "nix",
-    "osascript": "applescript",
-    "pwsh": "powershell",
-    "pypy": "python",
-    "pypy3": "python",
-    "Rscript": "r",
-    "sbcl": "lisp",
-    "sed": "sed",
-    "tclsh": "tcl",
-    "ts-node": "typescript",
-    "tsx": "typescript",
-    "wish": "tcl",
-}
+    "bun": "typescript", "deno": "typescript", "gawk": "awk", "guile": "scheme", "julia": "julia", "lua": "lua",
+    "luajit": "lua", "make": "make", "nix-shell": "nix", "osascript": "applescript", "pwsh": "powershell",
+    "pypy": "python", "pypy3": "python", "Rscript": "r", "sbcl": "lisp", "sed": "sed", "tclsh": "tcl",
+    "ts-node": "typescript", "tsx": "typescript", "wish": "tcl",
+}  # fmt: skip
 
 _ALIASES: Final = {
-    "bash": "shell",
-    "golang": "go",
-    "js": "javascript",
-    "jsx": "javascript",
-    "md": "markdown",
-    "objc": "objective-c",
-    "proto": "protobuf",
-    "ps": "powershell",
-    "py": "python",
-    "rb": "ruby",
-    "rs": "rust",
-    "sh": "shell",
-    "tex": "latex",
-    "ts": "typescript",
-    "tsx": "typescript",
-    "yml": "yaml",
-    "zsh": "shell",
-}
-
-_SEPARATORS: Final = {
-    "apex": "java",
-    "c": "c",
-    "cobol": "cobol",
-    "cpp": "cpp",
-    "csharp": "csharp",
-    "cuda": "cpp",
-    "cython": "python",
-    "elixir": "elixir",
-    "go": "go",
-    "groovy": "java",
-    "haskell": "haskell",
-    "html": "html",
-    "java": "java",
-    "javascript": "js",
-    "kotlin": "kotlin",
-    "latex": "latex",
-    "lua": "lua",
-    "luau": "lua",
-    "markdown": "markdown",
-    "objective-c": "c",
-    "php": "php",
-    "powershell": "powershell",
-    "protobuf": "proto",
-    "python": "python",
-    "r": "r",
-    "rst": "rst",
-    "ruby": "ruby",
-    "rust": "rust",
-    "scala": "scala",
-    "solidity": "sol",
-    "svelte": "html",
-    "swift": "swift",
-    "typescript": "ts",
-    "visualbasic": "visualbasic6",
-    "vue": "html",
-}
+    "bash": "shell", "golang": "go", "js": "javascript", "jsx": "javascript", "md": "markdown", "objc": "objective-c",
+    "proto": "protobuf", "ps": "powershell", "py": "python", "rb": "ruby", "rs": "rust", "sh": "shell", "tex": "latex",
+    "ts": "typescript", "tsx": "typescript", "yml": "yaml", "zsh": "shell",
+}  # fmt: skip
 
 _LONGEST_FIRST_LINE = 512
 
 
 def language_of(path: bytes, text: str = "") -> str | None:
     """Canonical language of the file at the git path `path`: by its name, then its extension, then the shebang in
-    `text` (its beginning is enough). None where none of them tells."""
+    `text` (its beginning is enough). None if unknown."""
     name = path.rpartition(b"/")[2].decode("utf-8", "replace")
     language = _by_name(name)
     if language is None:
         return _by_shebang(text)
     if language == "typescript" and text.startswith(("<?xml", "<!DOCTYPE TS")):
-        return "xml"  # Qt's translation files share the extension .ts
+        return "xml"  # Qt's translation files have the same extension
     return language
 
 
 def starts_with_name_of_text(name: str) -> bool:
-    """Whether the part of a file's name before its first dot is by itself the name of a text: `Makefile.lib`,
-    `Dockerfile.deb`, `README.ko`. What follows the dot is then no extension."""
+    """Whether the part of a file name before its first dot is itself the name of a text file, so that what follows is
+    no extension: `Makefile.lib`, `Dockerfile.deb`, `README.ko`."""
     return _by_head(name) is not None
 
 
 def canonical_language(name: str) -> str | None:
-    """The canonical name of what a person calls a language (`JS`, `c++`, `.py`), None where nothing goes by it."""
+    """The canonical name of a language as users spell it (`JS`, `c++`, `.py`); None if unknown."""
     wanted = name.strip().lower().removeprefix(".")
     if wanted in known_languages():
         return wanted
@@ -230,14 +113,9 @@ def canonical_language(name: str) -> str | None:
 
 @cache
 def known_languages() -> frozenset[str]:
-    """Every name that `language_of` can answer."""
+    """Every name that `language_of` can return."""
     interpreters = set(_INTERPRETERS.values()) | {"awk", "expect", "nushell"}
     return frozenset(_extension_table().values()) | frozenset(_name_table().values()) | interpreters
-
-
-def separators_name(language: str | None) -> str | None:
-    """Value of langchain-text-splitters' `Language` whose separators fit `language`; None: generic ones."""
-    return _SEPARATORS.get(language) if language else None
 
 
 def _by_name(name: str) -> str | None:
@@ -253,7 +131,7 @@ def _by_name(name: str) -> str | None:
 
 
 def _by_head(name: str) -> str | None:
-    # Dockerfile.dev, Makefile.inc: by the part before the dot, only for names that stand for a language by themselves.
+    # Dockerfile.dev, Makefile.inc: the part before the dot, if it is a name that stands for a language by itself.
     head = name.partition(".")[0]
     return _name_table().get(head) if head[:1].isupper() or head.startswith("makefile") else None
 
@@ -264,7 +142,7 @@ def _by_shebang(text: str) -> str | None:
     line = text[:_LONGEST_FIRST_LINE].partition("\n")[0]
     command = identify.parse_shebang(io.BytesIO(line.encode("utf-8", "replace")))
     for word in command:
-        # `env -i A=b python3`: options and assignments stand before the interpreter.
+        # `env -i A=b python3`: options and assignments come before the interpreter.
         if word.startswith("-") or "=" in word or word.rpartition("/")[2] == "env":
             continue
         interpreter = word.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""What the content stage makes of a blob."""
+"""The results of the content stage: chunks of a file, or the reason why it is skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Skip(StrEnum):
-    """Why a file is not indexed. The values stand in the manifest and in `run_problems`: do not rename them."""
+    """Why a file is not indexed. The values are in the manifest and in `run_problems`: do not rename them."""
 
     SUBMODULE = "submodule"
     SYMLINK = "symlink"
@@ -28,7 +28,7 @@ class Skip(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A window of one file's text. Lines count from 1 and name the first and last line that the text touches."""
+    """A window of one file's text. Lines count from 1: the first and the last line that the text touches."""
 
     text: str
     start_line: int
@@ -37,7 +37,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file that is to be indexed: its language (None: unknown) and its chunks, which cover all of its text."""
+    """A file to index: its language (None: unknown) and its chunks, which cover all of its text."""
 
     language: str | None
     chunks: tuple[Chunk, ...]
@@ -45,7 +45,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file that is not to be indexed, why, and in words for a person (no content of the file in it)."""
+    """Why a file is not indexed; `detail` is for users and quotes nothing of the file."""
 
     reason: Skip
     detail: str

@@ -1,7 +1,7 @@
-"""The cells of a Jupyter notebook as text: what people wrote, without outputs, attachments and metadata.
+"""The cells of a Jupyter notebook as text, without outputs, attachments and metadata.
 
-The JSON is not parsed into objects but walked token by token: the walk knows on which line of the file each line of a
-cell stands, and neither deep nesting nor a number of a million digits is anything to it.
+The JSON is walked token by token and not parsed into objects: that gives the line of the file for each line of a cell,
+and deep nesting or a number of a million digits does no harm.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ _SPACE: Final = r"[ \t\r\n]*+"
 _TOKEN: Final = re.compile(
     r"(?P<open>[\[{])|(?P<close>[\]}])"
     rf'|"(?P<string>[^"\\]*+(?:\\.[^"\\]*+)*+)"(?P<colon>{_SPACE}:)?+'
-    r"|[ \t\r\n,+\-.\w]++"  # scalars, commas and space are passed over in one step
+    r"|[ \t\r\n,+\-.\w]++"  # scalars, commas and space are skipped in one step
 )
 _CLOSING: Final = {"[": "]", "{": "}"}
 
 _CELLS: Final = frozenset({("", "cells", ""), ("", "worksheets", "", "cells", "")})
-"""Where a cell stands: keys from the top, "" in a list. nbformat 4, and 3 with its worksheets."""
+"""Paths of a cell: keys from the top, "" in a list. nbformat 4, and 3 with its worksheets."""
 _SOURCE: Final = frozenset({"source", "input"})  # nbformat 3 calls the source of a code cell "input"
 _DEEPEST: Final = 6
 
 _INLINE_IMAGE: Final = re.compile(r"(\bdata:[\w.+/-]{1,80};base64,)[A-Za-z0-9+/=]{100,}")
-"""Colab keeps a picture that was pasted into a text as a data URI."""
+"""Colab stores a picture that was pasted into a text as a data URI."""
 _NOT_STORABLE: Final = re.compile("[\0\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """`text`: the cells in order, a blank line between two. `lines[n]` is the number, from 1, of the line of the file
-    on which line n of the text (from 0) stands; it never decreases."""
+    """`text`: the cells in order, separated by a blank line. `lines[n]`: the line of the file, from 1, of line n of the
+    text, from 0; it never decreases."""
 
     text: str
     lines: list[int]
 
 
 def is_notebook(path: bytes) -> bool:
-    """Whether the file is a notebook by its name."""
+    """By its name."""
     return path.lower().endswith(b".ipynb")
 
 
 def notebook_cells(text: str) -> Cells | None:
-    """The cells of a notebook, None for a text that is not a notebook's JSON. Never raises; linear."""
+    """The cells of a notebook; None if the text is not the JSON of a notebook. Never raises; linear."""
     walk = _walk(text)
     if walk is None:
         return None
@@ -65,12 +65,12 @@ def notebook_cells(text: str) -> Cells | None:
 
 
 _Cell = list[tuple[str, int]]
-"""Strings of a cell's source, and the line of the file on which each starts."""
+"""Strings of a cell's source, and the line of the file where each starts."""
 
 
 @dataclass(slots=True)
 class _Place:
-    """Where the walk is: the key of each open container, "" for those in a list, and how each must be closed."""
+    """The position of the walk: the key of each open container ("" in a list), and its closing bracket."""
 
     keys: list[str] = field(default_factory=list)
     closing: list[str] = field(default_factory=list)

@@ -14,20 +14,20 @@ _LONGEST_LINE: Final = 160
 _ELLIPSIS: Final = "…"
 _TAB: Final = "    "
 _LOOKED_AT: Final = 4000
-"""Characters of a line that are tokenized: beyond that it is no line that a person reads."""
+"""Characters of a line that are tokenized: nobody reads longer lines."""
 
 _PIECE: Final = 24
 _WORD: Final = re.compile(r"\w+")
 
 _NOT_PRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-"""Unicode categories: besides control characters those that reorder or hide text (bidirectional overrides, zero width),
-with which code can be made to look like other code (CVE-2021-42574)."""
+"""Unicode categories: control characters, and those that reorder or hide text (bidirectional overrides, zero width),
+which can make code look like other code (CVE-2021-42574)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnippetLine:
     """One line of a file: `number` counts from 1 in the file, `text` has no line break and no control character and at
-    most 160 characters (`…` where it was cut), `matches` tells whether a term of the query stands in it."""
+    most 160 characters (`…` where it was cut), `matches`: whether it contains a term of the query."""
 
     number: int
     text: str
@@ -36,7 +36,7 @@ class SnippetLine:
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """Consecutive lines; `best_line` is the number of the one that answers the query best."""
+    """Consecutive lines; `best_line` is the number of the best match."""
 
     start_line: int
     lines: tuple[SnippetLine, ...]
@@ -48,9 +48,9 @@ def best_snippet(
 ) -> Snippet:
     """The window of at most `max_lines` lines of `text` with the most weight of distinct terms of `query`.
 
-    `start_line` is the line at which the text starts in its file. `query_terms` splits a text into terms, and is used
-    on lines as on the query: what counts as a match is what the index matched. A term weighs more the fewer lines of
-    the text have it, as in BM25: `self` says little in a class. Where nothing matches, the first lines that are not
+    `start_line` is the line of the file where the text starts. `query_terms` splits a text into terms; it is used on
+    lines and on the query, so that matches are those of the index. A term weighs more the fewer lines have it, as in
+    BM25: `self` says little in a class. If nothing matches, the first lines that are not
     blank.
     """
     lines = text.split("\n")
@@ -85,15 +85,15 @@ def _window(
     best: tuple[float, float, int] | None = None
     first = last = matching[0]
     for number, start in enumerate(matching):
-        # A window that starts at a match is as good as any other; it ends at the last match that fits.
+        # It is enough to try windows that start at a match; each ends at the last match that fits.
         inside = [at for at in matching[number : number + size] if at < start + size]
         terms = _weight(frozenset().union(*(found[at] for at in inside)), weights)
         lone = max(_weight(found[at], weights) for at in inside)
-        # Of windows with the same terms the one with the fullest single line, then the one with the most matches.
+        # Ties: the window with the best single line, then the one with the most matches.
         score = (round(terms, 9), round(lone, 9), len(inside))
         if best is None or score > best:
             best, first, last = score, start, inside[-1] + 1
-    # What is left of the room goes to the lines around it, a third of it before: what a line is about follows it.
+    # Fill up with the lines around it, a third of them before: what a line is about follows it.
     room = size - (last - first)
     first = max(0, first - room // 3)
     last = min(len(lines), first + size)
@@ -118,10 +118,10 @@ def _shown(line: str, matched: frozenset[str], query_terms: Callable[[str], Coll
 
 
 def _position(line: str, matched: frozenset[str], query_terms: Callable[[str], Collection[str]]) -> int:
-    """Where in `line` the words stand that brought in most of the terms matched."""
+    """Offset of the words in `line` that have most of the matched terms."""
     best, position = 0, 0
     for word in _WORD.finditer(line):
-        # Scripts without spaces make one long word of a sentence: it is looked at piece by piece.
+        # In scripts without spaces a sentence is one long word: check it in pieces.
         for at in range(word.start(), word.end(), _PIECE):
             terms = len(matched.intersection(query_terms(line[at : min(word.end(), at + 2 * _PIECE)])))
             if terms > best:
@@ -130,7 +130,7 @@ def _position(line: str, matched: frozenset[str], query_terms: Callable[[str], C
 
 
 def _printable(text: str) -> str:
-    """`text` without anything that a terminal obeys or that reorders it: `\x1b` becomes `␛`, U+202E `�`.
+    """`text` without terminal control characters or characters that reorder it: `\x1b` becomes `␛`, U+202E `�`.
     Character by character, so that columns stay."""
     if text.isprintable():
         return text

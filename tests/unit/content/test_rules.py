@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reposync.content import rules as rules_module
 from reposync.content.attributes import Attributes
-from reposync.content.data import SMALLEST_DATA_CHARS
+from reposync.content.detection import SMALLEST_DATA_CHARS
 from reposync.content.documents import make_document
 from reposync.content.model import Skip, Skipped
 from reposync.content.rules import PathRules, read_differently

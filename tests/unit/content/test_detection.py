@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.content.data import DATA_FORMATS, SMALLEST_DATA_CHARS, data_reason, share_of_words
+from reposync.content.detection import DATA_FORMATS, SMALLEST_DATA_CHARS, data_reason, share_of_words
 from reposync.content.documents import make_document
 from reposync.content.languages import known_languages
 from reposync.content.model import Document, Skip, Skipped
