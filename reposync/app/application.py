@@ -49,8 +49,7 @@ from reposync.sync.progress import RunProgress, Watch
 from reposync.sync.run import SyncRun
 from reposync.sync.target import Gate, SyncParts
 from reposync.telemetry.redaction import Secrets
-from reposync.vectors.port import Index, SearchHit
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.port import Index, IndexSettings, SearchHit
 
 if TYPE_CHECKING:
     import httpx
@@ -80,6 +79,8 @@ class Application:
     indexes: dict[str, Index] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
     """Takes the place of the connections to Qdrant."""
+    long_lived: bool = False
+    """A daemon, which uses Qdrant's client: its import takes a second, too long for a command."""
 
     def embedder(self) -> Embedder:
         """Of the configured model."""
@@ -102,11 +103,12 @@ class Application:
     def index(self, collection: str) -> Index:
         """Of a physical collection, or of the name that leads to one."""
         if collection not in self.indexes:
-            # Imported where it is needed: Qdrant's client takes a second, and a list of repositories needs none.
-            from reposync.vectors.factory import open_index
+            # Imported where it is needed: a list of repositories needs neither httpx nor numpy.
+            from reposync.vectors.index import open_index
 
             settings = index_settings(self.configuration, collection)
-            index = self.indexes[collection] = open_index(settings, transport=self.index_transport)
+            index = open_index(settings, long_lived=self.long_lived, transport=self.index_transport)
+            self.indexes[collection] = index
             self.resources.push_async_callback(index.close)
         return self.indexes[collection]
 
@@ -331,7 +333,8 @@ class Application:
 
 def import_parts(registry: Registry) -> None:
     """What runs will need. Called in a thread: together these imports take seconds, and the event loop has none."""
-    parts = ["vectors.factory", "vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"]
+    importlib.import_module("qdrant_client")
+    parts = ["vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"]
     if registry.embedding.provider == "local":
         parts.append("embedding.local")
     for module in parts:
@@ -348,12 +351,13 @@ async def open_application(
     prepare: Callable[[Database], Awaitable[None]] | None = None,
     with_engine: bool = False,
     clock: Clock | None = None,
+    long_lived: bool = False,
 ) -> AsyncGenerator[Application, None]:
     """Open the database, bring its schema up to date, and read the registry that is in force. `prepare` comes before
     that is read. `clear`: secrets that this process read in the clear. `secrets`: where it collects all that it knows;
     errors that leave the block have none of them in their words. `with_engine`: where the embedded engine will be
-    used, it comes up from here on, beside the imports of what works with it (Qdrant's client takes a second). `clock`:
-    this machine's.
+    used, it comes up from here on, beside the imports of what works with it. `clock`: this machine's. `long_lived`: see
+    `Application`.
 
     Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
@@ -389,6 +393,7 @@ async def open_application(
             observer,
             secrets,
             resources,
+            long_lived=long_lived,
         )
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
 from reposync.vectors.filters import BLOB_SHA, CONTENT_HASH, EPOCH, LANGUAGE, PATH, REPOSITORY, REPOSITORY_ID
-from reposync.vectors.port import DENSE, SPARSE
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.port import DENSE, SPARSE, IndexSettings
 
 METADATA_KEY = "reposync"
 SCHEMA_REVISION = 1

@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
+from urllib.parse import quote
 
+import httpx
 import numpy as np
 import orjson
-from qdrant_client import AsyncQdrantClient
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import filters
+from reposync.vectors.connection import AlreadyExists, Connection, open_sender
 from reposync.vectors.definition import PAYLOAD_INDEXES, Behind, behind, identity_of, new_collection, recorded_spec
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.encoding import WriteRequest, write_requests
-from reposync.vectors.failures import AlreadyExists, Patience
 from reposync.vectors.filters import Filter
 from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
     FileWrite,
+    IndexSettings,
     PointId,
     SearchHit,
     SearchQuery,
@@ -32,7 +33,6 @@ from reposync.vectors.port import (
     no_check,
 )
 from reposync.vectors.search import Search
-from reposync.vectors.settings import IndexSettings
 
 T = TypeVar("T")
 
@@ -53,10 +53,10 @@ _SELECTED_A_REQUEST = 1_000
 class QdrantIndex:
     """One collection of one Qdrant; fills `reposync.vectors.port.Index`."""
 
-    def __init__(self, client: AsyncQdrantClient, settings: IndexSettings, patience: Patience) -> None:
-        self._client = client
+    def __init__(self, settings: IndexSettings, connection: Connection) -> None:
         self._settings = settings
-        self._patience = patience
+        self._connection = connection
+        self._path = f"/collections/{quote(settings.collection, safe='')}"
         self._spec: EmbeddingSpec | None = None
 
     async def spec(self) -> EmbeddingSpec | None:
@@ -67,7 +67,7 @@ class QdrantIndex:
 
     async def behind(self) -> Behind | None:
         try:
-            return behind(await self._describe(), self._settings.collection, self._patience.where)
+            return behind(await self._describe(), self._settings.collection, self._connection.where)
         except CollectionMissing:
             return None
 
@@ -76,16 +76,8 @@ class QdrantIndex:
         mine = {"create_alias": {"collection_name": self._settings.collection, "alias_name": name}}
         body = orjson.dumps({"actions": [{"delete_alias": {"alias_name": name}}, mine]})
 
-        async def attempt() -> None:
-            await self._client.http.client.request(
-                type_=dict[str, Any],
-                method="POST",
-                url="/collections/aliases",
-                content=body,
-                headers={"content-type": "application/json"},
-            )
-
-        await self._patience.call(f"name the collection {name}", attempt)
+        what = f"name the collection {name}"
+        await self._connection.retry(what, lambda: self._connection.result("POST", "/collections/aliases", body))
 
     async def drop(self) -> None:
         await self._request("drop the collection", "DELETE", "")
@@ -95,7 +87,7 @@ class QdrantIndex:
             collection = await self._describe()
         except CollectionMissing:
             collection = await self._create(spec)
-        identity = identity_of(collection, spec, self._settings.collection, self._patience.where)
+        identity = identity_of(collection, spec, self._settings.collection, self._connection.where)
         for field, schema in PAYLOAD_INDEXES.items():
             if field not in collection["payload_schema"]:
                 body = {"field_name": field, "field_schema": schema}
@@ -167,7 +159,7 @@ class QdrantIndex:
     async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
         results = await self._write("store points", "/points/batch", request.body, scope.check)
         if len(results) != request.operations:
-            raise VectorIndexError(f"{self._patience.where} answered {len(results)} of {request.operations} writes.")
+            raise VectorIndexError(f"{self._connection.where} answered {len(results)} of {request.operations} writes.")
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths):
@@ -230,10 +222,10 @@ class QdrantIndex:
             for result in results:
                 status = result.get("status") if isinstance(result, dict) else None
                 if status != "completed":
-                    raise IndexUnavailable(f"{self._patience.where}: could not {what}: its status is {status}.")
+                    raise IndexUnavailable(f"{self._connection.where}: could not {what}: its status is {status}.")
             return results
 
-        return await self._patience.call(what, attempt)
+        return await self._connection.retry(what, attempt)
 
     async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
         if repository_id is not None:
@@ -309,30 +301,26 @@ class QdrantIndex:
             await EmbeddedEngine(self._settings.state_dir).ping()
         else:
             # Not Qdrant's own health routes: these answer whoever has no API key, too.
-            once = replace(self._patience, attempts=1)
-            await once.call("ask whether it is there", lambda: self._send("GET", "/exists", None, wait=False))
+            await self._connection.retry("check the connection", lambda: self._send("GET", "/exists"), once=True)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._connection.close()
 
     async def _request(self, what: str, method: str, path: str, body: Any = None, *, wait: bool = False) -> Any:
         content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        return await self._patience.call(what, lambda: self._send(method, path, content, wait=wait))
+        return await self._connection.retry(what, lambda: self._send(method, path, content, wait=wait))
 
-    async def _send(self, method: str, path: str, content: bytes | None, *, wait: bool) -> Any:
-        """The result in Qdrant's answer, by the client's own request but past its models: bytes in, plain JSON out."""
-        answer: dict[str, Any] = await self._client.http.client.request(
-            type_=dict[str, Any],
-            method=method,
-            url="/collections/{collection_name}" + path,
-            path_params={"collection_name": self._settings.collection},
-            params={"wait": "true"} if wait else {},
-            content=content,
-            headers={"content-type": "application/json"} if content is not None else {},
-        )
-        if "result" not in answer:
-            raise VectorIndexError(f"{self._patience.where} answered without a result.")
-        return answer["result"]
+    async def _send(self, method: str, path: str, content: bytes | None = None, *, wait: bool = False) -> Any:
+        return await self._connection.result(method, self._path + path + ("?wait=true" if wait else ""), content)
+
+
+def open_index(
+    settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
+) -> QdrantIndex:
+    """Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport`
+    replaces the connection. Raises ConfigError."""
+    sender = open_sender(settings, long_lived=long_lived, transport=transport)
+    return QdrantIndex(settings, Connection(settings, sender))
 
 
 def _moved(metadata: Mapping[str, Any], links: str) -> str | None:

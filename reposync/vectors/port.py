@@ -4,19 +4,46 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
 from reposync.errors import VectorIndexError
 
 if TYPE_CHECKING:
+    from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
     from reposync.vectors.definition import Behind
 
 DENSE, SPARSE = "dense", "sparse"
 LATEST_EPOCH = 2**53
 """No run gets this far; numbers from here on came from somebody else, and not every reader of JSON tells them apart."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
+
+
+Quantization = Literal["none", "int8"]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSettings:
+    """One collection at one place: a server where `url` is given, else the embedded engine in `state_dir`.
+
+    Shards, replicas, quantization and placement hold for a collection that is made now, and on a server alone; None
+    leaves the choice to the server. `write_consistency_factor`: replicas that confirm a write.
+    """
+
+    collection: str
+    state_dir: Path
+    url: str | None = None
+    api_key: str | None = field(default=None, repr=False)
+    ca_file: Path | None = None
+    timeout_seconds: float = 30.0
+    attempts: int = 6
+    longest_wait_seconds: float = 30.0
+    shard_number: int | None = None
+    replication_factor: int | None = None
+    write_consistency_factor: int | None = None
+    quantization: Quantization = "none"
+    on_disk_payload: bool = True
 
 
 class CollectionMissing(VectorIndexError):

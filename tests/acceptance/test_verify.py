@@ -12,9 +12,8 @@ import pytest
 
 from reposync.store.addresses import sqlite_url
 from reposync.store.repositories import repository_id
-from reposync.vectors.factory import open_index
-from reposync.vectors.port import StoredPoint, WriteScope
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import open_index
+from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository

@@ -15,9 +15,8 @@ from reposync.sources.git import GitSource
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.spec import Patience, Timeouts
 from reposync.store.database import Database
-from reposync.vectors.factory import open_index
-from reposync.vectors.port import CollectionMissing
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import open_index
+from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.acceptance.conftest import person, repository  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.redis_server import redis_server  # noqa: F401

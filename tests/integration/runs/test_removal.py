@@ -12,8 +12,7 @@ from reposync.runs.removal import LeftoverRemoval, RemovalRun
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
-from reposync.vectors.factory import open_index
-from reposync.vectors.index import QdrantIndex
+from reposync.vectors.index import QdrantIndex, open_index
 from tests.fixtures.world import World
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 

@@ -21,7 +21,7 @@ from reposync.runs.orphaned_points import find_leftovers, remove_leftover
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
-from reposync.vectors.factory import open_index
+from reposync.vectors.index import open_index
 from reposync.vectors.port import point_id
 from tests.fixtures.applied import apply_again
 from tests.fixtures.examples import SLOW_EXAMPLES

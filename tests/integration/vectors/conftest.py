@@ -8,11 +8,10 @@ from typing import Protocol
 
 import pytest
 
-from reposync.vectors.client import EmbeddedTransport
+from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.factory import open_index
-from reposync.vectors.index import QdrantIndex
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import QdrantContract
 from tests.fixtures.folders import quick_folder
 
@@ -40,8 +39,14 @@ class OpenIndex(Protocol):
     def __call__(self, *, collection: str | None = None) -> QdrantIndex: ...
 
 
+@pytest.fixture(params=[False, True], ids=["httpx", "qdrant-client"])
+def long_lived(request: pytest.FixtureRequest) -> bool:
+    """Whether requests go through Qdrant's client, as in a daemon."""
+    return bool(request.param)
+
+
 @pytest.fixture
-async def opened(engine: EmbeddedEngine, settings: IndexSettings) -> AsyncGenerator[OpenIndex, None]:
+async def opened(engine: EmbeddedEngine, settings: IndexSettings, long_lived: bool) -> AsyncGenerator[OpenIndex, None]:
     """Opens the index as often as a test wants; every exchange has to keep Qdrant's contract."""
     contract = QdrantContract.load()
     async with contextlib.AsyncExitStack() as resources:
@@ -50,7 +55,7 @@ async def opened(engine: EmbeddedEngine, settings: IndexSettings) -> AsyncGenera
         def open_one(*, collection: str | None = None) -> QdrantIndex:
             transports.append(contract.watching(EmbeddedTransport(engine)))
             mine = dataclasses.replace(settings, collection=collection or settings.collection)
-            index = open_index(mine, transport=transports[-1])
+            index = open_index(mine, long_lived=long_lived, transport=transports[-1])
             resources.push_async_callback(index.close)
             return index
 

@@ -11,10 +11,8 @@ import pytest
 from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.engine.quarantine import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
-from reposync.vectors.factory import open_index
-from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import CollectionMissing
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, file, scope
 from tests.integration.vectors.conftest import index_in

@@ -19,11 +19,11 @@ import orjson
 import pytest
 
 from reposync.errors import IndexUnavailable, VectorIndexError
-from reposync.vectors.client import EmbeddedTransport
+from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import IDLE_VARIABLE, EmbeddedEngine
 from reposync.vectors.engine import files
-from reposync.vectors.factory import open_index
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import open_index
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
 from tests.integration.vectors.conftest import index_in
@@ -208,8 +208,8 @@ async def test_a_stopped_engine_gives_its_folder_back(engine: EmbeddedEngine) ->
 WRITE = """
 import asyncio, sys
 from pathlib import Path
-from reposync.vectors.factory import open_index
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import open_index
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, file, scope
 
@@ -346,7 +346,7 @@ async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
     engine: EmbeddedEngine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await asyncio.to_thread(stopped, engine)
-    monkeypatch.setattr("reposync.vectors.factory.START_SECONDS", 1.0)
+    monkeypatch.setattr("reposync.vectors.connection.START_SECONDS", 1.0)
     async with index_in(state_dir) as index:
         with pytest.raises(IndexUnavailable, match=r"did not answer within 1 s: could not count points.*engine\.log"):
             await index.count()

@@ -10,10 +10,9 @@ from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError, VectorIndexError
-from reposync.vectors.client import open_client
+from reposync.vectors.connection import open_client
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import CollectionMissing, FileWrite, SearchQuery, point_id
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, SearchQuery, point_id
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
 from tests.integration.vectors.conftest import OpenIndex
 
@@ -134,9 +133,7 @@ async def test_a_collection_can_be_reached_by_an_alias(opened: OpenIndex, settin
     client = open_client(settings)
     alias = models.CreateAlias(collection_name=settings.collection, alias_name=f"{settings.collection}-alias")
     await client.update_collection_aliases([models.CreateAliasOperation(create_alias=alias)])
-    through = QdrantIndex(
-        client, dataclasses.replace(settings, collection=f"{settings.collection}-alias"), opened()._patience
-    )
+    through = opened(collection=f"{settings.collection}-alias")
     assert await through.ensure(SPEC) == await opened().ensure(SPEC)
     await through.replace_files(scope(), [file("a.py", "text")])
     assert await through.count() == 1

@@ -11,8 +11,8 @@ from langchain_qdrant.sparse_embeddings import SparseVector as LangChainSparseVe
 from qdrant_client import QdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
-from reposync.vectors.factory import open_index
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import open_index
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import QdrantContract
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, WINDOWED, dense, file, scope, sparse

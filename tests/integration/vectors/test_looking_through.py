@@ -6,10 +6,9 @@ import pytest
 from qdrant_client import models
 
 from reposync.errors import LeaseLost
-from reposync.vectors.client import open_client
+from reposync.vectors.connection import open_client
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import LATEST_EPOCH
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.port import LATEST_EPOCH, IndexSettings
 from tests.fixtures.points import SPEC, file, scope
 
 MINE = scope().repository_id

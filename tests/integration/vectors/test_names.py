@@ -6,10 +6,10 @@ import pytest
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
-from reposync.vectors.client import open_client
+from reposync.vectors.connection import open_client
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.names import drop_if_empty, give_name, move_name, physical_collection
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.points import SPEC, file, scope
 from tests.integration.vectors.conftest import OpenIndex
 

@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from reposync.errors import IndexUnavailable
-from reposync.vectors.factory import open_index
-from reposync.vectors.index import QdrantIndex
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, file, scope
 from tests.fixtures.qdrant_server import QdrantServer

@@ -26,10 +26,8 @@ from reposync.store.repositories import Repositories, Repository
 from reposync.store.runs import RunFigures, Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.versions import Versions, VersionState
-from reposync.vectors.factory import open_index
-from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import WriteScope
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.port import IndexSettings, WriteScope
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.points import SPARSE_ALONE, file

@@ -15,12 +15,9 @@ from reposync.errors import (
     LeaseLost,
     VectorIndexError,
 )
-from reposync.vectors.client import open_client
-from reposync.vectors.factory import open_index
-from reposync.vectors.failures import Patience
-from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import CollectionMissing, FileWrite, WriteScope
-from reposync.vectors.settings import IndexSettings
+from reposync.vectors.connection import open_client, wait_seconds
+from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, WriteScope
 
 KEY = "a-secret-key"
 COUNTED = {"result": {"count": 3}, "status": "ok", "time": 0}
@@ -41,7 +38,16 @@ class Qdrant:
         return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
 
 
-def index_on(qdrant: Callable[[httpx.Request], httpx.Response], **more: object) -> QdrantIndex:
+OpenOn = Callable[[Qdrant], QdrantIndex]
+
+
+@pytest.fixture(params=[False, True], ids=["httpx", "qdrant-client"])
+def index_on(request: pytest.FixtureRequest) -> OpenOn:
+    """Opens an index on a fake server, without and with Qdrant's client."""
+    return lambda qdrant: open_on(qdrant, long_lived=request.param)
+
+
+def open_on(qdrant: Qdrant, *, long_lived: bool) -> QdrantIndex:
     settings = IndexSettings(
         collection="code",
         state_dir=Path("unused"),
@@ -49,9 +55,8 @@ def index_on(qdrant: Callable[[httpx.Request], httpx.Response], **more: object) 
         api_key=KEY,
         attempts=3,
         longest_wait_seconds=0.05,
-        **more,  # type: ignore[arg-type]
     )
-    return open_index(settings, transport=httpx.MockTransport(qdrant))
+    return open_index(settings, long_lived=long_lived, transport=httpx.MockTransport(qdrant))
 
 
 def error(status: int, message: str = "Qdrant says so", **headers: str) -> httpx.Response:
@@ -74,7 +79,7 @@ def error(status: int, message: str = "Qdrant says so", **headers: str) -> httpx
     ],
     ids=str,
 )
-async def test_what_may_pass_is_tried_again(failure: httpx.Response | Exception) -> None:
+async def test_what_may_pass_is_tried_again(index_on: OpenOn, failure: httpx.Response | Exception) -> None:
     qdrant = Qdrant(failure, failure, httpx.Response(200, json=COUNTED))
     index = index_on(qdrant)
     assert await index.count() == 3
@@ -82,7 +87,7 @@ async def test_what_may_pass_is_tried_again(failure: httpx.Response | Exception)
     await index.close()
 
 
-async def test_a_pause_of_a_day_is_not_waited_for() -> None:
+async def test_a_pause_of_a_day_is_not_waited_for(index_on: OpenOn) -> None:
     qdrant = Qdrant(error(429, **{"Retry-After": "86400"}))
     index = index_on(qdrant)
     with pytest.raises(IndexUnavailable, match="overloaded") as raised:
@@ -92,7 +97,7 @@ async def test_a_pause_of_a_day_is_not_waited_for() -> None:
     await index.close()
 
 
-async def test_what_does_not_pass_is_unavailable_after_some_tries() -> None:
+async def test_what_does_not_pass_is_unavailable_after_some_tries(index_on: OpenOn) -> None:
     qdrant = Qdrant(httpx.ConnectError("refused"))
     index = index_on(qdrant)
     with pytest.raises(
@@ -125,7 +130,7 @@ async def test_what_does_not_pass_is_unavailable_after_some_tries() -> None:
     ],
 )
 async def test_what_cannot_pass_is_told_at_once_in_qdrants_words(
-    answer: httpx.Response, kind: type[VectorIndexError], words: str
+    index_on: OpenOn, answer: httpx.Response, kind: type[VectorIndexError], words: str
 ) -> None:
     qdrant = Qdrant(answer)
     index = index_on(qdrant)
@@ -141,7 +146,7 @@ async def test_what_cannot_pass_is_told_at_once_in_qdrants_words(
 
 
 @pytest.mark.parametrize("status", ["acknowledged", "wait_timeout", None])
-async def test_a_write_that_is_not_completed_is_no_success(status: str | None) -> None:
+async def test_a_write_that_is_not_completed_is_no_success(index_on: OpenOn, status: str | None) -> None:
     qdrant = Qdrant(
         httpx.Response(200, json={"result": {"operation_id": 1, "status": status}, "status": "ok", "time": 0})
     )
@@ -153,7 +158,7 @@ async def test_a_write_that_is_not_completed_is_no_success(status: str | None) -
     await index.close()
 
 
-async def test_fewer_results_than_operations_are_no_success() -> None:
+async def test_fewer_results_than_operations_are_no_success(index_on: OpenOn) -> None:
     qdrant = Qdrant(httpx.Response(200, json={"result": [], "status": "ok", "time": 0}))
     index = index_on(qdrant)
     with pytest.raises(VectorIndexError, match="0 of 1 writes"):
@@ -162,7 +167,7 @@ async def test_fewer_results_than_operations_are_no_success() -> None:
 
 
 @pytest.mark.parametrize("sent", [0, 1, 2])
-async def test_every_write_asks_first_whether_it_still_may_a_repeated_one_too(sent: int) -> None:
+async def test_every_write_asks_first_whether_it_still_may_a_repeated_one_too(index_on: OpenOn, sent: int) -> None:
     allowed = iter(range(sent))
 
     def check() -> None:
@@ -182,27 +187,27 @@ async def test_every_write_asks_first_whether_it_still_may_a_repeated_one_too(se
     await index.close()
 
 
-async def test_the_key_goes_to_the_server_and_into_no_description_of_the_settings() -> None:
+async def test_the_key_goes_to_the_server_and_into_no_description_of_the_settings(index_on: OpenOn) -> None:
     qdrant = Qdrant(httpx.Response(200, json=COUNTED))
     index = index_on(qdrant)
     await index.count()
     assert qdrant.requests[0].headers["api-key"] == KEY
-    assert str(qdrant.requests[0].url).startswith("https://")
+    assert str(qdrant.requests[0].url) == "https://qdrant.example:6333/prefix/collections/code/points/count"
+    assert "authorization" not in qdrant.requests[0].headers
     await index.close()
     assert KEY not in repr(IndexSettings("code", Path("x"), api_key=KEY))
 
 
 def test_waits_double_with_jitter_and_keep_to_what_the_server_asks_up_to_a_limit() -> None:
-    patience = Patience("Qdrant", attempts=9, longest_wait_seconds=10)
-    assert patience.wait_seconds(1, None) <= 0.2
-    assert 0.4 <= patience.wait_seconds(3, None) <= 0.8
-    assert 5 <= patience.wait_seconds(9, None) <= 10
-    assert 3 <= patience.wait_seconds(1, 3.0) <= 3.5
-    assert patience.wait_seconds(1, 86_400.0) <= 11.2
+    assert wait_seconds(1, None, 10) <= 0.2
+    assert 0.4 <= wait_seconds(3, None, 10) <= 0.8
+    assert 5 <= wait_seconds(9, None, 10) <= 10
+    assert 3 <= wait_seconds(1, 3.0, 10) <= 3.5
+    assert wait_seconds(1, 86_400.0, 10) <= 11.2
 
 
 def test_an_address_that_is_none_is_a_configuration_error() -> None:
-    with pytest.raises(ConfigError, match="is no http or https URL"):
+    with pytest.raises(ConfigError, match="is not an http or https URL"):
         open_client(IndexSettings("code", Path("x"), url="ftp://qdrant.example"))
 
 
@@ -217,17 +222,19 @@ def test_a_ca_file_that_cannot_be_read_is_a_configuration_error(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"", b"[" * 200_000, b'{"result": {"count": %s}}' % (b"9" * 5_000_000)])
-async def test_what_is_no_answer_of_qdrant_is_left_to_the_next_attempt_of_the_run(body: bytes) -> None:
+async def test_what_is_no_answer_of_qdrant_is_left_to_the_next_attempt_of_the_run(
+    index_on: OpenOn, body: bytes
+) -> None:
     qdrant = Qdrant(httpx.Response(200, content=body))
     index = index_on(qdrant)
-    with pytest.raises(IndexAnswerUnreadable, match="answered what is no answer of Qdrant") as raised:
+    with pytest.raises(IndexAnswerUnreadable, match="an answer that is not Qdrant's") as raised:
         await index.count()
     assert raised.value.retryable
     assert len(qdrant.requests) == 1
     await index.close()
 
 
-async def test_a_refusal_that_nests_without_end_is_a_refusal() -> None:
+async def test_a_refusal_that_nests_without_end_is_a_refusal(index_on: OpenOn) -> None:
     deep = b'{"status": {"error": ' + b"[" * 950 + b"]" * 950 + b"}}"
     index = index_on(Qdrant(httpx.Response(400, content=deep)))
     with pytest.raises(VectorIndexError, match=r"\(HTTP 400\)"):
