@@ -24,6 +24,25 @@ Report = Callable[[str | None], None]
 """Takes in a sentence why a task ended; None once it is well again. Returns at once and raises nothing."""
 
 
+class Backoff:
+    """Pauses that double, each shortened at random so that pods do not retry together."""
+
+    def __init__(self, first_seconds: float, longest_seconds: float) -> None:
+        self._first = self._next = first_seconds
+        self._longest = longest_seconds
+
+    def reset(self) -> None:
+        self._next = self._first
+
+    def next_seconds(self) -> float:
+        """The pause to make now; the next one is twice as long."""
+        pause, self._next = self._next, min(self._next * 2, self._longest)
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311
+
+    async def wait(self) -> None:
+        await asyncio.sleep(self.next_seconds())
+
+
 class EndedByItself(RuntimeError):
     """A task that should go on returned, or was cancelled by something within it. asyncio is silent about both."""
 
@@ -59,7 +78,7 @@ async def keep(
     """Do `work` again whenever it ends, after a pause that doubles, until cancelled. Once `until` is set, it may end,
     and is not started again. Raises nothing but CancelledError."""
     loop = asyncio.get_running_loop()
-    pause = pause_seconds
+    backoff = Backoff(pause_seconds, LONGEST_PAUSE_SECONDS)
     while until is None or not until.is_set():
         began = loop.time()
         well = loop.call_later(well_seconds, report, None)
@@ -72,12 +91,11 @@ async def keep(
         finally:
             well.cancel()
         if loop.time() - began >= well_seconds:
-            pause = pause_seconds
+            backoff.reset()
         report(f"It ended by a defect and is started again: {said}")
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):  # noqa: S311
+            async with asyncio.timeout(backoff.next_seconds()):
                 await (until or asyncio.Event()).wait()
-        pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
 
 
 def log_defect(what: str, error: BaseException) -> str:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
+import functools
 import re
 import zoneinfo
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, time, timedelta, tzinfo
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime, timedelta, tzinfo
 
-from reposync.config.crontab import WEEKDAYS, Crontab
+from cronsim import CronSim, CronSimError
+
 from reposync.config.spelling import hint
 from reposync.errors import ConfigError
 
-if TYPE_CHECKING:
-    from reposync.config.trigger import ScheduleTrigger
-
+_WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
+_MONTHS = (
+    "january", "february", "march", "april", "may", "june",
+    "july", "august", "september", "october", "november", "december",
+)  # fmt: skip
 _SHORTHANDS = {
     "hourly": "0 * * * *",
     "daily": "0 0 * * *",
@@ -26,7 +28,7 @@ _SHORTHANDS = {
     "yearly": "0 0 1 1 *",
     "annually": "0 0 1 1 *",
 }
-_DAYS = {"day": "*", "weekday": "1-5", "weekend": "0,6"} | {day.lower(): str(n) for n, day in enumerate(WEEKDAYS)}
+_DAYS = {"day": "*", "weekday": "1-5", "weekend": "0,6"} | {day: str(n) for n, day in enumerate(_WEEKDAYS)}
 _DAY = 86_400  # seconds
 _UNIT_SECONDS = {"second": 1, "sec": 1, "minute": 60, "min": 60, "hour": 3600, "day": _DAY, "week": 7 * _DAY}
 _COUNTED = re.compile(rf"every (?:([0-9]{{1,5}}) )?({'|'.join(_UNIT_SECONDS)})s?")
@@ -38,122 +40,89 @@ _INTERVALS = (
     | {count * 3600: f"0 */{count} * * *" for count in range(2, 24) if 24 % count == 0}
     | {60: "* * * * *", 3600: "0 * * * *", _DAY: "0 0 * * *"}
 )
-"""The crontabs whose ticks are so many seconds apart."""
-# Samoa skipped a whole day in 2011.
-_LARGEST_CHANGE = timedelta(hours=25)
-# From 29 February 2096 to that of 2104.
-_LONGEST_PAUSE_DAYS = 366 * 8 + 2
-_SPANS = tuple(timedelta(days=days) for days in (1 / 24, 1, 31, 366, _LONGEST_PAUSE_DAYS))
+"""Interval in seconds -> its crontab."""
+_SECONDS_OF = {crontab: seconds for seconds, crontab in _INTERVALS.items() if seconds < _DAY}
+_SUGGESTED = sorted(_INTERVALS.keys() | {count for count in range(1, 60) if 60 % count == 0})
+_WEEKDAY_RANGE = re.compile(r"([0-7]|[a-z]{3})-([0-7]|[a-z]{3})(?:/([0-9]{1,2}))?")
+_ALLOWED = {
+    "minute": "0-59",
+    "hour": "0-23",
+    "day-of-month": "1-31",
+    "month": "1-12 or jan-dec",
+    "day-of-week": "0-7 or sun-sat",
+}
 _EXAMPLES = "`*/30 * * * *`, `@daily`, `every 6 hours`, `daily at 03:00`, `every monday at 9:00`"
+# The reverse search of cronsim starts from the wall clock, which may have been set back; the largest change is 2 hours.
+_CLOCK_CHANGE = timedelta(hours=2)
 
 NEVER = "never"
-"""The schedule of a registered repository that has none: people, pushes and commands alone sync it."""
+"""The schedule of a registered repository without ticks: only people, pushes and commands start a sync."""
 NEVER_WORDS = "on request only"
 _NEVER_SPELLINGS = frozenset({NEVER, "none", "off", "manual", "manually", "manual only", "on request", NEVER_WORDS})
 
 
 class ScheduleError(ConfigError, ValueError):
-    """A schedule or time zone that cannot be read, or that never fires."""
+    """A schedule or time zone that cannot be read, or a schedule that never fires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Two schedules are equal where they fire at the same times for the same reason: same crontab, same time zone.
-
-    Around a change of clocks a skipped wall-clock time still fires, moved by the change, and a doubled one fires
-    twice: nothing that was asked for is left out.
+    """Ticks in a time zone. Changes of its clocks are handled as in Debian's cron: a tick at a time of day that is
+    skipped fires right after the gap, and one at a time that comes twice fires once; ticks every few minutes or hours
+    follow elapsed time.
     """
 
-    crontab: Crontab
+    cron: str
+    """Five crontab fields, or `@every 1h30m` for an interval that no crontab can express."""
     timezone: str
     seconds: int | None = None
-    """Every so many seconds (a divisor of a day, counted from midnight UTC), which no crontab can say: `@every 1h30m`.
-    Then `crontab` is every minute."""
+    """The interval of `@every`: a divisor of a day, counted from midnight UTC."""
 
     @classmethod
+    @functools.lru_cache(maxsize=1_000)
     def parse(cls, text: str, timezone: str = "UTC") -> Schedule:
         """Read five crontab fields (0 and 7 are Sunday), `@hourly`, `@every 10m`, or words. Raises ScheduleError."""
         zone(timezone)
         try:
-            crontab, seconds = _read(text)
-            return cls(Crontab.parse(crontab), timezone, seconds)
+            return cls(*_read(text, timezone))
         except ValueError as error:
             raise ScheduleError(f"schedule {text[:100]!r}: {error}") from None
 
-    @property
-    def cron(self) -> str:
-        """The five crontab fields in normal form; `@every 1h30m` for what no crontab can say."""
-        return self.crontab.text if self.seconds is None else f"@every {_duration_text(self.seconds)}"
-
     def words(self) -> str:
-        """In English, with the time zone where it is not UTC."""
-        words = self.crontab.words() if self.seconds is None else _interval_words(self.seconds)
+        """In English, with the time zone if it is not UTC."""
+        seconds = self.seconds or _SECONDS_OF.get(self.cron)
+        if seconds is not None:
+            words = _interval_words(seconds)
+        else:
+            explained: str = CronSim(self.cron, datetime.now(UTC)).explain()
+            words = explained[0].lower() + explained[1:]
         return words if self.timezone == "UTC" else f"{words} ({self.timezone})"
-
-    def trigger(self) -> ScheduleTrigger:
-        """The same schedule for APScheduler 3.x: a CronTrigger with the ticks of `next_after`."""
-        from reposync.config.trigger import ScheduleTrigger
-
-        # Values are spelt out and weekdays named: APScheduler counts them from Monday and refuses some steps.
-        weekdays = ",".join(WEEKDAYS[day][:3].lower() for day in self.crontab.weekdays)
-        return ScheduleTrigger(
-            self.next_after,
-            month=_values(self.crontab.months, 12),
-            day=_values(self.crontab.days, 31),
-            day_of_week="*" if len(self.crontab.weekdays) == 7 else weekdays,
-            hour=_values(self.crontab.hours, 24),
-            minute=_values(self.crontab.minutes, 60),
-            second=0 if self.seconds is None else "*",
-            timezone=zone(self.timezone),
-        )
 
     def next_after(self, moment: datetime) -> datetime:
         """The first tick after `moment` (aware), in UTC. Raises ValueError for a moment without a time zone."""
         if moment.tzinfo is None:
             raise ValueError("a moment without a time zone")
-        here, moment = zone(self.timezone), moment.astimezone(UTC)
+        moment = moment.astimezone(UTC)
         if self.seconds is not None:
             return datetime.fromtimestamp((int(moment.timestamp()) // self.seconds + 1) * self.seconds, UTC)
-        found: datetime | None = None
-        last = datetime.max
-        for wall in self._walls(_wall(moment, here) - _disorder(moment, here)):
-            if wall > last:
-                break
-            for tick in _instants(wall, here):
-                if tick > moment and (found is None or tick < found):
-                    found, last = tick, _wall(tick, here) + _disorder(tick, here)
-        if found is None:
-            raise ScheduleError(f"schedule `{self.cron}` has no tick after {moment.isoformat()}")
-        return found
+        return next(tick for tick in self._ticks(moment) if tick > moment)
 
-    def last_before(self, moment: datetime, since: datetime) -> datetime | None:
-        """The last tick after `since` that is not after `moment`, in UTC; None where there is none."""
-        # Looked for in ever longer spans before `moment`: a dense schedule has few ticks in the first, a sparse one few
-        # in any.
-        for span in _SPANS:
-            start = max(since, moment - span)
-            tick, last = self.next_after(start), None
-            while tick <= moment:
-                last, tick = tick, self.next_after(tick)
-            if last is not None or start == since:
-                return last
-        return None
+    def last_before(self, moment: datetime) -> datetime:
+        """The last tick that is not after `moment` (aware), in UTC."""
+        moment = moment.astimezone(UTC)
+        if self.seconds is not None:
+            return datetime.fromtimestamp(int(moment.timestamp()) // self.seconds * self.seconds, UTC)
+        start = moment + (timedelta(microseconds=1) if self.timezone == "UTC" else _CLOCK_CHANGE)
+        return next(tick for tick in self._ticks(start, reverse=True) if tick <= moment)
 
-    def _walls(self, start: datetime) -> Iterator[datetime]:
-        """What wall clocks show when it is time, in ascending order, from `start` on (without a time zone)."""
-        months, days, weekdays = set(self.crontab.months), set(self.crontab.days), set(self.crontab.weekdays)
-        for number in range(_LONGEST_PAUSE_DAYS):
-            day = start.date() + timedelta(days=number)
-            if day.month not in months or day.day not in days or day.isoweekday() % 7 not in weekdays:
-                continue
-            since = start.time() if number == 0 else time.min
-            for hour, minute in itertools.product(self.crontab.hours, self.crontab.minutes):
-                if (hour, minute) >= (since.hour, since.minute):
-                    yield datetime.combine(day, time(hour, minute))
+    def _ticks(self, start: datetime, *, reverse: bool = False) -> Iterator[datetime]:
+        for tick in CronSim(self.cron, start.astimezone(zone(self.timezone)), reverse=reverse):
+            yield tick.astimezone(UTC)
 
 
+@functools.cache
 def zone(name: str) -> tzinfo:
-    """The time zone of that IANA name. Raises ScheduleError naming the nearest one."""
+    """The time zone of that IANA name. Raises ScheduleError, which names the nearest one."""
     if name == "UTC":
         return UTC  # needs no time zone database
     try:
@@ -164,53 +133,91 @@ def zone(name: str) -> tzinfo:
         raise ScheduleError(f"unknown time zone {name[:100]!r}{near}") from None
 
 
-def _wall(moment: datetime, here: tzinfo) -> datetime:
-    return moment.astimezone(here).replace(tzinfo=None)
-
-
-def _disorder(moment: datetime, here: tzinfo) -> timedelta:
-    """How far around `moment` ticks may come in another order than their wall-clock times: as clocks change there."""
-    if here is UTC:
-        return timedelta(0)
-    around = (moment - _LARGEST_CHANGE, moment, moment + _LARGEST_CHANGE)
-    offsets = [each.astimezone(here).utcoffset() or timedelta(0) for each in around]
-    return max(offsets) - min(offsets)
-
-
-def _instants(wall: datetime, here: tzinfo) -> list[datetime]:
-    """When clocks show `wall` (UTC): twice where they go back; as much later as they skip where they do not show it."""
-    first, second = (wall.replace(tzinfo=here, fold=fold).astimezone(UTC) for fold in (0, 1))
-    return [first, second] if second > first else [first]
-
-
-def _values(values: tuple[int, ...], span: int) -> str:
-    return "*" if len(values) == span else ",".join(map(str, values))
-
-
 def is_never(text: str) -> bool:
-    """Whether `text` is one of the ways to write `never`."""
+    """Whether `text` is one of the spellings of `never`."""
     return _folded(text) in _NEVER_SPELLINGS
+
+
+def uneven_step(text: str) -> str | None:
+    """A sentence about the first `*/n` of a crontab whose ticks are not evenly spaced because the field starts again:
+    `*/5` hours pause for 4 at midnight. None if there is none."""
+    for word, (unit, low, high) in zip(
+        text.split(), (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31)), strict=False
+    ):
+        for match in re.finditer(r"(?:^|,)(\*/([0-9]{1,3}))(?=,|$)", word):
+            step, span = int(match[2]), high - low + 1
+            if step and span % step:
+                last = range(low, high + 1, step)[-1]
+                pause = span + low - last
+                return (
+                    f"`{match[1]}` starts again at {unit} {low}: after {unit} {last} the next tick comes "
+                    f"{pause} {unit}{'s' if pause > 1 else ''} later, not {step}"
+                )
+    return None
 
 
 def _folded(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-def _read(text: str) -> tuple[str, int | None]:
-    """A crontab, and the seconds of an interval that no crontab can say. Raises ValueError."""
+def _read(text: str, timezone: str) -> tuple[str, str, int | None]:
+    """The fields of a Schedule. Raises ValueError."""
     words = _folded(text)
     if not words:
         raise ValueError(f"it is empty; write for example {_EXAMPLES}")
     if (seconds := _interval_seconds(words)) is not None:
-        return _interval(seconds, words.removeprefix("@").removeprefix("every "))
+        _check_interval(seconds, words.removeprefix("@").removeprefix("every "))
+        if seconds in _INTERVALS:
+            return _INTERVALS[seconds], timezone, None
+        return f"@every {_duration_text(seconds)}", timezone, seconds
     shorthand = words.removeprefix("@")
     if shorthand in _SHORTHANDS:
-        return _SHORTHANDS[shorthand], None
+        return _SHORTHANDS[shorthand], timezone, None
     if words.startswith("@every"):
         raise ValueError("write `@every` with whole numbers of h, m and s: `@every 1h30m`")
     if words.startswith("@"):
         raise ValueError(f"unknown shorthand{hint(words, [f'@{name}' for name in _SHORTHANDS])}")
-    return _from_words(words) if words[0].isalpha() else text, None
+    return _crontab(_from_words(words) if words[0].isalpha() else words), timezone, None
+
+
+def _crontab(text: str) -> str:
+    """The five fields as cronsim reads them. Raises ValueError."""
+    fields = text.split()
+    if len(fields) != 5:
+        seconds = "; seconds and years are not supported" if len(fields) in (6, 7) else ""
+        raise ValueError(f"a crontab has 5 fields (minute hour day month weekday), this has {len(fields)}{seconds}")
+    fields[2], fields[4] = (re.sub(r"^\?", "*", fields[number]) for number in (2, 4))
+    fields[3], fields[4] = (_short_names(fields[3], _MONTHS), _short_names(fields[4], _WEEKDAYS))
+    fields[4] = _WEEKDAY_RANGE.sub(_forward_range, fields[4])
+    if fields[2] != "*" and fields[4] != "*":
+        raise ValueError(
+            "day of the month and day of the week are both restricted: cron runs on days that match either, "
+            "others on days that match both; restrict one, and write * for the other"
+        )
+    crontab = " ".join(fields)
+    try:
+        next(CronSim(crontab, datetime.now(UTC)))
+    except CronSimError as error:
+        name = str(error).removeprefix("Bad ")
+        raise ValueError(f"the {name} is wrong or never comes; allowed are {_ALLOWED[name]}, * and */n") from None
+    except StopIteration:
+        raise ValueError("it never fires") from None
+    return crontab
+
+
+def _short_names(field: str, names: tuple[str, ...]) -> str:
+    return re.sub("|".join(sorted(names, key=len, reverse=True)), lambda match: match[0][:3], field)
+
+
+def _forward_range(match: re.Match[str]) -> str:
+    """fri-mon as 5,6,0,1: the week goes round."""
+    short = [day[:3] for day in _WEEKDAYS]
+    if any(not each.isdecimal() and each not in short for each in match.group(1, 2)):
+        return match[0]
+    first, last = (int(each) if each.isdecimal() else short.index(each) for each in match.group(1, 2))
+    if first <= last:
+        return match[0]
+    return ",".join(str(day % 7) for day in range(first, last + 8, int(match[3] or 1)))
 
 
 def _from_words(words: str) -> str:
@@ -231,7 +238,7 @@ def _from_words(words: str) -> str:
 
 
 def _interval_seconds(words: str) -> int | None:
-    """Of `every 5 hours`, `every minute`, `@every 1h30m`, `10m`; None for what is no interval."""
+    """Of `every 5 hours`, `every minute`, `@every 1h30m`, `10m`; None if it is no interval."""
     if (match := _COUNTED.fullmatch(words)) and (match[1] or match[2] != "day"):
         return int(match[1] or 1) * _UNIT_SECONDS[match[2]]
     if match := _DURATION.fullmatch(words):
@@ -240,34 +247,19 @@ def _interval_seconds(words: str) -> int | None:
     return None
 
 
-def _interval(seconds: int, said: str) -> tuple[str, int | None]:
-    """As `_read`. Raises ValueError for an interval whose ticks would not be equally far apart from day to day."""
-    if seconds in _INTERVALS:
-        return _INTERVALS[seconds], None
-    if seconds and _DAY % seconds == 0:
-        return "* * * * *", seconds
+def _check_interval(seconds: int, written: str) -> None:
+    """Raises ValueError for an interval whose ticks would not be evenly spaced from day to day."""
     if seconds == 0:
         raise ValueError("0 is no interval; write `never` for a repository that is synced on request only")
     if seconds > _DAY:
-        days = round(seconds / _DAY)
-        near = {1: "0 0 * * *", 7: "0 0 * * 0"}.get(days, f"0 0 */{days} * *" if days < 16 else "0 0 1 * *")
-        raise ValueError(f"{said} cannot be counted across months; the nearest crontab is {_in_words(near)}")
-    if seconds < 60:
-        near = " and ".join(
-            f"`@every {each}s`" for each in _neighbours(seconds, [n for n in range(1, 61) if 60 % n == 0])
+        raise ValueError(f"{written} is more than a day; write a crontab, for example `0 0 */2 * *`, or `@weekly`")
+    if _DAY % seconds:
+        below = max(each for each in _SUGGESTED if each < seconds)
+        above = min(each for each in _SUGGESTED if each > seconds)
+        raise ValueError(
+            f"{written} does not divide a day evenly; the nearest intervals that do are "
+            f"`@every {_duration_text(below)}` and `@every {_duration_text(above)}`"
         )
-        raise ValueError(f"{said} do not divide a minute evenly; the nearest are {near}")
-    near = " and ".join(_in_words(_INTERVALS[each]) for each in _neighbours(seconds, _INTERVALS))
-    raise ValueError(f"{said} do not divide a day evenly; the nearest crontabs are {near}")
-
-
-def _neighbours(number: int, known: Collection[int]) -> tuple[int, int]:
-    """The nearest known numbers below and above."""
-    return max(each for each in known if each < number), min(each for each in known if each > number)
-
-
-def _in_words(crontab: str) -> str:
-    return f"`{crontab}` ({Crontab.parse(crontab).words()})"
 
 
 def _duration_text(seconds: int) -> str:
@@ -277,6 +269,8 @@ def _duration_text(seconds: int) -> str:
 
 
 def _interval_words(seconds: int) -> str:
-    if seconds == 1:
-        return "every second"
-    return f"every {seconds} seconds" if seconds % 60 else f"every {seconds // 60} minutes"
+    unit, length = next(
+        (unit, each) for unit, each in (("hour", 3600), ("minute", 60), ("second", 1)) if not seconds % each
+    )
+    count = seconds // length
+    return f"every {unit}" if count == 1 else f"every {count} {unit}s"

@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from reposync.config.addresses import split_credentials
-from reposync.config.crontab import uneven_step
 from reposync.config.document import Document, Loc
 from reposync.config.interpolation import Interpolated, interpolate
 from reposync.config.registry import Registry
+from reposync.config.schedule import uneven_step
 
 Finding = tuple[Loc, str]
 """The way to a value, and a sentence about it."""

@@ -77,7 +77,7 @@ def test_values_may_come_from_variables(load: Load) -> None:
     [
         (", discover: often", "groups[0]: schedule 'often': cannot be read"),
         (", discover: null", "groups[0].discover must be text"),
-        (", discover: '0 0 30 2 *'", "it never fires"),
+        (", discover: '0 0 30 2 *'", "the day-of-month is wrong or never comes"),
         (", schedule: hourl", "groups[0]: schedule 'hourl': cannot be read"),
         (", timezone: Berlin", "unknown time zone 'Berlin'"),
         (", archived: 1", "groups[0].archived must be true or false"),

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import functools
 import itertools
 import re
 from datetime import UTC, date, datetime, timedelta
@@ -80,98 +79,65 @@ def test_the_next_tick_is_the_first_minute_that_matches(
     text, moment = " ".join(field for field, _ in crontab), moment.replace(tzinfo=UTC)
     expected = first_match(crontab, moment)
     if expected is None:
-        with pytest.raises(ScheduleError, match="never fires"):
+        with pytest.raises(ScheduleError, match="never"):
             Schedule.parse(text)
         return
 
     schedule = Schedule.parse(text)
 
     assert schedule.next_after(moment) == expected
-    assert schedule.trigger().get_next_fire_time(None, moment + timedelta(microseconds=1)) == expected
     assert schedule.next_after(expected - timedelta(microseconds=1)) == expected
     assert schedule.next_after(expected) > expected
-    again = Schedule.parse(schedule.cron)
-    assert again == schedule
-    assert again.cron == schedule.cron
+    assert Schedule.parse(schedule.cron) == schedule
 
 
-@functools.cache
-def changes(zone: ZoneInfo) -> list[datetime]:
-    hours = [datetime(2025, 1, 1, tzinfo=UTC) + timedelta(hours=hour) for hour in range(365 * 24)]
-    return [b for a, b in itertools.pairwise(hours) if utc_offset(a, zone) != utc_offset(b, zone)]
-
-
-def utc_offset(moment: datetime, zone: ZoneInfo) -> timedelta:
-    offset = moment.astimezone(zone).utcoffset()
-    assert offset is not None
-    return offset
+ZONES = ["Europe/Berlin", "America/New_York", "Europe/Dublin", "Australia/Lord_Howe", "Antarctica/Troll"]
 
 
 @given(
-    name=st.sampled_from(["Europe/Berlin", "America/New_York", "Europe/Dublin", "Australia/Lord_Howe"]),
-    change=st.integers(0, 1),
-    minutes=fields(0, 59),
-    hours=st.one_of(st.just(frozenset(range(24))), st.frozensets(st.integers(0, 5), min_size=1)),
+    zone=st.sampled_from(ZONES),
+    hour=st.integers(0, 4),
+    minute=st.integers(0, 59),
+    around=st.sampled_from([datetime(2025, month, 15, tzinfo=UTC) for month in (3, 4, 10, 11)]),
 )
-def test_no_wall_clock_time_is_left_out_or_doubled_when_clocks_change(
-    name: str, change: int, minutes: tuple[str, Values], hours: Values
-) -> None:
-    zone = ZoneInfo(name)
-    schedule = Schedule.parse(f"{minutes[0]} {','.join(map(str, hours))} * * *", name)
-    middle = changes(zone)[change]
-    start, end = middle - timedelta(hours=4), middle + timedelta(hours=4)
-    shown = {minute: minute.astimezone(zone).replace(tzinfo=None) for minute in every_minute(start, end)}
-    expected = {minute for minute, wall in shown.items() if wall.minute in minutes[1] and wall.hour in hours}
-    # What no clock showed is due as much later as the clocks were put forward.
-    before, on_a_clock = utc_offset(start, zone), set(shown.values())
-    for minute in every_minute(start, end):
-        wall = (minute + before).replace(tzinfo=None)
-        if wall not in on_a_clock and wall.minute in minutes[1] and wall.hour in hours:
-            expected.add(minute)
+def test_a_daily_tick_comes_once_a_day_when_clocks_change(zone: str, hour: int, minute: int, around: datetime) -> None:
+    """Each date of a month in which clocks change has one tick, at the time of day, or right after it was skipped."""
+    schedule = Schedule.parse(f"{minute} {hour} * * *", zone)
 
-    ticks, tick = [], schedule.next_after(start)
-    while tick <= end - timedelta(hours=1):
-        ticks.append(tick)
-        tick = schedule.next_after(tick)
+    ticks = [tick.astimezone(ZoneInfo(zone)) for tick in itertools.islice(_ticks(schedule, around), 30)]
 
-    assert ticks == sorted(each for each in expected if each <= end - timedelta(hours=1))
+    assert [tick.date() for tick in ticks] == [ticks[0].date() + timedelta(days=day) for day in range(30)]
+    late = [tick for tick in ticks if (tick.hour, tick.minute) != (hour, minute)]
+    assert len(late) <= 1
+    assert all((tick.hour, tick.minute) > (hour, minute) for tick in late)
 
 
-def every_minute(start: datetime, end: datetime) -> list[datetime]:
-    return [start + timedelta(minutes=number) for number in range(1, (end - start) // timedelta(minutes=1) + 1)]
+@pytest.mark.parametrize("zone", ZONES)
+def test_ticks_every_few_minutes_follow_elapsed_time_when_clocks_change(zone: str) -> None:
+    schedule, before = Schedule.parse("*/30 * * * *", zone), datetime(2025, 10, 4, tzinfo=UTC)
+
+    ticks = list(itertools.islice(_ticks(schedule, before), 31 * 48))
+
+    assert {after - before for before, after in itertools.pairwise(ticks)} == {timedelta(minutes=30)}
 
 
-def test_a_skipped_wall_clock_time_fires_after_the_gap_and_a_doubled_one_twice() -> None:
+def test_a_skipped_time_of_day_fires_after_the_gap_and_a_doubled_one_once() -> None:
     schedule = Schedule.parse("30 2 * * *", "Europe/Berlin")
 
     in_spring = schedule.next_after(datetime(2025, 3, 29, 12, tzinfo=UTC))
     in_autumn = schedule.next_after(datetime(2025, 10, 25, 12, tzinfo=UTC))
 
-    assert in_spring == datetime(2025, 3, 30, 1, 30, tzinfo=UTC)
+    assert in_spring == datetime(2025, 3, 30, 1, 0, tzinfo=UTC)
     assert in_autumn == datetime(2025, 10, 26, 0, 30, tzinfo=UTC)
-    assert schedule.next_after(in_autumn) == datetime(2025, 10, 26, 1, 30, tzinfo=UTC)
+    assert schedule.next_after(in_autumn) == datetime(2025, 10, 27, 1, 30, tzinfo=UTC)
 
 
-def test_a_day_that_a_country_skipped_is_made_up_for() -> None:
+def test_the_tick_of_a_day_that_a_country_skipped_comes_right_after_it() -> None:
     schedule = Schedule.parse("0 12 * * *", "Pacific/Apia")
 
     before = datetime(2011, 12, 29, 23, tzinfo=UTC)  # the 29th, 13:00, in Apia
 
-    assert schedule.next_after(before) == datetime(2011, 12, 30, 22, tzinfo=UTC)  # the 31st, 12:00
-
-
-def test_a_scheduler_fires_at_the_same_ticks() -> None:
-    schedule = Schedule.parse("1,30 2 * * *", "Australia/Lord_Howe")
-    trigger, now = schedule.trigger(), datetime(2025, 10, 4, 12, tzinfo=UTC)
-
-    first = trigger.get_next_fire_time(None, now)
-    second = trigger.get_next_fire_time(first, first)
-    after_a_pause = trigger.get_next_fire_time(first, now + timedelta(days=7))
-
-    assert [first, second] == [schedule.next_after(now), schedule.next_after(schedule.next_after(now))]
-    assert after_a_pause == second
-    assert trigger.get_next_fire_time(None, first) == first
-    assert str(trigger) == "cron[month='*', day='*', day_of_week='*', hour='2', minute='1,30', second='0']"
+    assert schedule.next_after(before) == datetime(2011, 12, 30, 10, tzinfo=UTC)  # the 31st, 00:00
 
 
 def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
@@ -195,35 +161,28 @@ def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
         ("daily", "0 0 * * *", "at 00:00 every day"),
         ("daily at 03:00", "0 3 * * *", "at 03:00 every day"),
         ("every day at 3:05", "5 3 * * *", "at 03:05 every day"),
-        ("weekdays at 9:00", "0 9 * * 1-5", "at 09:00 on weekdays"),
-        ("every weekday at 9:00", "0 9 * * 1-5", "at 09:00 on weekdays"),
-        ("weekends at 23:59", "59 23 * * 0,6", "at 23:59 at weekends"),
+        ("weekdays at 9:00", "0 9 * * 1-5", "at 09:00 on Monday through Friday"),
+        ("weekends at 23:59", "59 23 * * 0,6", "at 23:59 on Sunday and Saturday"),
         ("every monday at 03:00", "0 3 * * 1", "at 03:00 on Monday"),
-        ("every monday, wednesday and friday at 3:00", "0 3 * * 1,3,5", "at 03:00 on Monday, Wednesday and Friday"),
-        ("mondays", None, None),
+        ("every monday, wednesday and friday at 3:00", "0 3 * * 1,3,5", "at 03:00 on Monday, Wednesday, and Friday"),
         ("every sunday", "0 0 * * 0", "at 00:00 on Sunday"),
         ("@hourly", "0 * * * *", "every hour"),
         ("@daily", "0 0 * * *", "at 00:00 every day"),
         ("@midnight", "0 0 * * *", "at 00:00 every day"),
         ("@weekly", "0 0 * * 0", "at 00:00 on Sunday"),
-        ("@monthly", "0 0 1 * *", "at 00:00 on day 1 of the month"),
-        ("@yearly", "0 0 1 1 *", "at 00:00 on day 1 in January"),
-        ("@annually", "0 0 1 1 *", "at 00:00 on day 1 in January"),
-        ("0 3 * * 7", "0 3 * * 0", "at 03:00 on Sunday"),
-        ("0 3 * * FRI-MON", "0 3 * * 0,1,5,6", "at 03:00 on Monday, Friday, Saturday and Sunday"),
-        ("0 3 * * fri-sun", "0 3 * * 0,5,6", "at 03:00 on Friday, Saturday and Sunday"),
-        ("15 * * * *", "15 * * * *", "every hour at minute 15"),
-        ("15 */4 * * *", "15 */4 * * *", "every 4 hours at minute 15"),
-        ("0,30 9,17 * * *", "*/30 9,17 * * *", "at 09:00, 09:30, 17:00 and 17:30 every day"),
-        ("*/10 8-18 * * 1-5", "*/10 8-18 * * 1-5", "every 10 minutes in the hours 8-18 on weekdays"),
-        ("0 0 1,15 * ?", "0 0 1,15 * *", "at 00:00 on days 1 and 15 of the month"),
-        ("0  0 29\t2 *", "0 0 29 2 *", "at 00:00 on day 29 in February"),
-        ("0 12 * jan,JUL *", "0 12 * 1,7 *", "at 12:00 in January and July"),
-        ("0 */5 * * *", "0 */5 * * *", "at 00:00, 05:00, 10:00, 15:00 and 20:00 every day"),
-        ("30 */7 * * 1-5", "30 */7 * * 1-5", "at 00:30, 07:30, 14:30 and 21:30 on weekdays"),
-        ("*/25 * * * *", "0,25,50 * * * *", "every hour at minute 0, 25 and 50"),
-        ("*/25 8 * * *", "0,25,50 8 * * *", "at 08:00, 08:25 and 08:50 every day"),
-        ("*/30 */5 * * *", "*/30 */5 * * *", "every 30 minutes in the hours 0, 5, 10, 15 and 20"),
+        ("@monthly", "0 0 1 * *", "at 00:00 on the first day of every month"),
+        ("@yearly", "0 0 1 1 *", "at 00:00 on January 1"),
+        ("@annually", "0 0 1 1 *", "at 00:00 on January 1"),
+        ("0 3 * * 7", "0 3 * * 7", "at 03:00 on Sunday"),
+        ("0 3 * * FRI-MON", "0 3 * * 5,6,0,1", "at 03:00 on Friday, Saturday, Sunday, and Monday"),
+        ("0 3 * * Friday-sun", "0 3 * * 5,6,0", "at 03:00 on Friday, Saturday, and Sunday"),
+        ("15 * * * *", "15 * * * *", "at minute 15 of every hour"),
+        ("15 */4 * * *", "15 */4 * * *", "at minute 15 past every fourth hour"),
+        ("0,30 9,17 * * *", "0,30 9,17 * * *", "at 09:00, 09:30, 17:00, and 17:30 every day"),
+        ("0 3 L * *", "0 3 l * *", "at 03:00 on the last day of every month"),
+        ("0 0 1,15 * ?", "0 0 1,15 * *", "at 00:00 on the first and the 15th day of month"),
+        ("0  0 29\t2 *", "0 0 29 2 *", "at 00:00 on February 29"),
+        ("0 12 * january,JUL *", "0 12 * jan,jul *", "at 12:00 every day in January and July"),
         ("@every 10m", "*/10 * * * *", "every 10 minutes"),
         ("@every 60m", "0 * * * *", "every hour"),
         ("@every 24h", "0 0 * * *", "at 00:00 every day"),
@@ -235,11 +194,7 @@ def test_a_time_is_meant_in_the_time_zone_of_the_schedule() -> None:
         ("1d", "0 0 * * *", "at 00:00 every day"),
     ],
 )
-def test_a_schedule_is_read_and_told_in_words(text: str, cron: str | None, words: str | None) -> None:
-    if cron is None:
-        with pytest.raises(ScheduleError):
-            Schedule.parse(text)
-        return
+def test_a_schedule_is_read_and_told_in_words(text: str, cron: str, words: str) -> None:
     schedule = Schedule.parse(text)
 
     assert (schedule.cron, schedule.words()) == (cron, words)
@@ -253,49 +208,37 @@ def test_the_time_zone_is_told_where_it_is_not_utc() -> None:
     ("text", "complaint"),
     [
         ("", "it is empty"),
+        ("mondays", "cannot be read"),
         ("often", "cannot be read; write for example"),
         ("* * * *", "a crontab has 5 fields (minute hour day month weekday), this has 4"),
         ("0 0 * * * *", "this has 6; seconds and years are not supported"),
-        ("60 * * * *", "60 is no minute (0-59)"),
-        ("0 24 * * *", "24 is no hour (0-23)"),
-        ("0 0 0 * *", "0 is no day of the month (1-31)"),
-        ("0 0 * 13 *", "13 is no month (1-12)"),
-        ("0 0 * * 8", "8 is no day of the week (0-7)"),
-        ("0 0 * foo *", "'foo' is no month (1-12, jan, feb, mar"),
-        ("0 0 * * mo", "'mo' is no day of the week (0-6, sun, mon"),
-        ("0 0 L * *", "'L' is no day of the month"),
-        ("0 0 * * 1#2", "'1#2' is no value, range (a-b) or step (*/n) for the day of the week"),
-        ("0 0 1W * *", "'1W' is no day of the month"),
-        ("? * * * *", "`?` is not for the minute"),
-        ("-5 * * * *", "'-5' is no value"),
-        ("1,,2 * * * *", "'' is no value"),
-        ("0 22-6 * * *", "the range '22-6' of the hour runs backwards; write 22-23,0-6"),
-        ("*/0 * * * *", "the step in '*/0' is 0"),
-        ("*/90 * * * *", "the step in '*/90' never comes twice in 0-59"),
-        ("99999999999999999999 * * * *", "is no minute (0-59)"),
+        ("60 * * * *", "the minute is wrong or never comes; allowed are 0-59, * and */n"),
+        ("0 24 * * *", "the hour is wrong"),
+        ("0 0 0 * *", "the day-of-month is wrong"),
+        ("0 0 * 13 *", "the month is wrong or never comes; allowed are 1-12 or jan-dec"),
+        ("0 0 * * 8", "the day-of-week is wrong or never comes; allowed are 0-7 or sun-sat"),
+        ("0 0 * foo *", "the month is wrong"),
+        ("0 0 * * mo", "the day-of-week is wrong"),
+        ("0 0 * * mo-fri", "the day-of-week is wrong"),
+        ("0 0 1W * *", "the day-of-month is wrong"),
+        ("? * * * *", "the minute is wrong"),
+        ("-5 * * * *", "the minute is wrong"),
+        ("1,,2 * * * *", "the minute is wrong"),
+        ("0 22-6 * * *", "the hour is wrong"),
+        ("*/0 * * * *", "the minute is wrong"),
+        ("99999999999999999999 * * * *", "the minute is wrong"),
         ("0 3 1 * 1", "day of the month and day of the week are both restricted"),
         ("0 3 */2 * mon", "day of the month and day of the week are both restricted"),
-        ("0 3 1-31 * mon", "day of the month and day of the week are both restricted"),
-        ("0 0 30 2 *", "it never fires: there is no day 30 in February"),
-        ("0 0 31 4,6,9,11 *", "it never fires: there is no day 31 in April or June or September or November"),
+        ("0 0 30 2 *", "the day-of-month is wrong or never comes"),
+        ("0 0 31 4,6,9,11 *", "the day-of-month is wrong or never comes"),
         (
             "every 7 minutes",
-            "7 minutes do not divide a day evenly; the nearest crontabs are `*/6 * * * *` (every 6 minutes) and "
-            "`*/10 * * * *` (every 10 minutes)",
+            "does not divide a day evenly; the nearest intervals that do are `@every 6m` and `@every 10m`",
         ),
-        (
-            "every 5 hours",
-            "5 hours do not divide a day evenly; the nearest crontabs are `0 */4 * * *` (every 4 hours) and "
-            "`0 */6 * * *` (every 6 hours)",
-        ),
-        ("@every 5h", "5h do not divide a day evenly; the nearest crontabs are `0 */4 * * *` (every 4 hours)"),
-        ("every 13 hours", "are `0 */12 * * *` (every 12 hours) and `0 0 * * *` (at 00:00 every day)"),
-        ("every 7 seconds", "7 seconds do not divide a minute evenly; the nearest are `@every 6s` and `@every 10s`"),
-        ("every 25 hours", "the nearest crontab is `0 0 * * *` (at 00:00 every day)"),
-        ("every 2 days", "2 days cannot be counted across months; the nearest crontab is `0 0 */2 * *`"),
-        ("every 7 days", "the nearest crontab is `0 0 * * 0` (at 00:00 on Sunday)"),
-        ("every week", "the nearest crontab is `0 0 * * 0` (at 00:00 on Sunday)"),
-        ("every 4 weeks", "the nearest crontab is `0 0 1 * *` (at 00:00 on day 1 of the month)"),
+        ("every 5 hours", "the nearest intervals that do are `@every 4h` and `@every 6h`"),
+        ("every 7 seconds", "the nearest intervals that do are `@every 6s` and `@every 10s`"),
+        ("every 2 days", "2 days is more than a day; write a crontab, for example `0 0 */2 * *`, or `@weekly`"),
+        ("every week", "is more than a day"),
         ("every 0 hours", "0 is no interval; write `never`"),
         ("@every 1.5h", "write `@every` with whole numbers of h, m and s"),
         ("@every", "write `@every` with whole numbers of h, m and s"),
@@ -368,7 +311,6 @@ def test_ticks_of_seconds_are_the_same_on_every_machine() -> None:
     ticks = list(itertools.islice(_ticks(schedule, start), 3))
 
     assert [f"{tick:%H:%M:%S}" for tick in ticks] == ["23:59:45", "00:00:00", "00:00:15"]
-    assert schedule.trigger().get_next_fire_time(None, start) == ticks[0]
 
 
 @given(
@@ -404,19 +346,12 @@ def _ticks(schedule: Schedule, start: datetime):
 
 @given(
     st.sampled_from(["@every 20s", "*/7 3-5 * * *", "0 0 29 2 *", "30 2 * * 0", "0 12 1 * *", "@hourly"]),
-    st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe"]),
+    st.sampled_from(["UTC", "Europe/Berlin", "Australia/Lord_Howe", "Antarctica/Troll"]),
     MOMENTS,
-    st.timedeltas(timedelta(0), timedelta(days=4_000)),
 )
-def test_the_last_tick_that_was_missed_is_the_one_that_no_other_follows(
-    text: str, zone: str, moment: datetime, away: timedelta
-) -> None:
+def test_the_last_tick_that_was_missed_is_the_one_that_no_other_follows(text: str, zone: str, moment: datetime) -> None:
     schedule, now = Schedule.parse(text, zone), moment.replace(tzinfo=UTC)
-    since = now - away
 
-    last = schedule.last_before(now, since)
+    last = schedule.last_before(now)
 
-    if last is None:
-        assert schedule.next_after(since) > now
-    else:
-        assert since < last <= now < schedule.next_after(last)
+    assert last <= now < schedule.next_after(last)
