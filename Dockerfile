@@ -3,7 +3,7 @@
 ARG BUILD_BASE=python:3.11-bookworm
 ARG BASE=python:3.11-slim-bookworm
 # The package's version: the build fails where it is another one, so that the label says what is inside.
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 
 FROM ${BASE} AS base
 
