@@ -1,4 +1,4 @@
-"""`reposync webhooks`: the hooks by which GitLab tells of pushes."""
+"""`reposync webhooks`: install the webhooks by which GitLab reports pushes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,21 @@ import click
 
 from reposync.cli.completion import repository_names
 from reposync.cli.group import Group
-from reposync.cli.output import json_option, print_json, table_console, visible
+from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import run_async, settings
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from reposync.app.application import Application
-    from reposync.app.webhook_setup import FoundHook, HookReport, HookSite
+    from reposync.app.webhook_setup import HookReport, HookSite
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 WORDS = {
-    "created": ("made", "would be made"),
-    "updated": ("changed", "would be changed"),
-    "unchanged": ("is as it should be", "is as it should be"),
-    "removed": ("removed", "would be removed"),
-    "none": ("there is none at this address", "there is none at this address"),
+    "created": ("created", "would be created"),
+    "updated": ("updated", "would be updated"),
+    "unchanged": ("unchanged", "unchanged"),
 }
 
 
@@ -57,9 +55,9 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Only say what would be 
 
 @click.group(cls=Group)
 def webhooks() -> None:
-    """The hooks by which GitLab tells of pushes: install, list, remove.
+    """Install the webhooks by which GitLab reports pushes.
 
-    A push then starts a sync at once. The schedule goes on beside it: GitLab does not promise to tell of every push.
+    A push then starts a sync at once. The schedule stays active: GitLab does not guarantee to report every push.
     """
 
 
@@ -69,8 +67,8 @@ def webhooks() -> None:
 @_dry_run
 @json_option
 def install(url: str, dry_run: bool, as_json: bool, **which: Any) -> None:
-    """Make the hooks of the projects of repositories NAME, or of all, or of a group. Repeating it changes nothing that
-    is right, and renews what is not: another address, another secret.
+    """Create the webhooks of the projects of repositories NAME, of all repositories, or of a group. Safe to repeat: a
+    hook with an outdated address or secret is updated.
 
     The secret is `webhook_secret`, `webhook_signing` or both of the server in the registry file.
     """
@@ -80,40 +78,6 @@ def install(url: str, dry_run: bool, as_json: bool, **which: Any) -> None:
     if is_open(address):
         click.echo("warning: over http:// the secret and the pushes can be read on their way.", err=True)
     _print(run_async(_install(address, dry_run, **which)), address, dry_run, as_json)
-
-
-@webhooks.command()
-@_which
-@_url
-@_dry_run
-@json_option
-def remove(url: str, dry_run: bool, as_json: bool, **which: Any) -> None:
-    """Take the hooks at that address away from the projects of repositories NAME, or of all, or from a group."""
-    from reposync.app.webhook_setup import endpoint
-
-    address = endpoint(url)
-    _print(run_async(_remove(address, dry_run, **which)), address, dry_run, as_json)
-
-
-@webhooks.command("list")
-@_which
-@json_option
-def list_(as_json: bool, **which: Any) -> None:
-    """The hooks that lead to a reposync, this one or another, and whether GitLab has switched them off.
-
-    \b
-    secret   current  made with the secrets that the registry file has now
-             other    made with others: `install` renews it, if it is this reposync's
-             unknown  not made by `install`
-    """
-    found, failures = run_async(_list(**which))
-    if as_json:
-        print_json([each.as_json() for each in found])
-    elif found:
-        _print_table(found)
-    elif not failures:
-        click.echo("No webhook leads to a reposync. `reposync webhooks install --url ...` makes them.")
-    _end(failures)
 
 
 def _print(reports: list[HookReport], url: str, dry_run: bool, as_json: bool) -> None:
@@ -138,28 +102,6 @@ def _end(failures: list[HookReport]) -> None:
             report(each.error)
     if failures:
         sys.exit(1)
-
-
-def _print_table(found: list[FoundHook]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("gitlab", "where", "hook", "branch", "address", "status", "secret"):
-        table.add_column(title, overflow="fold")
-    for each in found:
-        hook = each.hook
-        status = hook.status or "-"
-        table.add_row(
-            each.site.server.name,
-            Text(visible(str(each.site.place))),
-            str(hook.id),
-            Text(visible(hook.branch or "any")),
-            Text(visible(hook.url)),
-            status if hook.push_events else "no push events",
-            each.secret,
-        )
-    table_console().print(table)
 
 
 async def _sites(app: Application, names: tuple[str, ...], group: str | None, gitlab: str | None) -> list[HookSite]:
@@ -197,25 +139,3 @@ async def _install(
     token = _token(token_variable)
     async with open_application(settings()) as app:
         return await install(await _sites(app, names, group, gitlab), url, token=token, dry_run=dry_run)
-
-
-async def _remove(
-    url: str, dry_run: bool, names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
-) -> list[HookReport]:
-    from reposync.app.application import open_application
-    from reposync.app.webhook_setup import remove
-
-    token = _token(token_variable)
-    async with open_application(settings()) as app:
-        return await remove(await _sites(app, names, group, gitlab), url, token=token, dry_run=dry_run)
-
-
-async def _list(
-    names: tuple[str, ...], group: str | None, gitlab: str | None, token_variable: str | None
-) -> tuple[list[FoundHook], list[HookReport]]:
-    from reposync.app.application import open_application
-    from reposync.app.webhook_setup import found_hooks
-
-    token = _token(token_variable)
-    async with open_application(settings()) as app:
-        return await found_hooks(await _sites(app, names, group, gitlab), token=token)

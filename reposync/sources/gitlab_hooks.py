@@ -1,4 +1,4 @@
-"""Webhooks of GitLab's projects and groups: made, looked at and taken away, as often as one likes.
+"""Installing webhooks of GitLab projects and groups; repeating it changes nothing.
 
 GitLab never shows a hook's secrets. What tells whether they are still the right ones is a fingerprint in the hook's
 description (GitLab 17.1 and later); an older GitLab is told the secrets again each time.
@@ -122,14 +122,10 @@ class GitLabHooks:
             observer=None,
         )
 
-    async def found(self, place: HookPlace) -> list[Hook]:
-        """Those that lead to a reposync."""
-        return await self._call(place, partial(_list, place), "Listing")
-
     async def ensure(self, place: HookPlace, wish: HookWish, *, dry_run: bool = False) -> tuple[Action, Hook | None]:
         """Make `place` have the hook, and no second one. The one at the same address is changed, or one that was made
         with the same secrets, whose reposync has moved. Says what was done, or with `dry_run` what would be."""
-        done = await self._call(place, partial(_ensure, place, wish, dry_run), "Making")
+        done = await self._call(place, partial(_ensure, place, wish, dry_run))
         if isinstance(done, _Unsigned):
             raise SourceError(
                 f"{self._instance} does not sign: it took no signing token for the hook of {place}.",
@@ -137,16 +133,14 @@ class GitLabHooks:
             )
         return done
 
-    async def remove(self, place: HookPlace, url: str, *, dry_run: bool = False) -> list[Hook]:
-        """Take the hooks at that address away; those that are gone now, or would be."""
-        return await self._call(place, partial(_remove, place, url, dry_run), "Removing")
-
     async def close(self) -> None:
         await self._rest.close()
 
-    async def _call(self, place: HookPlace, work: Callable[[gitlab.Gitlab], T], verb: str) -> T:
+    async def _call(self, place: HookPlace, work: Callable[[gitlab.Gitlab], T]) -> T:
         try:
-            return await self._rest.call("api_hooks", work, doing=f"{verb} the webhook of {place} on {self._instance}")
+            return await self._rest.call(
+                "api_hooks", work, doing=f"Installing the webhook of {place} on {self._instance}"
+            )
         except RestRefused as refused:
             raise await self._explained(refused, place) from refused
 
@@ -217,10 +211,6 @@ def _all(hooks: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _list(place: HookPlace, client: gitlab.Gitlab) -> list[Hook]:
-    return [hook for hook in map(_hook, _all(_hooks(place, client))) if hook.is_ours]
-
-
 def _ensure(
     place: HookPlace, wish: HookWish, dry_run: bool, client: gitlab.Gitlab
 ) -> tuple[Action, Hook | None] | _Unsigned:
@@ -242,15 +232,6 @@ def _ensure(
         return _Unsigned()
     changed = hooks.update(found["id"], changes)
     return "updated", _hook(changed)
-
-
-def _remove(place: HookPlace, url: str, dry_run: bool, client: gitlab.Gitlab) -> list[Hook]:
-    hooks = _hooks(place, client)
-    doomed = [hook for hook in map(_hook, _all(hooks)) if hook.url == url]
-    for hook in doomed:
-        if not dry_run:
-            hooks.delete(hook.id)
-    return doomed
 
 
 def _look_at_group(place: HookPlace, client: gitlab.Gitlab) -> None:
