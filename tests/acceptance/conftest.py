@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.fixtures.repositories import GitRepository
+from tests.fixtures.warm_program import PROGRAM, popen, warm_program  # noqa: F401
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Person:
 
     home: Path
     environment: dict[str, str] = field(default_factory=dict)
-    program: tuple[str, ...] = (sys.executable, "-m", "reposync")
+    program: tuple[str, ...] = PROGRAM
 
     def variables(self) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LANG", "TMPDIR") if name in os.environ}
@@ -42,26 +42,29 @@ class Person:
         return [*self.program, *words]
 
     def types(self, *words: str, exit_code: int | None = 0) -> "subprocess.CompletedProcess[str]":
-        done = subprocess.run(
-            self.command(*words), env=self.variables(), cwd=self.home, capture_output=True, text=True, timeout=120
-        )
-        told = f"{words}: exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-        assert exit_code is None or done.returncode == exit_code, told
-        assert "Traceback" not in done.stderr, told
-        return done
+        with self.starts(*words) as process:
+            try:
+                out, err = process.communicate(timeout=120)
+            except BaseException:
+                process.kill()
+                raise
+        told = f"{words}: exit {process.returncode}\n{out}\n{err}"
+        assert exit_code is None or process.returncode == exit_code, told
+        assert "Traceback" not in err, told
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def asks(self, *words: str, exit_code: int = 0) -> Any:
         """The one JSON document on stdout."""
         return json.loads(self.types(*words, "--json", exit_code=exit_code).stdout)
 
     def starts(self, *words: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            self.command(*words),
+        return popen(
+            self.program,
+            *words,
             env=self.variables(),
             cwd=self.home,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
             start_new_session=True,
         )
 

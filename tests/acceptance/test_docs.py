@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -18,7 +18,7 @@ from benchmarks.reference import PAGE as REFERENCE
 from benchmarks.reference import description, filled, metrics
 from reposync import __version__
 from tests.docs import program
-from tests.docs.newcomer import NOT_RUN, RUN, Newcomer, warm_program
+from tests.docs.newcomer import NOT_RUN, RUN, Newcomer, programs_in
 from tests.docs.pages import ROOT, Fence, Page, Span, pages
 from tests.docs.shell import simple_commands, typed
 from tests.docs.snippets import KINDS
@@ -54,11 +54,10 @@ def code() -> Iterator[Span]:
 
 
 @pytest.fixture(scope="session")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path, None, None]:
+def programs(tmp_path_factory: pytest.TempPathFactory, warm_program: str) -> Path:
     if shutil.which("curl") is None:
         pytest.skip("the documentation's requests are typed as curl commands, and there is no curl here")
-    with warm_program(tmp_path_factory.mktemp("programs")) as folder:
-        yield folder
+    return programs_in(tmp_path_factory.mktemp("programs") / "bin", warm_program)
 
 
 def can_be_followed(page: Page) -> bool:

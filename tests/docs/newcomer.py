@@ -12,9 +12,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -23,10 +22,10 @@ from typing import IO, Any
 import httpx
 from ruamel.yaml import YAML
 
-from tests.docs.pages import ROOT, Place
+from tests.docs.pages import Place
 from tests.docs.shell import Typed, as_expected, simple_commands
-from tests.docs.warm import CLIENT
 from tests.fixtures.redis_server import free_port
+from tests.fixtures.warm_program import CLIENT
 
 # What is typed and run.
 RUN = {"reposync", "curl", "export", "unset", "cd", "cp", "rm", "echo", "printf", "openssl", "hostname", "cat", "date"}
@@ -61,30 +60,14 @@ PATH=/usr/bin:/bin exec rm "$@"
 STATES = {"approve": "blocked", "retry": "failed", "cancel": "queued"}
 
 
-@contextlib.contextmanager
-def warm_program(folder: Path) -> Iterator[Path]:
-    """A folder with the `reposync` that the shells find."""
-    # The path of a Unix socket has 107 characters at most.
-    with tempfile.TemporaryDirectory(prefix="docs") as short:
-        address = str(Path(short) / "socket")
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.docs.warm", address], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        with process.stdout as said:
-            assert said.readline() == "ready\n"
-            programs = folder / "bin"
-            programs.mkdir()
-            _script(programs / "reposync", CLIENT.format(python=sys.executable, socket=address))
-            curl = shutil.which("curl")
-            # An answer that says no is a command that failed.
-            _script(programs / "curl", f'#!/bin/sh\nexec {curl} --fail-with-body --silent --show-error "$@"\n')
-            _script(programs / "rm", REMOVE)
-            try:
-                yield programs
-            finally:
-                process.terminate()
-                process.wait()
+def programs_in(folder: Path, warm_program: str) -> Path:
+    """The programs that the shells find first; `warm_program`: the address of the process that forks."""
+    folder.mkdir()
+    _script(folder / "reposync", CLIENT.format(python=sys.executable, socket=warm_program))
+    # An HTTP error is a command that failed.
+    _script(folder / "curl", f'#!/bin/sh\nexec {shutil.which("curl")} --fail-with-body --silent --show-error "$@"\n')
+    _script(folder / "rm", REMOVE)
+    return folder
 
 
 def _script(path: Path, text: str) -> None:
