@@ -1,24 +1,24 @@
-# Everything runs in .venv, made from the lock file; nothing else is installed or needed (Python >= 3.11, git, make).
+# Everything runs in .venv, which is created from the lock file. Needs Python >= 3.11, git and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The demo keeps its state apart from the user's own.
+# The demo has a state folder of its own.
 DEMO_STATE := .demo
-# One more than there are cores: tests wait for processes, clocks and servers nearly half of their time.
+# One more than there are cores: tests wait for processes and servers for a part of their time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 REPO ?=
 QUERY ?= stop a sync when the new listing would delete too many files
 
-.PHONY: browser demo test check format lock clean wheel package audit pictures reference image test-image
+.PHONY: browser demo test test-all check format lock clean wheel package audit pictures reference image test-image
 
-# Made anew when the lock file changes. A half-made environment has no stamp and is made again.
+# Created again if the lock file changes; an incomplete environment has no stamp.
 $(VENV)/.stamp: requirements-dev.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all: -r requirements-dev.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# This project's own repository, and another one if asked: make demo REPO=/path/to/it
+# Indexes this repository, and a second one on request: make demo REPO=/path/to/it
 demo: export REPOSYNC_STATE_DIR = $(CURDIR)/$(DEMO_STATE)
 demo: export REPOSYNC_CONFIG =
 demo: $(VENV)/.stamp
@@ -27,10 +27,14 @@ demo: $(VENV)/.stamp
 	@$(BIN)/reposync search "$(QUERY)" --limit 3
 
 test: $(VENV)/.stamp browser
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q -m "not full"
 
-# The pages are tested in a real one, and behind a real proxy. Where these can be neither found nor installed, the tests
-# that need them say so and are skipped.
+# Everything: upgrades from earlier versions, failover, a short storm, every page of the documentation, chart and image.
+test-all: $(VENV)/.stamp browser
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -q
+	@$(MAKE) --no-print-directory test-image
+
+# For tests of the pages and of a reverse proxy. Tests are skipped, with the reason, if these cannot be installed.
 browser:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium; } >/dev/null 2>&1 || \
@@ -53,7 +57,7 @@ wheel: $(VENV)/.stamp
 	@rm -rf dist && $(BIN)/python -m hatchling build -t sdist -d dist && mkdir dist/tree && tar -xzf dist/*.tar.gz -C dist/tree --strip-components 1
 	@cd dist/tree && $(CURDIR)/$(BIN)/python -m hatchling build -t wheel -d .. && cd .. && rm -r tree
 
-# The wheel and the lock file as a user installs them, by pip from a registry, for each of these interpreters:
+# Installs the wheel and the lock file with pip from a registry, as a user does, for each of these interpreters:
 # make package PYTHONS="python3.11 python3.12 python3.13"
 PYTHONS ?= $(PYTHON)
 package: $(VENV)/.stamp
@@ -63,30 +67,30 @@ package: $(VENV)/.stamp
 image:
 	@.ci/image/build
 
-# Builds the image for real and runs it: as root, with Debian's packages. Where the tools can be neither found nor
-# installed, the tests say so and are skipped.
+# Builds the image and runs it: as root, with Debian's packages. Tests are skipped, with the reason, if the tools cannot be
+# installed.
 test-image: $(VENV)/.stamp
 	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || \
 		{ apt-get update -qq && apt-get install -y -qq --no-install-recommends buildah debootstrap; } >/dev/null 2>&1 || \
 		echo "no buildah and debootstrap here, and they could not be installed"
 	@$(BIN)/python -m pytest -q tests/image
 
-# Asks a vulnerability service on the network (AUDIT="--service osv": another one), so it is no part of the tests.
+# Needs a vulnerability service on the network (AUDIT="--service osv" chooses a different one), so it is not a test.
 AUDIT ?=
 audit: $(VENV)/.stamp
 	@$(BIN)/python .ci/audit.py $(AUDIT) requirements.lock
 	@$(BIN)/python .ci/audit.py $(AUDIT) requirements-dev.lock
 
-# The pictures of the documentation, from the real program in a real browser.
+# The pictures of the documentation, taken in a browser.
 pictures: $(VENV)/.stamp browser
 	@$(BIN)/python -m benchmarks.pictures
 
-# The tables of docs/reference.md, from the program; what of the chart is made from the registry's schema and values.yaml.
+# Generates the tables of docs/reference.md, and the parts of the chart that follow from the registry's schema.
 reference: $(VENV)/.stamp
 	@$(BIN)/python -m benchmarks.reference
 	@$(BIN)/python helm/generate.py
 
-# Needs uv. Names no registry: whoever installs chooses their own.
+# Needs uv. The files name no registry: users install from their own.
 lock:
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements.lock
 	UV_CUSTOM_COMPILE_COMMAND="make lock" uv pip compile pyproject.toml --group dev -c requirements.lock --universal --generate-hashes --no-emit-index-url --python-version 3.11 --quiet -o requirements-dev.lock

@@ -20,6 +20,8 @@ from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 A_DAY = 86_400.0
 TWO_HOURS = 7_200.0
 

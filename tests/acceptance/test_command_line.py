@@ -33,7 +33,7 @@ embedding: {{provider: openai, url: "{url}", model: test/words, dimensions: 64}}
 repositories:
   - {{name: payments, path: "{path}", schedule: "every 6 hours"}}
 """
-FILES = 4_000
+FILES = 2_500
 # Batches of 200 files between the embedding server and the index when a process is killed.
 IN_FLIGHT = 5 * 200
 RUN_KEYS = {

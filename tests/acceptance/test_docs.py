@@ -26,6 +26,8 @@ from tests.docs.worlds import world_of
 
 HISTORY = "CHANGELOG.md"
 PICTURE_BYTES = 200_000
+# Their commands run in `make test`, those of all other pages in `make test-all`.
+FIRST_PAGES = {"README.md"}
 FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "promql", "python", "sql", ""}
 # Names that are somebody else's.
 OTHERS = {"DB_NAME", "CI_PROJECT_PATH", "CI_PIPELINE_ID", "CI_COMMIT_SHA"}  # an example; GitLab CI sets them
@@ -65,7 +67,14 @@ def can_be_followed(page: Page) -> bool:
     return any(words[0] == "reposync" for line in lines for words in simple_commands(line))
 
 
-@pytest.mark.parametrize("name", [page.name for page in pages() if can_be_followed(page)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(page.name, marks=() if page.name in FIRST_PAGES else pytest.mark.full)
+        for page in pages()
+        if can_be_followed(page)
+    ],
+)
 def test_a_page_can_be_followed_to_the_letter(
     name: str, programs: Path, tmp_path: Path, request: pytest.FixtureRequest
 ):

@@ -14,6 +14,8 @@ from tests.fixtures.pods import Pod, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 LONG_SECONDS = 120.0
 RELOAD = "SELECT pg_reload_conf()"
 

@@ -19,8 +19,8 @@ from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.tcp_proxy import TcpProxy
 
-FILES = 3_000
-SOME = 1_000
+FILES = 1_500
+SOME = 500
 
 
 class Cluster:
@@ -98,6 +98,7 @@ def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
     }
 
 
+@pytest.mark.full
 def test_a_pod_that_is_told_to_stop_hands_its_run_to_another(cluster: Cluster, repository: GitRepository):
     repository.many(FILES)
     cluster.configures(app(repository), daemon="shutdown_grace_seconds: 0")
@@ -133,6 +134,7 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
     assert first.health()["status"] == "ok"
 
 
+@pytest.mark.full
 def test_a_repository_that_kills_its_workers_ends_failed_and_disturbs_nobody(
     cluster: Cluster, repository: GitRepository, tmp_path: Path
 ):
@@ -169,6 +171,7 @@ def test_ticks_of_three_pods_run_once_each(cluster: Cluster, repository: GitRepo
     assert counted == len(runs) - len([run for run in runs if run.attempt == 0])
 
 
+@pytest.mark.full
 def test_a_click_runs_at_once_on_any_pod(cluster: Cluster, repository: GitRepository):
     repository.commit({"a.py": b"x = 1\n"})
     cluster.configures(app(repository))
@@ -193,6 +196,7 @@ def queue(url: str, name: str) -> str:
     return asyncio.run(ask())
 
 
+@pytest.mark.full
 def test_a_database_that_goes_away_is_waited_for(
     cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
 ):
@@ -221,6 +225,7 @@ def test_a_database_that_goes_away_is_waited_for(
     assert len(ticks) == len(set(ticks))
 
 
+@pytest.mark.full
 def test_pods_that_start_before_their_database_wait_for_it(
     cluster: Cluster, repository: GitRepository, postgresql: PostgresqlDatabases
 ):
@@ -235,6 +240,7 @@ def test_pods_that_start_before_their_database_wait_for_it(
         until(lambda: cluster.log.ended("app"), told=pod.said)
 
 
+@pytest.mark.full
 def test_redis_shows_who_holds_a_repository_and_may_go_away_and_come_back_empty(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer
 ):
@@ -264,6 +270,7 @@ def test_redis_shows_who_holds_a_repository_and_may_go_away_and_come_back_empty(
     assert first.terminate() == second.terminate() == 0
 
 
+@pytest.mark.full
 def test_a_killed_pod_leaves_a_lock_that_nobody_waits_for(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer
 ):
@@ -282,6 +289,7 @@ def test_a_killed_pod_leaves_a_lock_that_nobody_waits_for(
     assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
 
 
+@pytest.mark.full
 def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer, until_lost: Callable[[Pod], None]
 ):

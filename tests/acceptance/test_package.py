@@ -31,6 +31,8 @@ from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 from tests.unit.cli.test_completion import offered, words
 
+pytestmark = pytest.mark.full
+
 PYTHONS = [python for python in os.environ.get("REPOSYNC_PYTHONS", "").split(os.pathsep) if python]
 BILLING = b'''"""Billing."""
 

@@ -3,8 +3,12 @@
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import Person
 from tests.fixtures.repositories import GitRepository
+
+pytestmark = pytest.mark.full
 
 QUESTIONS = {
     "decompress the body of a response that was sent with gzip or brotli": "httpx/_decoders.py",

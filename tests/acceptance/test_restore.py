@@ -24,6 +24,8 @@ from tests.fixtures.pods import ExecutionLog, Pod, stored_points, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path: '{path}', schedule: {schedule}}}\n"
 
 

@@ -14,6 +14,8 @@ from tests.acceptance.test_command_line import BILLING
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 CONFIGURATION = """
 embedding: {{provider: openai, url: "http://{address}", model: m, dimensions: 8, {budget}}}
 daemon: {{max_attempts: 1}}

@@ -16,6 +16,8 @@ from tests.fixtures.databases import _installed_programs
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.redis_server import server_program
 
+pytestmark = pytest.mark.full
+
 LEASE_SECONDS = 2.0
 PERIOD_SECONDS = 5
 PATIENCE_SECONDS = 30.0

@@ -17,6 +17,8 @@ from tests.acceptance.test_two_versions import (  # noqa: F401
 from tests.fixtures.databases import database_kind, empty_database_url, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.earlier_versions import RELEASE_BEFORE, earlier_version
 
+pytestmark = pytest.mark.full
+
 LINES = (
     b"lib/** linguist-vendored\n",
     b"lib/** linguist-vendored\nnew/1.py linguist-generated\n",

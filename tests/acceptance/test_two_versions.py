@@ -37,6 +37,8 @@ from tests.fixtures.repositories import GitRepository
 from tests.fixtures.resident_program import ResidentProgram
 from tests.fixtures.world import World
 
+pytestmark = pytest.mark.full
+
 CODE = "code"
 LONG = b"\n\n".join(b"def booking_%d(amount):\n    return ledger.book(amount, %d)" % (n, n) for n in range(40))
 FILES = {

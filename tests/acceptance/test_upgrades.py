@@ -17,6 +17,8 @@ from tests.fixtures.pods import ExecutionLog, Pod, stored_points, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 NAMES = ("app", "billing", "ledger", "web")
 
 
