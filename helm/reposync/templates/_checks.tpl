@@ -1,4 +1,4 @@
-{{/* What values.schema.json cannot say. All that is wrong is told at once, each with what to do. */}}
+{{/* Checks that values.schema.json cannot express. All problems are reported at once, each with a remedy. */}}
 {{- define "reposync.checks" -}}
 {{- $problems := list -}}
 {{- $registry := fromYaml (include "reposync.registry" .) | default dict -}}
@@ -9,20 +9,20 @@
 {{- if include "reposync.several" . -}}
   {{- $who := .Values.autoscaling.enabled | ternary "autoscaling is enabled" (printf "replicas is %d" (int .Values.replicas)) -}}
   {{- if not (include "reposync.externalDatabase" .) -}}
-    {{- $problems = append $problems (printf "%s, and each pod would have a database of its own. Set database.existingSecret to a Secret whose key %s holds postgresql://user:password@host/name; or go back to one pod." $who .Values.database.key) -}}
+    {{- $problems = append $problems (printf "%s, and each pod would have its own database. Set database.existingSecret to a Secret whose key %s holds postgresql://user:password@host/name or use one pod." $who .Values.database.key) -}}
   {{- end -}}
   {{- if not (include "reposync.externalIndex" .) -}}
-    {{- $problems = append $problems (printf "%s, and each pod would have an index of its own. Set qdrant.url; or go back to one pod." $who) -}}
+    {{- $problems = append $problems (printf "%s, and each pod would have its own index. Set qdrant.url or use one pod." $who) -}}
   {{- end -}}
   {{- if and .Values.redis.required (not (include "reposync.externalRedis" .)) -}}
-    {{- $problems = append $problems (printf "%s, and there is no Redis. Set redis.existingSecret or redis.url; or set redis.required to false, and the database guards every sync alone." $who) -}}
+    {{- $problems = append $problems (printf "%s, and there is no Redis. Set redis.existingSecret or redis.url, or set redis.required to false to guard syncs by the database only." $who) -}}
   {{- end -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) -}}
   {{- $problems = append $problems "autoscaling.minReplicas is more than autoscaling.maxReplicas." -}}
 {{- end -}}
 {{- if and (not (include "reposync.keepsState" .)) .Values.persistence.existingClaim -}}
-  {{- $problems = append $problems "persistence.existingClaim is set, and nothing would be kept there: database and index are elsewhere. Take it out." -}}
+  {{- $problems = append $problems "persistence.existingClaim is set, but database and index are external, so it would stay empty. Remove it." -}}
 {{- end -}}
 
 {{- /* The registry. */ -}}
@@ -30,7 +30,7 @@
   {{- $problems = append $problems "registry and existingRegistry.configMap are both set: keep one of them." -}}
 {{- end -}}
 {{- range $path := fromYamlArray (include "reposync.clearSecrets" $registry) -}}
-  {{- $problems = append $problems (printf "registry.%s holds a secret in the clear, and everybody who may read ConfigMaps could read it. Write ${NAME} there, and name its Secret under secretEnv: {NAME: {secret: ..., key: ...}}." $path) -}}
+  {{- $problems = append $problems (printf "registry.%s holds a secret in the clear, and everybody who can read ConfigMaps could read it. Write ${NAME} there, and name its Secret under secretEnv: {NAME: {secret: ..., key: ...}}." $path) -}}
 {{- end -}}
 {{- range $problem := fromYamlArray (include "reposync.wrongCrontabs" $registry) -}}
   {{- $problems = append $problems $problem -}}
@@ -71,7 +71,7 @@
 {{- $secrets := fromYamlArray (include "reposync.secretVariables" $registry) -}}
 {{- range .Values.extraEnv -}}
   {{- if and .value (or (has .name $secrets) (regexMatch "(^|_)(TOKEN|PASSWORD|PASSWD|SECRET|API_?KEY|PRIVATE_KEY)$" (upper .name))) -}}
-    {{- $problems = append $problems (printf "extraEnv sets %s in the clear, and everybody who may read Deployments could read it. Name its Secret under secretEnv: {%s: {secret: ..., key: ...}}." .name .name) -}}
+    {{- $problems = append $problems (printf "extraEnv sets %s in the clear, and everybody who can read Deployments could read it. Name its Secret under secretEnv: {%s: {secret: ..., key: ...}}." .name .name) -}}
   {{- end -}}
 {{- end -}}
 {{- if ne (len $names) (len (uniq $names)) -}}
@@ -82,9 +82,9 @@
     {{- $scheme := eq $key "redis.url" | ternary "rediss?" "https?" -}}
     {{- if contains "@" $url -}}
       {{- $instead := dict "redis.url" "redis.existingSecret" "qdrant.url" "qdrant.apiKey.existingSecret" "proxy.http" "secretEnv.HTTP_PROXY" "proxy.https" "secretEnv.HTTPS_PROXY" -}}
-      {{- $problems = append $problems (printf "%s holds credentials, and everybody who may read Deployments could read them. Put them into a Secret, and name it in %s." $key (get $instead $key)) -}}
+      {{- $problems = append $problems (printf "%s holds credentials, and everybody who can read Deployments could read them. Put them into a Secret, and name it in %s." $key (get $instead $key)) -}}
     {{- else if not (regexMatch (printf "^%s://[^/\\s]+[^\\s]*$" $scheme) $url) -}}
-      {{- $problems = append $problems (printf "%s is %q, and has to be an address that begins with %s://." $key $url (replace "s?" "" $scheme)) -}}
+      {{- $problems = append $problems (printf "%s is %q, but has to be a URL that begins with %s://." $key $url (replace "s?" "" $scheme)) -}}
     {{- end -}}
   {{- end -}}
 {{- end -}}
@@ -100,12 +100,12 @@
 
 {{- /* The end of a pod. */ -}}
 {{- if and (kindIs "string" $daemon.shutdown_grace_seconds) (not .Values.terminationGracePeriodSeconds) -}}
-  {{- $problems = append $problems "registry.daemon.shutdown_grace_seconds comes from a variable, and the chart cannot know what the pod needs: set terminationGracePeriodSeconds." -}}
+  {{- $problems = append $problems "registry.daemon.shutdown_grace_seconds comes from a variable, which the chart cannot read: set terminationGracePeriodSeconds." -}}
 {{- end -}}
 {{- if .Values.terminationGracePeriodSeconds -}}
   {{- $needed := int (include "reposync.neededGraceSeconds" .) -}}
   {{- if lt (int .Values.terminationGracePeriodSeconds) $needed -}}
-    {{- $problems = append $problems (printf "terminationGracePeriodSeconds is %d, and pods would be killed while they hand back their runs. Set at least %d, or leave it out; registry.daemon.shutdown_grace_seconds and preStopSleepSeconds make it less." (int .Values.terminationGracePeriodSeconds) $needed) -}}
+    {{- $problems = append $problems (printf "terminationGracePeriodSeconds is %d, and pods would be killed while they hand back their runs. Set at least %d, or remove it; registry.daemon.shutdown_grace_seconds and preStopSleepSeconds make it less." (int .Values.terminationGracePeriodSeconds) $needed) -}}
   {{- end -}}
 {{- end -}}
 
@@ -135,7 +135,7 @@
   {{- end -}}
 {{- end -}}
 {{- if and .Values.autoscaling.enabled (not .Values.metrics.rules.enabled) (not .Values.autoscaling.metric.selector) -}}
-  {{- $problems = append $problems "autoscaling is enabled, and nothing records reposync:queue_depth. Set metrics.rules.enabled to true; or, where your adapter has a query of its own, autoscaling.metric.selector." -}}
+  {{- $problems = append $problems "autoscaling is enabled, and nothing records reposync:queue_depth. Set metrics.rules.enabled to true; or, if your adapter has its own query, autoscaling.metric.selector." -}}
 {{- end -}}
 {{- if and (not (kindIs "invalid" .Values.podDisruptionBudget.minAvailable)) (not (kindIs "invalid" .Values.podDisruptionBudget.maxUnavailable)) -}}
   {{- $problems = append $problems "podDisruptionBudget has both minAvailable and maxUnavailable: set one of them to null." -}}

@@ -17,10 +17,10 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
     ("values", "said"),
     [
         # Several pods
-        (together(THREE, QDRANT, REDIS), ["replicas is 3", "database of its own", "database.existingSecret"]),
-        (together(THREE, DATABASE, REDIS), ["index of its own", "qdrant.url"]),
+        (together(THREE, QDRANT, REDIS), ["replicas is 3", "its own database", "database.existingSecret"]),
+        (together(THREE, DATABASE, REDIS), ["its own index", "qdrant.url"]),
         (together(THREE, DATABASE, QDRANT), ["no Redis", "redis.required to false"]),
-        (SCALED, ["autoscaling is enabled", "database of its own", "index of its own", "no Redis"]),
+        (SCALED, ["autoscaling is enabled", "its own database", "its own index", "no Redis"]),
         (together(SERVERS, SCALED, {"autoscaling": {"minReplicas": 10}}), ["autoscaling.minReplicas is more"]),
         (together(SERVERS, {"autoscaling": {"enabled": True}}), ["reposync:queue_depth", "metrics.rules.enabled"]),
         # The registry
