@@ -63,7 +63,7 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
             together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": "100%"}}),
             ["minAvailable is 100%"],
         ),
-        (together(SERVERS, {"persistence": {"existingClaim": "x"}}), ["nothing would be kept there"]),
+        (together(SERVERS, {"persistence": {"existingClaim": "x"}}), ["it would stay empty"]),
         ({"qdrant": {"apiKey": {"existingSecret": "x"}}}, ["no qdrant.url"]),
         # Addresses
         ({"qdrant": {"url": "qdrant:6333"}}, ["qdrant.url", "http://"]),
