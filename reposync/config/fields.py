@@ -1,7 +1,7 @@
-"""The kinds of values in the registry: what each accepts, and the sentence for a person where it does not fit.
+"""The types of values in the registry: what each accepts, and the message if a value does not fit.
 
-Texts come from YAML, from variables (`Interpolated`) or from a program. Only a variable may stand as text for a number,
-for true or false: `size: ${SIZE}` is fine, `size: "7000"` is a mistake.
+Texts come from YAML, from variables (`Interpolated`) or from a program. Only a variable may be a text for a number, for
+true or for false: `size: ${SIZE}` is accepted, `size: "7000"` is not.
 """
 
 from __future__ import annotations
@@ -10,10 +10,13 @@ import os.path
 import re
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     SecretStr,
@@ -21,164 +24,164 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from reposync.config.addresses import base_url, git_url, gitlab_url
-from reposync.config.consistency import SMALLEST_CHUNK
-from reposync.config.interpolation import Interpolated
-from reposync.config.references import MissingSecret
+from reposync.config.references import Interpolated, MissingSecret
 from reposync.config.schedule import NEVER, Schedule, is_never, zone
 from reposync.wildmatch import check_pattern
 
 T = TypeVar("T")
 
 VARIABLE = r"\$\{"
-"""JSON schema: where a pattern, a number or a fixed set of words is asked for, a `${VARIABLE}` may stand instead."""
+"""JSON schema: a `${VARIABLE}` is accepted in place of a pattern, a number or a fixed set of words."""
+
+SMALLEST_CHUNK = 100  # characters
+MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
+"""Of one `include` or `exclude`; each pattern is matched with every path of a commit. The slowest patterns within these
+limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
+_PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_OLDER_FLAGS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
-MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
-"""Of one `include` or `exclude`, each of which is matched with every path of a commit. The slowest that may be written
-take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
-
-_PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
+_YAML_1_1_FLAGS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
 
 
-class Unfit(ValueError):
-    """A value that does not fit. The message goes behind the name of its key, but for one in its `own_words`."""
+class ConfigModel(BaseModel):
+    """A mapping in a YAML file: frozen, unknown keys are errors, and no error repeats a value, which may be a secret."""
 
-    def __init__(self, message: str, *, own_words: bool = False) -> None:
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
+
+
+class InvalidValue(ValueError):
+    """A value that is not accepted. The message follows the name of the key, unless it `is_sentence`."""
+
+    def __init__(self, message: str, *, is_sentence: bool = False) -> None:
         super().__init__(message)
-        self.own_words = own_words
+        self.is_sentence = is_sentence
+
+
+# Addresses. No part of an address is in a message: it may hold credentials.
+
+
+def split_http_url(value: str) -> SplitResult:
+    """`urlsplit` of an http(s) URL with a host. Raises InvalidValue."""
+    if re.search(r"\s", value):
+        raise InvalidValue("must not contain spaces")
+    try:
+        split = urlsplit(value)
+        port_is_wrong = split.port == 0
+    except ValueError:
+        raise InvalidValue("is not an address: its host or port cannot be read") from None
+    if split.scheme not in ("http", "https"):
+        raise InvalidValue("must start with https:// (or http://)")
+    if not split.hostname or port_is_wrong:
+        raise InvalidValue("is not an address: it has no host, or port 0")
+    return split
+
+
+def base_url(value: str) -> str:
+    """An http(s) address without credentials, query, fragment and trailing slash. Raises InvalidValue."""
+    if "@" in split_http_url(value).netloc:
+        raise InvalidValue("must not hold credentials: write them under their own key")
+    if re.search(r"[?#]", value):
+        raise InvalidValue("must not have a query or fragment")
+    return value.rstrip("/")
+
+
+def _gitlab_url(value: str) -> str:
+    if re.search(r"/api(?:/v[0-9]+)?$", value):
+        raise InvalidValue("must be the address of GitLab itself, without /api/v4")
+    return value
+
+
+def git_url(value: str) -> str:
+    """The address of a git repository over http(s), without credentials. Raises InvalidValue."""
+    if re.match(r"(?:ssh|git|git\+ssh)://", value) or re.match(r"[^/:@\s]+@[^/:\s]+:", value):
+        raise InvalidValue("is an ssh or git:// address, which is not supported: write https://, with a token")
+    if value.startswith(("/", ".", "~", "file://")):
+        raise InvalidValue("is a local folder: write it under `path`")
+    split = split_http_url(value)
+    if "@" in split.netloc:
+        raise InvalidValue("holds credentials, and so do `username` or `password`: keep one of the two")
+    if re.search(r"[?#]", value):
+        raise InvalidValue("must not have a query or fragment")
+    if not split.path.strip("/"):
+        raise InvalidValue("names a server, but no repository on it")
+    return value
+
+
+# Texts
 
 
 def _none_for_empty(value: Any) -> Any:
-    # `url: ${QDRANT_URL:-}` means: none, where the variable is not set.
+    # `url: ${QDRANT_URL:-}` is null if the variable is not set.
     return None if isinstance(value, Interpolated) and not value else value
 
 
 def _plain_text(value: Any) -> Any:
     if not isinstance(value, str):
-        if isinstance(value, bool | int | float):
-            raise Unfit("must be text: write it in quotes")
-        raise Unfit("must be text")
+        raise InvalidValue("must be text" + (": write it in quotes" if isinstance(value, bool | int | float) else ""))
     if _CONTROL.search(value):
-        raise Unfit("must not hold a line break or another control character")
+        raise InvalidValue("must not contain a line break or another control character")
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Unfit("is not valid Unicode text") from None
+        raise InvalidValue("is not valid Unicode text") from None
     return str(value)
 
 
-def _some_text(value: str) -> str:
+def _not_empty(value: str) -> str:
     if not value.strip():
-        raise Unfit("must not be empty")
+        raise InvalidValue("must not be empty")
     return value
 
 
 def _secret(value: Any) -> Any:
     if isinstance(value, SecretStr):
         return value
-    # A secret that comes from a mounted file brings the file's last line end along.
+    # A secret from a mounted file ends in the line break of the file.
     text = _plain_text(value.rstrip("\r\n") if isinstance(value, str) else value)
     if not text:
-        raise Unfit("must not be empty; leave it out where none is needed")
+        raise InvalidValue("must not be empty; leave it out if none is needed")
     return text
 
 
 def _header_secret(value: SecretStr) -> SecretStr:
-    if isinstance(value, MissingSecret):
-        return value
-    # It goes into an HTTP header: a line break of a mounted file would fail there much later and less clearly.
-    if not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
-        raise Unfit("must be printable ASCII without spaces")
+    if not isinstance(value, MissingSecret) and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
+        raise InvalidValue("must be printable ASCII without spaces")
     return value
-
-
-def _number(value: Any, kind: type[int] | type[float], words: str) -> Any:
-    if isinstance(value, Interpolated):
-        try:
-            return kind(value.strip())
-        except ValueError:
-            raise Unfit(f"must be {words}") from None
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unfit(f"must be {words}" + (", without quotes" if isinstance(value, str) else ""))
-    if kind is int and isinstance(value, float) and not value.is_integer():
-        raise Unfit(f"must be {words}")
-    return value
-
-
-def _whole(value: Any) -> Any:
-    return _number(value, int, "a whole number")
-
-
-def _decimal(value: Any) -> Any:
-    return _number(value, float, "a number")
-
-
-def _duration(value: Any) -> Any:
-    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
-        return float(match["count"]) * _UNIT_SECONDS[match["unit"]]
-    return _number(value, float, "a number of seconds, or a number with s, m, h or d, such as 24h")
-
-
-def _flag(value: Any) -> Any:
-    word = value.strip().lower() if isinstance(value, str) else ""
-    if isinstance(value, Interpolated) and word in ("true", "false"):
-        return word == "true"
-    if word in _OLDER_FLAGS:
-        raise Unfit(f"must be true or false: write {_OLDER_FLAGS[word]} (yes, no, on and off are text in YAML 1.2)")
-    if not isinstance(value, bool):
-        raise Unfit("must be true or false")
-    return value
-
-
-def _list(value: Any) -> Any:
-    if value is None:  # a key whose entries are all commented out
-        return ()
-    return value
-
-
-def _word(value: Any) -> Any:
-    return str(value) if isinstance(value, str) else value
-
-
-def _section(value: Any) -> Any:
-    return {} if value is None else value
 
 
 def _name(value: str) -> str:
     if not re.fullmatch(_NAME, value) or any(part in ("", ".", "..") for part in value.split("/")):
-        raise Unfit(
-            "must be 1 to 200 letters (a-z), digits and . _ - /, not start with -, and have no empty, . or .. part "
-            "between its slashes"
+        raise InvalidValue(
+            "must be 1 to 200 letters (a-z), digits and . _ - /, must not start with -, and must have no empty, . or .. "
+            "part between its slashes"
         )
     return value
 
 
 def _collection(value: str) -> str:
     if not re.fullmatch(_COLLECTION, value):
-        raise Unfit("must be 1 to 255 letters (a-z), digits and . _ -, and not start with . or -")
+        raise InvalidValue("must be 1 to 255 letters (a-z), digits and . _ -, and must not start with . or -")
     return value
 
 
 def _project(value: str) -> str:
     if "://" in value or value.startswith("git@"):
-        raise Unfit("must be the path of the project (group/project), not its address")
+        raise InvalidValue("must be the path of the project (group/project), not its address")
     if not re.fullmatch(_PROJECT, value) or "/" not in value:
-        raise Unfit("must be the path of a project with its group: group/project, or group/subgroup/project")
+        raise InvalidValue("must be the path of a project with its group: group/project, or group/subgroup/project")
     if value.endswith((".git", ".atom")):
-        raise Unfit("must not end in .git or .atom: leave that off")
+        raise InvalidValue("must not end in .git or .atom")
     return value
 
 
 def _group(value: str) -> str:
     if not re.fullmatch(_PROJECT, value):
-        raise Unfit("must be the path of a group: group, or group/subgroup")
+        raise InvalidValue("must be the path of a group: group, or group/subgroup")
     return value
 
 
@@ -193,29 +196,29 @@ def _branch(value: str) -> str:
         or any(part.startswith(".") or part.endswith(".lock") for part in value.split("/"))
     )
     if wrong:
-        raise Unfit("is no name that git allows for a branch")
+        raise InvalidValue("is not a valid branch name in git")
     if value.startswith("refs/"):
-        raise Unfit("must be the branch alone, without refs/heads/")
+        raise InvalidValue("must be the branch alone, without refs/heads/")
     return value
 
 
 def _glob(value: str) -> str:
     if len(value) > MAX_PATTERN_CHARS:
-        raise Unfit(f"must have at most {MAX_PATTERN_CHARS:,} characters; it has {len(value):,}")
+        raise InvalidValue(f"must have at most {MAX_PATTERN_CHARS:,} characters; it has {len(value):,}")
     try:
         check_pattern(value)
     except ValueError as error:
-        raise Unfit(f"matches nothing: {error}") from None
+        raise InvalidValue(f"matches nothing: {error}") from None
     parts = value.removeprefix("!").rstrip().removeprefix("/").removesuffix("/").split("/")
     if any(part in ("", ".", "..") for part in parts):
-        raise Unfit("matches nothing: paths start at the repository's top and have no empty, . or .. part")
+        raise InvalidValue("matches nothing: paths start at the repository's top and have no empty, . or .. part")
     return value
 
 
 def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
-    chars = sum(len(pattern) for pattern in value)
+    chars = sum(map(len, value))
     if len(value) > MAX_PATTERNS or chars > MAX_PATTERNS_CHARS:
-        raise Unfit(
+        raise InvalidValue(
             f"must be at most {MAX_PATTERNS:,} patterns with {MAX_PATTERNS_CHARS:,} characters in all: it is "
             f"{len(value):,} with {chars:,}"
         )
@@ -223,18 +226,18 @@ def _globs(value: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _local_path(value: Any, info: ValidationInfo) -> Path:
-    """Absolute; relative ones start at the folder that the validation context names as `base`, or at the current."""
+    """Absolute; a relative path starts at `base` of the validation context, or at the current folder."""
     text = str(value) if isinstance(value, Path) else _plain_text(value)
     if not text:
-        raise Unfit("must not be empty; write . for the folder of this file")
+        raise InvalidValue("must not be empty; write . for the folder of this file")
     if "://" in text:
-        raise Unfit("is an address: write it under `git`")
+        raise InvalidValue("is an address: write it under `git`")
     try:
         path = Path(text).expanduser()
     except RuntimeError:
-        raise Unfit("the home folder in it is not known") from None
+        raise InvalidValue("names a home folder that is not known") from None
     base = (info.context or {}).get("base") or Path.cwd()
-    # Not resolve(): a symlink stays what its owner calls it.
+    # Not resolve(): a symlink keeps the name that its owner gave it.
     return Path(os.path.normpath(base / path))
 
 
@@ -248,9 +251,9 @@ def _schedule_or_never(value: str) -> str:
 
 
 def _never_for_null(value: Any) -> Any:
-    # Only a key that is left out goes by the defaults, and one whose variable is not set.
+    # The defaults apply only if the key is left out, or if its variable is not set.
     if isinstance(value, bool):
-        raise Unfit(f"must be a schedule; write `{NEVER}` for a repository that is synced on request only")
+        raise InvalidValue(f"must be a schedule; write `{NEVER}` for a repository that is synced on request only")
     return NEVER if value is None else _none_for_empty(value)
 
 
@@ -259,28 +262,64 @@ def _timezone(value: str) -> str:
     return value
 
 
+# Numbers and flags
+
+
+def _number(value: Any, kind: type[int] | type[float], words: str) -> Any:
+    if isinstance(value, Interpolated):
+        try:
+            return kind(value.strip())
+        except ValueError:
+            raise InvalidValue(f"must be {words}") from None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidValue(f"must be {words}" + (", without quotes" if isinstance(value, str) else ""))
+    if kind is int and isinstance(value, float) and not value.is_integer():
+        raise InvalidValue(f"must be {words}")
+    return value
+
+
+def _duration(value: Any) -> Any:
+    if isinstance(value, str) and (match := _DURATION.fullmatch(value.strip())):
+        return float(match["count"]) * _UNIT_SECONDS[match["unit"]]
+    return _number(value, float, "a number of seconds, or a number with s, m, h or d, such as 24h")
+
+
+def _flag(value: Any) -> Any:
+    word = value.strip().lower() if isinstance(value, str) else ""
+    if isinstance(value, Interpolated) and word in ("true", "false"):
+        return word == "true"
+    if word in _YAML_1_1_FLAGS:
+        raise InvalidValue(f"must be true or false: write {_YAML_1_1_FLAGS[word]} (yes, no, on, off are text in YAML 1.2)")
+    if not isinstance(value, bool):
+        raise InvalidValue("must be true or false")
+    return value
+
+
 def _pattern(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$|{VARIABLE}"})
 
 
-_SOME = WithJsonSchema({"type": "string", "minLength": 1})
-_SOME_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})
+_NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
+_NOT_EMPTY_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})
 _HTTP = WithJsonSchema({"type": "string", "pattern": f"^https?://|{VARIABLE}"})
 _TEXT = BeforeValidator(_plain_text)
+# A key without a value: all of its entries may be commented out.
+_LIST = BeforeValidator(lambda value: () if value is None else value)
 
 Maybe = Annotated[T | None, BeforeValidator(_none_for_empty)]
 """A value that may be null or left out."""
-Listing = Annotated[tuple[T, ...], BeforeValidator(_list)]
-"""A list; nothing at all is an empty one."""
-OrDefaults = Annotated[T, BeforeValidator(_section)]
-"""A mapping all of whose keys have defaults; nothing at all is an empty one."""
-
-Words = Annotated[T, BeforeValidator(_word)]
+Listing = Annotated[tuple[T, ...], _LIST]
+"""A list; null is an empty one."""
+OrDefaults = Annotated[T, BeforeValidator(lambda value: {} if value is None else value)]
+"""A mapping all of whose keys have defaults; null is an empty one."""
+Words = Annotated[T, BeforeValidator(lambda value: str(value) if isinstance(value, str) else value)]
 """One of a fixed set of words."""
 
-Text = Annotated[str, _TEXT, AfterValidator(_some_text), _SOME]
+AnyText = Annotated[str, _TEXT, WithJsonSchema({"type": "string"})]
+Text = Annotated[str, _TEXT, AfterValidator(_not_empty), _NOT_EMPTY]
 Secret = Annotated[SecretStr, BeforeValidator(_secret)]
-HeaderSecret = Annotated[SecretStr, BeforeValidator(_secret), AfterValidator(_header_secret)]
+HeaderSecret = Annotated[Secret, AfterValidator(_header_secret)]
+"""A secret that is sent in an HTTP header."""
 Name = Annotated[str, _TEXT, AfterValidator(_name), _pattern(_NAME)]
 Collection = Annotated[str, _TEXT, AfterValidator(_collection), _pattern(_COLLECTION)]
 Project = Annotated[str, _TEXT, AfterValidator(_project), _pattern(_PROJECT.removesuffix("*") + "+")]
@@ -288,20 +327,21 @@ Group = Annotated[str, _TEXT, AfterValidator(_group), _pattern(_PROJECT)]
 Branch = Annotated[str, _TEXT, AfterValidator(_branch), _pattern(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*")]
 Glob = Annotated[str, _TEXT, AfterValidator(_glob), _pattern(r"(?!#).*[^\s/!].*")]
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
-ListedGlobs = Annotated[Globs, BeforeValidator(_list)]
+ListedGlobs = Annotated[Globs, _LIST]
 BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
-GitLabUrl = Annotated[BaseUrl, AfterValidator(gitlab_url), _HTTP]
+GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url), _HTTP]
 GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]
-LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), _SOME]
-ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), _SOME]
-_ScheduleOrNever = Annotated[str, _TEXT, AfterValidator(_schedule_or_never), _SOME]
-ScheduleOrNever = Annotated[_ScheduleOrNever, BeforeValidator(_never_for_null), _SOME_OR_NULL]
-"""A schedule, or `never` in whichever spelling; null is `never`."""
+LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), _NOT_EMPTY]
+ScheduleText = Annotated[str, _TEXT, AfterValidator(_schedule), _NOT_EMPTY]
+_ScheduleOrNever = Annotated[str, _TEXT, AfterValidator(_schedule_or_never), _NOT_EMPTY]
+ScheduleOrNever = Annotated[_ScheduleOrNever, BeforeValidator(_never_for_null), _NOT_EMPTY_OR_NULL]
+"""A schedule, or `never` in any spelling; null is `never`."""
 MaybeScheduleOrNever = Annotated[_ScheduleOrNever | None, BeforeValidator(_never_for_null)]
 """The same, or None if the key is left out: for a field whose default is not validated."""
-Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), _SOME]
+Timezone = Annotated[str, _TEXT, AfterValidator(_timezone), _NOT_EMPTY]
 
-WHOLE, DECIMAL = BeforeValidator(_whole), BeforeValidator(_decimal)
+WHOLE = BeforeValidator(lambda value: _number(value, int, "a whole number"))
+DECIMAL = BeforeValidator(lambda value: _number(value, float, "a number"))
 ChunkSize = Annotated[int, Field(ge=SMALLEST_CHUNK, le=50_000), WHOLE]
 ChunkOverlap = Annotated[int, Field(ge=0, lt=50_000), WHOLE]
 FileBytes = Annotated[int, Field(ge=1, le=100_000_000), WHOLE]
@@ -310,6 +350,7 @@ Dimensions = Annotated[int, Field(ge=1, le=65_536), WHOLE]
 WindowChars = Annotated[int, Field(ge=100, le=1_000_000), WHOLE]
 Attempts = Annotated[int, Field(ge=1, le=100), WHOLE]
 Seconds = Annotated[float, Field(gt=0, le=3600), DECIMAL]
+DaySeconds = Annotated[float, Field(gt=0, le=86_400), DECIMAL]
 Duration = Annotated[
     float,
     Field(ge=0, le=_LONGEST_DURATION_SECONDS),
@@ -323,5 +364,5 @@ Duration = Annotated[
         }
     ),
 ]
-"""Seconds; the file may write `90m`, `24h` or `7d` too."""
+"""Seconds; the file may also hold `90m`, `24h` or `7d`."""
 Flag = Annotated[bool, BeforeValidator(_flag)]

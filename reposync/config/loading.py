@@ -1,102 +1,162 @@
-"""From a YAML file to a checked registry, or to everything that is wrong with it at once."""
+"""Loads a registry file: a checked registry with warnings, or all problems of the file at once."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from reposync.config.complaints import REPOSITORY, complaint, complaints, problem
+from reposync.config.crontab import uneven_step
 from reposync.config.document import MAX_BYTES, Document, read_document
-from reposync.config.problems import Problem, RegistryErrors
-from reposync.config.references import Reference
+from reposync.config.problems import Loc, Problem, RegistryErrors, sentence, validation_problems
+from reposync.config.references import Interpolated, Reference, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.registry_document import password_references, registry_document, resolved_definition
 from reposync.config.settings import qdrant_api_key, qdrant_url
-from reposync.config.suspicions import suspicions
 from reposync.errors import ConfigError
+
+Finding = tuple[Loc, str]
+"""The path to a value, and a sentence about it."""
+
+_SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedRegistry:
-    """`path` is None where there is no file: an empty registry with the defaults."""
+    """`path` is None if there is no file: an empty registry with the defaults."""
 
     registry: Registry
     warnings: tuple[Problem, ...] = ()
     path: Path | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
-    """What goes into the database (see `registry_document`)."""
+    """What is written to the database (see `registry_document`)."""
     passwords: Mapping[str, Reference] = field(default_factory=dict)
     digest: str = ""
-    """Of what the file says, whatever it looks like: comments and the order of keys do not count."""
+    """Digest of the meaning of the file: comments and the order of keys do not change it."""
 
 
 def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) -> LoadedRegistry:
-    """Read and check the registry at `path`; QDRANT_URL and QDRANT_API_KEY of `environ` win over it.
+    """Read and check the registry at `path`; QDRANT_URL and QDRANT_API_KEY of `environ` override it.
 
-    Raises RegistryErrors with all problems of the file, ConfigError where it cannot be read.
+    Raises RegistryErrors with all problems of the file, ConfigError if it cannot be read.
     """
-    loaded = LoadedRegistry(Registry()) if path is None else _loaded(path, environ)
+    loaded = LoadedRegistry(Registry()) if path is None else _load(path, environ)
     qdrant = loaded.registry.qdrant.with_environment(qdrant_url(environ), qdrant_api_key(environ))
     return replace(loaded, registry=loaded.registry.model_copy(update={"qdrant": qdrant}))
 
 
 def checked_repository(registry: Registry, values: Mapping[str, object]) -> ResolvedRepository:
-    """A repository that does not come from the file but from a request or a command, with the same keys. Null is what
-    is left out: `never` has to be written.
+    """A repository from a request or a command, with the keys of the file. Null is the same as leaving the key out:
+    `never` has to be written.
 
-    Raises ConfigError with everything that is wrong with it, a line each, and no secret in it.
+    Raises ConfigError with all problems, one per line, without secrets.
     """
     try:
         given = {key: value for key, value in values.items() if value is not None}
         return registry.resolve(Repository.model_validate(given))
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        wrong = [complaint(each, Document(""), within=REPOSITORY) for each in details]
-    raise ConfigError("\n".join(wrong))
+        problems = [sentence(each, Document(""), Registry, within=("repositories", 0)) for each in details]
+    raise ConfigError("\n".join(problems))
 
 
-def _loaded(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
+def _load(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
     document = read_document(_content(path), str(path), environ)
     problems = list(document.problems)
     registry = None
     try:
-        # Not resolve(): a mounted ConfigMap is a symlink, and relative paths mean the folder that people see.
+        # Not resolve(): a mounted ConfigMap is a symlink, and relative paths start at the folder that people see.
         base = path.absolute().parent
         registry = Registry.model_validate({} if document.data is None else document.data, context={"base": base})
     except ValidationError as error:
-        problems += complaints(error, document)
+        problems += validation_problems(error, document, Registry)
     if problems or registry is None:
         raise RegistryErrors(problems)
-    warnings = [problem(document, loc, message) for loc, message in suspicions(document, registry)]
-    said, passwords = registry_document(registry, document), password_references(registry, document)
-    return LoadedRegistry(
-        registry,
-        tuple(sorted(warnings, key=lambda each: (each.line, each.column))),
-        path,
-        said,
-        passwords,
-        _digest(registry, said, passwords),
-    )
-
-
-def _digest(registry: Registry, document: Mapping[str, Any], passwords: Mapping[str, Reference]) -> str:
+    warnings = [document.problem_at(loc, message) for loc, message in _warnings(document, registry)]
+    stored, passwords = registry_document(registry, document), password_references(registry, document)
     entries = {each.name: resolved_definition(each, passwords.get(each.name)) for each in registry.resolved()}
-    return hashlib.sha256(json.dumps([document, entries], sort_keys=True, default=str).encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps([stored, entries], sort_keys=True, default=str).encode()).hexdigest()
+    ordered = tuple(sorted(warnings, key=lambda each: (each.line, each.column)))
+    return LoadedRegistry(registry, ordered, path, stored, passwords, digest)
 
 
 def _content(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            # One byte more than allowed tells that there is more, also where the size is not known (a pipe).
+            # One byte more than the limit shows that the file is too large, even if it is a pipe.
             return file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise ConfigError(f"There is no registry file {path}.", remedy="Make it, or name another one.") from None
+        raise ConfigError(f"There is no registry file {path}.", remedy="Create it, or name a different one.") from None
     except OSError as error:
         raise ConfigError(f"The registry file {path} cannot be read: {error.strerror}.") from None
+
+
+# Warnings: what is accepted, but probably a mistake or unsafe. None of them holds a secret.
+
+
+def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
+    for loc, raw in document.texts.items():
+        yield from _secret_in_the_clear(loc, raw, document.interpolated.get(loc))
+    for index, server in enumerate(registry.gitlab):
+        if server.token and _is_unencrypted(server.url):
+            yield ("gitlab", index, "url"), "the token is sent unencrypted over http://"
+        if server.ca_file and not server.ca_file.is_file():
+            yield ("gitlab", index, "ca_file"), "there is no such file on this machine"
+    for section, service in (("embedding", registry.embedding), ("qdrant", registry.qdrant)):
+        if service.ca_file and not service.ca_file.is_file():
+            yield (section, "ca_file"), "there is no such file on this machine"
+    for index, repository in enumerate(registry.repositories):
+        if repository.git and repository.password and _is_unencrypted(repository.git):
+            yield ("repositories", index, "git"), "the password is sent unencrypted over http://"
+        if repository.path and not Path(repository.path).is_dir():
+            yield ("repositories", index, "path"), "there is no such folder on this machine"
+    yield from _same_source_twice(registry)
+    yield from _uneven_schedules(registry)
+
+
+def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iterator[Finding]:
+    key = loc[-1] if loc else None
+    if key == "git" and value is None and split_credentials(interpolate(raw, {}))[1] is not None:
+        yield loc, "the address holds credentials in the clear; write https://user:${VARIABLE}@..."
+    if key not in _SECRET_KEYS or not raw:
+        return
+    if re.fullmatch(r"\$[A-Za-z_][A-Za-z0-9_]*", raw):
+        yield loc, f"`{key}` is used literally; for the value of a variable write ${{{raw[1:]}}}"
+    elif value is None:
+        yield loc, f"`{key}` is in the clear; write ${{VARIABLE}} and set it in the environment"
+    elif not value and value.from_environment:
+        yield loc, f"`{key}` is empty, because {raw} is: nothing is sent"
+    elif any(part.defaulted and part.text for part in value.parts):
+        yield loc, f"the default of `{key}` is in the clear; leave it out"
+
+
+def _is_unencrypted(url: str) -> bool:
+    split = urlsplit(url)
+    return split.scheme == "http" and split.hostname not in ("localhost", "127.0.0.1", "::1")
+
+
+def _same_source_twice(registry: Registry) -> Iterator[Finding]:
+    seen: dict[tuple[str, str | None, str], str] = {}
+    for index, repository in enumerate(registry.resolved()):
+        source = (repository.location, repository.branch, repository.collection)
+        first = seen.setdefault(source, repository.name)
+        if first != repository.name:
+            yield ("repositories", index), f"the same source as {first!r}, in the same collection: it is indexed twice"
+
+
+def _uneven_schedules(registry: Registry) -> Iterator[Finding]:
+    written: list[tuple[Loc, str | None]] = [(("defaults", "schedule"), registry.defaults.schedule)]
+    written += [(("repositories", index, "schedule"), each.schedule) for index, each in enumerate(registry.repositories)]
+    for index, group in enumerate(registry.groups):
+        written += [(("groups", index, "schedule"), group.schedule), (("groups", index, "discover"), group.discover)]
+    for loc, text in written:
+        if text and (uneven := uneven_step(text)):
+            yield loc, uneven

@@ -1,40 +1,28 @@
-"""The registry: what the YAML file says, checked. `resolved()` is what the rest of the program works with."""
+"""The registry file as checked models. The rest of the program works with `ResolvedRepository`."""
 
 from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
-from pydantic import (
-    Field,
-    ModelWrapValidatorHandler,
-    SecretStr,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields
-from reposync.config.addresses import split_credentials
-from reposync.config.consistency import DEFAULT_CHUNK_OVERLAP, DEFAULT_CHUNK_SIZE, contradictions, overlap_of
-from reposync.config.daemon import DaemonConfig
-from reposync.config.fields import Listing, Maybe, Unfit
-from reposync.config.http import HttpConfig
-from reposync.config.index import IndexConfig
-from reposync.config.references import MissingSecret
+from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
+from reposync.config.problems import Loc, suggestion
+from reposync.config.references import MissingSecret, split_credentials
 from reposync.config.schedule import NEVER, Schedule
-from reposync.config.section import Section
-from reposync.config.services import EmbeddingConfig, QdrantConfig
+from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig
 from reposync.errors import ConfigError
 
 T = TypeVar("T")
 
+DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
 SHORTEST_WEBHOOK_SECRET = 16  # characters
 SIGNING_KEY_BYTES = 32
 
@@ -44,7 +32,7 @@ def _is_known(secret: SecretStr | None) -> TypeGuard[SecretStr]:
 
 
 def signing_key(token: str) -> bytes | None:
-    """The key inside a signing token of GitLab's webhooks; None where it is none."""
+    """The key inside a signing token of GitLab's webhooks; None if it is not a signing token."""
     prefix, _, encoded = token.partition("_")
     try:
         key = base64.b64decode(encoded, validate=True)
@@ -53,15 +41,21 @@ def signing_key(token: str) -> bytes | None:
     return key if prefix == "whsec" and len(key) == SIGNING_KEY_BYTES else None
 
 
-class GitLabInstance(Section):
-    """A GitLab server. Without a token only public projects are seen."""
+def default_overlap(size: int, usual_size: int = DEFAULT_CHUNK_SIZE, usual_overlap: int = DEFAULT_CHUNK_OVERLAP) -> int:
+    """The overlap of chunks without an overlap of their own: the usual one at the usual size, else a fifth of the size.
+    An overlap that does not shrink with the chunks would embed most of a text several times."""
+    return usual_overlap if size == usual_size else size // 5
 
-    name: fields.Name = Field(description="What repositories and groups call this server.")
+
+class GitLabInstance(ConfigModel):
+    """A GitLab server. Without a token only public projects are visible."""
+
+    name: fields.Name = Field(description="The name that repositories and groups use for this server.")
     url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
     token: Maybe[fields.HeaderSecret] = Field(None, description="Access token with read_api and read_repository.")
     ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
     webhook_secret: Maybe[fields.HeaderSecret] = Field(
-        None, description="Secret token of its webhooks: 16 characters at least, the same in all of them."
+        None, description="Secret token of its webhooks: at least 16 characters, the same in all of them."
     )
     webhook_signing: Maybe[fields.HeaderSecret] = Field(
         None, description="Signing token of its webhooks (GitLab 19.0 and later): whsec_ and 32 bytes in base64."
@@ -71,35 +65,29 @@ class GitLabInstance(Section):
 
     @field_validator("webhook_secret")
     @classmethod
-    def _hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
-        # Whoever knows it may start syncs, and the endpoint is open to everybody who can reach the server.
+    def _is_hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
+        # It allows to start syncs, and the endpoint is open to everybody who can reach the server.
         if _is_known(secret) and len(secret.get_secret_value()) < SHORTEST_WEBHOOK_SECRET:
-            raise Unfit(f"must be {SHORTEST_WEBHOOK_SECRET} characters at least; `openssl rand -hex 32` makes one")
+            raise InvalidValue(f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`")
         return secret
 
     @field_validator("webhook_signing")
     @classmethod
-    def _signing_key(cls, secret: SecretStr | None) -> SecretStr | None:
+    def _is_signing_token(cls, secret: SecretStr | None) -> SecretStr | None:
         if _is_known(secret) and signing_key(secret.get_secret_value()) is None:
-            raise Unfit(
-                "must be whsec_ and 32 bytes in base64, as GitLab asks for it: "
-                '`echo "whsec_$(openssl rand -base64 32)"` makes one'
+            raise InvalidValue(
+                'must be whsec_ and 32 bytes in base64, as GitLab requires; try `echo "whsec_$(openssl rand -base64 32)"`'
             )
         return secret
 
 
-def _without_default(schema: dict[str, Any]) -> None:
-    """For a key that means something else if it is null than if it is left out."""
-    schema.pop("default", None)
-
-
-class Chunk(Section):
-    """How files are cut: windows of `size` characters that share `overlap` characters with the next."""
+class Chunk(ConfigModel):
+    """How files are split: windows of `size` characters that share `overlap` characters with the next."""
 
     size: fields.ChunkSize = Field(DEFAULT_CHUNK_SIZE, description="Characters in a chunk.")
     overlap: fields.ChunkOverlap = Field(
-        default_factory=lambda said: overlap_of(said.get("size", DEFAULT_CHUNK_SIZE)),
-        description="Characters shared with the next chunk; below `size`. Left out: a fifth of a `size` that is given.",
+        default_factory=lambda values: default_overlap(values.get("size", DEFAULT_CHUNK_SIZE)),
+        description="Characters shared with the next chunk; below `size`. Default: a fifth of `size`, if that is given.",
         json_schema_extra={"default": DEFAULT_CHUNK_OVERLAP},
     )
 
@@ -108,21 +96,21 @@ class Chunk(Section):
     def _below_size(cls, overlap: int, info: ValidationInfo) -> int:
         size = info.data.get("size", overlap + 1)
         if overlap >= size:
-            raise Unfit(f"must be below `size`: {overlap} is not below {size}")
+            raise InvalidValue(f"must be below `size`: {overlap} is not below {size}")
         return overlap
 
 
-class ChunkOverride(Section):
-    """In place of the defaults; what is left out comes from there, except the overlap of another size."""
+class ChunkOverride(ConfigModel):
+    """Overrides the defaults. What is left out comes from the defaults, except the overlap of a different size."""
 
     size: Maybe[fields.ChunkSize] = None
     overlap: Maybe[fields.ChunkOverlap] = Field(
-        None, description="Left out: a fifth of `size`, if that is not the defaults' one."
+        None, description="Default: a fifth of `size`, if that differs from the size of the defaults."
     )
 
 
-class Defaults(Section):
-    """What holds for every repository that does not say otherwise."""
+class Defaults(ConfigModel):
+    """Values for every repository that does not override them."""
 
     schedule: fields.ScheduleOrNever = Field(
         "0 */6 * * *",
@@ -133,37 +121,42 @@ class Defaults(Section):
     collection: fields.Collection = Field("code", description="Qdrant collection.")
     chunk: fields.OrDefaults[Chunk] = Chunk()
     max_file_bytes: fields.FileBytes = Field(1_000_000, description="Larger files are skipped.")
-    include: fields.ListedGlobs = Field((), description="Gitignore patterns; where there are any, only these files.")
+    include: fields.ListedGlobs = Field((), description="Gitignore patterns; if there are any, only these files.")
     exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of files that are left out.")
 
 
-class Repository(Section):
+def _without_default(schema: dict[str, Any]) -> None:
+    # For a key for which null has a different meaning than leaving it out.
+    schema.pop("default", None)
+
+
+class Repository(ConfigModel):
     """One repository: a project of a GitLab server, an https git repository, or a folder of this machine."""
 
-    name: fields.Name = Field(description="What people and commands call it.")
-    gitlab: Maybe[fields.Name] = Field(None, description="Name of the GitLab server; needs `project`.")
+    name: fields.Name = Field(description="The name that people and commands use.")
+    gitlab: Maybe[fields.Name] = Field(None, description="Name of the GitLab server; requires `project`.")
     project: Maybe[fields.Project] = Field(None, description="group/project")
     git: Maybe[fields.GitUrl] = Field(None, description="https:// address of a git repository.")
     path: Maybe[fields.LocalPath] = Field(None, description="Folder; a relative one starts at the folder of this file.")
-    username: Maybe[fields.Text] = Field(None, description="With `git` and `password`; oauth2 where left out.")
+    username: Maybe[fields.Text] = Field(None, description="With `git` and `password`; default: oauth2.")
     password: Maybe[fields.Secret] = Field(None, description="With `git`: password or access token.")
-    branch: Maybe[fields.Branch] = Field(None, description="The default branch where left out.")
+    branch: Maybe[fields.Branch] = Field(None, description="Default: the default branch.")
     schedule: fields.MaybeScheduleOrNever = Field(
         None,
         validate_default=False,
         json_schema_extra=_without_default,
-        description="In place of `defaults.schedule`; never (null in the file): on request only.",
+        description="Overrides `defaults.schedule`; never (null in the file): on request only.",
     )
     timezone: Maybe[fields.Timezone] = None
     collection: Maybe[fields.Collection] = None
     chunk: ChunkOverride | None = None
     max_file_bytes: Maybe[fields.FileBytes] = None
-    include: fields.Globs | None = Field(None, description="In place of the defaults' patterns.")
-    exclude: fields.Globs | None = Field(None, description="In place of the defaults' patterns.")
+    include: fields.Globs | None = Field(None, description="Replaces the patterns of the defaults.")
+    exclude: fields.Globs | None = Field(None, description="Replaces the patterns of the defaults.")
 
     @model_validator(mode="before")
     @classmethod
-    def _credentials_apart(cls, value: Any) -> Any:
+    def _split_credentials(cls, value: Any) -> Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("git"), str):
             return value
         url, username, password = split_credentials(value["git"])
@@ -172,43 +165,44 @@ class Repository(Section):
         if value.get("password"):
             return value if password is not None else {**value, "git": url, "username": username}
         if password is None:
-            # https://TOKEN@host: what stands alone is the secret.
+            # https://TOKEN@host: the only credential is the secret.
             return {**value, "git": url, "password": username}
         return {**value, "git": url, "username": username or None, "password": password}
 
     @field_validator("path")
     @classmethod
-    def _one_source(cls, path: Path | None, info: ValidationInfo) -> Path | None:
+    def _has_one_source(cls, path: Path | None, info: ValidationInfo) -> Path | None:
         if not {"gitlab", "project", "git"} <= info.data.keys():
-            return path  # one of them is wrong in itself
+            return path  # one of them has a problem of its own
         given = [key for key in ("gitlab", "git") if info.data[key]] + ["path"] * (path is not None)
         if info.data["project"] and "gitlab" not in given:
-            raise Unfit("`project` needs `gitlab`, the name of its server", own_words=True)
+            raise InvalidValue("`project` requires `gitlab`, the name of its server", is_sentence=True)
         if "gitlab" in given and not info.data["project"]:
-            raise Unfit("`gitlab` needs `project`, its path there (group/project)", own_words=True)
+            raise InvalidValue("`gitlab` requires `project`, its path there (group/project)", is_sentence=True)
         if len(given) != 1:
             found = f"not {' and '.join(f'`{key}`' for key in given)}" if given else "none is given"
-            raise Unfit(f"exactly one of `gitlab`, `git` and `path` says where it is: {found}", own_words=True)
+            raise InvalidValue(f"exactly one of `gitlab`, `git` and `path` is required: {found}", is_sentence=True)
         return path
 
     @field_validator("username", "password")
     @classmethod
-    def _for_git_alone(cls, value: T, info: ValidationInfo) -> T:
+    def _only_with_git(cls, value: T, info: ValidationInfo) -> T:
         if value is not None and "git" in info.data and not info.data["git"]:
-            raise Unfit("is for `git` alone; a GitLab server has its `token`")
+            raise InvalidValue("is for `git` only; a GitLab server has its `token`")
         return value
 
 
-class Group(Section):
-    """All projects of a GitLab group and its subgroups whose paths fit. They register themselves."""
+class Group(ConfigModel):
+    """All projects of a GitLab group and its subgroups with matching paths. They are registered automatically."""
 
     gitlab: fields.Name = Field(description="Name of the GitLab server.")
     group: fields.Group = Field(description="Path of the group.")
     include: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths; only these, if any.")
     exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths that are left out.")
-    archived: fields.Flag = Field(False, description="Whether archived projects are registered too.")
+    archived: fields.Flag = Field(False, description="Register archived projects too.")
     discover: fields.ScheduleText = Field(
-        "*/30 * * * *", description="When to look for new, moved and vanished projects; read in the group's time zone."
+        "*/30 * * * *",
+        description="When to look for new, moved and removed projects, in the time zone of the group.",
     )
     schedule: fields.MaybeScheduleOrNever = Field(
         None,
@@ -218,28 +212,28 @@ class Group(Section):
     )
     timezone: Maybe[fields.Timezone] = Field(None, description="IANA time zone of both schedules.")
     collection: Maybe[fields.Collection] = Field(None, description="Qdrant collection of the projects.")
-    chunk: ChunkOverride | None = Field(None, description="How files of the projects are cut.")
+    chunk: ChunkOverride | None = Field(None, description="How files of the projects are split.")
     max_file_bytes: Maybe[fields.FileBytes] = Field(None, description="Larger files of the projects are skipped.")
 
     def definition(self, name: str, project: str) -> dict[str, Any]:
-        """The entry that a project of this group would have under `repositories`: plain values, ready for JSON. What
-        the group does not say is left to the defaults of the day."""
-        said = self.model_dump(include={"schedule", "timezone", "collection", "chunk", "max_file_bytes"})
-        if said["chunk"] is not None:
-            said["chunk"] = {key: value for key, value in said["chunk"].items() if value is not None}
-        kept = {key: value for key, value in said.items() if value is not None and value != {}}
-        return {"name": name, "gitlab": self.gitlab, "project": project, **kept}
+        """The entry under `repositories` for a project of this group, ready for JSON. Keys that the group does not set
+        are left to the defaults."""
+        values = self.model_dump(include={"schedule", "timezone", "collection", "chunk", "max_file_bytes"})
+        if values["chunk"] is not None:
+            values["chunk"] = {key: value for key, value in values["chunk"].items() if value is not None}
+        given = {key: value for key, value in values.items() if value is not None and value != {}}
+        return {"name": name, "gitlab": self.gitlab, "project": project, **given}
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedRepository:
-    """A repository with everything filled in. `location` is for people and holds no secret."""
+    """A repository with all defaults filled in. `location` is for display and holds no secret."""
 
     name: str
     kind: Literal["gitlab", "git", "path"]
     location: str
     branch: str | None  # None: the default branch
-    schedule: Schedule | None  # None: people, pushes and commands alone sync it
+    schedule: Schedule | None  # None: synced on request only
     collection: str
     chunk_size: int  # characters
     chunk_overlap: int  # characters
@@ -255,12 +249,12 @@ class ResolvedRepository:
 
     @property
     def timezone(self) -> str:
-        """Of its schedule; UTC without one."""
+        """The time zone of the schedule; UTC without one."""
         return self.schedule.timezone if self.schedule else "UTC"
 
 
-class Registry(Section):
-    """Everything that the registry file says."""
+class Registry(ConfigModel):
+    """The whole registry file."""
 
     gitlab: Listing[GitLabInstance] = ()
     defaults: fields.OrDefaults[Defaults] = Defaults()
@@ -272,40 +266,57 @@ class Registry(Section):
     daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
     http: fields.OrDefaults[HttpConfig] = HttpConfig()
 
-    @model_validator(mode="wrap")
-    @classmethod
-    def _consistent(cls, value: Any, handler: ModelWrapValidatorHandler[Registry]) -> Registry:
-        errors: list[InitErrorDetails] = []
-        registry = None
-        try:
-            registry = handler(value)
-        except ValidationError as error:
-            errors += _repeatable(error)
-        for found in contradictions(value):
-            context = {"message": found.message, "other": found.other}
-            kind = PydanticCustomError("contradiction", "{message}", context)
-            errors.append(InitErrorDetails(type=kind, loc=found.loc, input=None))
-        if registry is None or errors:
+    @model_validator(mode="after")
+    def _is_consistent(self) -> Registry:
+        errors: list[InitErrorDetails] = [
+            {
+                "type": PydanticCustomError("contradiction", "{message}", {"message": each.message, "other": each.other}),
+                "loc": each.loc,
+                "input": None,
+            }
+            for each in self._contradictions()
+        ]
+        if errors:
             raise ValidationError.from_exception_data("Registry", errors, hide_input=True)
-        return registry
+        return self
+
+    def _contradictions(self) -> Iterator[_Contradiction]:
+        yield from _repeated("gitlab", "name", [server.name for server in self.gitlab])
+        yield from _repeated("repositories", "name", [repository.name for repository in self.repositories])
+        yield from _repeated("groups", "group", [group.group for group in self.groups], self._group_places())
+        for section, entries in (("repositories", self.repositories), ("groups", self.groups)):
+            for index, entry in enumerate(entries):
+                for loc, message in self._entry_contradictions(entry):
+                    yield _Contradiction((section, index, *loc), message)
+
+    def _group_places(self) -> list[Hashable]:
+        # One server may be listed under two names, and paths in GitLab ignore case.
+        urls = {server.name: server.url for server in self.gitlab}
+        return [(urls.get(group.gitlab, group.gitlab), group.group.lower()) for group in self.groups]
+
+    def _entry_contradictions(self, entry: Repository | Group) -> Iterator[tuple[Loc, str]]:
+        names = [server.name for server in self.gitlab]
+        if entry.gitlab is not None and entry.gitlab not in names:
+            message = f"no server in the top-level `gitlab` has the name {entry.gitlab!r}"
+            yield ("gitlab",), message + suggestion(entry.gitlab, names)
+        chunk = entry.chunk or ChunkOverride()
+        size = _first(chunk.size, self.defaults.chunk.size)
+        if chunk.overlap is not None and chunk.overlap >= size:
+            message = f"overlap must be below size: {chunk.overlap} is not below {size}"
+            yield ("chunk", "overlap"), message + (" (which comes from the defaults)" if chunk.size is None else "")
 
     def resolved(self) -> tuple[ResolvedRepository, ...]:
-        """The repositories that are listed by name, in the order of the file. Those of `groups` are GitLab's to say."""
+        """The repositories that are listed by name, in the order of the file, without the projects of `groups`."""
         return tuple(map(self.resolve, self.repositories))
 
     def resolve(self, repository: Repository) -> ResolvedRepository:
-        """`repository` with this registry's servers and defaults. Raises ConfigError where they do
-        not fit together."""
-        defaults = self.defaults
-        chunk = repository.chunk or ChunkOverride()
+        """`repository` with this registry's servers and defaults. Raises ConfigError if they contradict each other."""
+        for _, message in self._entry_contradictions(repository):
+            raise ConfigError(f"repository {repository.name!r}: {message}")
+        defaults, chunk = self.defaults, repository.chunk or ChunkOverride()
         size = _first(chunk.size, defaults.chunk.size)
-        schedule, timezone = (
-            _first(repository.schedule, defaults.schedule),
-            _first(repository.timezone, defaults.timezone),
-        )
-        for found in contradictions({"gitlab": self.gitlab, "defaults": defaults, "repositories": [repository]}):
-            raise ConfigError(f"repository {repository.name!r}: {found.message}")
-        server = next((server for server in self.gitlab if server.name == repository.gitlab), None)
+        schedule = _first(repository.schedule, defaults.schedule)
+        timezone = _first(repository.timezone, defaults.timezone)
         kind, location = _location(repository)
         return ResolvedRepository(
             name=repository.name,
@@ -315,11 +326,11 @@ class Registry(Section):
             schedule=None if schedule == NEVER else Schedule.parse(schedule, timezone),
             collection=_first(repository.collection, defaults.collection),
             chunk_size=size,
-            chunk_overlap=_first(chunk.overlap, overlap_of(size, defaults.chunk.size, defaults.chunk.overlap)),
+            chunk_overlap=_first(chunk.overlap, default_overlap(size, defaults.chunk.size, defaults.chunk.overlap)),
             max_file_bytes=_first(repository.max_file_bytes, defaults.max_file_bytes),
             include=_first(repository.include, defaults.include),
             exclude=_first(repository.exclude, defaults.exclude),
-            gitlab=server,
+            gitlab=next((server for server in self.gitlab if server.name == repository.gitlab), None),
             project=repository.project,
             git_url=repository.git,
             username=repository.username or ("oauth2" if repository.password else None),
@@ -328,12 +339,24 @@ class Registry(Section):
         )
 
 
-def _repeatable(error: ValidationError) -> Iterator[InitErrorDetails]:
-    for details in error.errors(include_url=False, include_input=False):
-        if details["type"] == "default_factory_not_called":
-            continue  # the overlap of a size that is wrong
-        # The values stay out: they may be secrets.
-        yield InitErrorDetails(type=details["type"], loc=details["loc"], input=None, ctx=dict(details.get("ctx", {})))
+class _Contradiction(NamedTuple):
+    """`other` is the path to the value that the one at `loc` contradicts."""
+
+    loc: Loc
+    message: str
+    other: Loc | None = None
+
+
+def _repeated(
+    section: str, key: str, names: Sequence[str], identities: Sequence[Hashable] | None = None
+) -> Iterator[_Contradiction]:
+    """Entries with an identity (by default their name) that an entry before them has."""
+    seen: dict[Hashable, int] = {}
+    for index, (name, identity) in enumerate(zip(names, identities or names, strict=True)):
+        first = seen.setdefault(identity, index)
+        if first != index:
+            message = f"{name!r} is there already: {section}[{first}]"
+            yield _Contradiction((section, index, key), message, (section, first, key))
 
 
 def _first(value: T | None, default: T) -> T:

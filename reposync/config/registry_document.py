@@ -1,12 +1,12 @@
-"""The registry as JSON for the database, with references in place of secrets, and back.
+"""The registry as JSON for the database, with references in place of secrets, and the registry made of such JSON.
 
-A document holds the sections that a registry file has, without `repositories`: each of those is a row of its own.
+A document holds the sections of a registry file without `repositories`: each of those is a row of its own.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
@@ -17,81 +17,78 @@ from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.schedule import NEVER
 
 SERVER_SECRETS = ("token", "webhook_secret", "webhook_signing")
-SECTION_SECRETS = {"embedding": ("api_key",), "qdrant": ("api_key",)}
+SECTIONS_WITH_API_KEY = ("embedding", "qdrant")
 LISTS = ("gitlab", "groups")
 SETTINGS = ("defaults", "embedding", "qdrant", "index", "daemon", "http")
 
 Clear = Mapping[str, SecretStr]
-"""Secrets that stand in the clear in a registry file, by what they are called in messages."""
+"""Secrets in the clear in a registry file, by their name in messages."""
 
 
-def secret_of_server(name: str, key: str) -> str:
+def _server_secret(name: str, key: str) -> str:
     return f"`{key}` of GitLab server {name!r}"
 
 
-def secret_of_section(section: str, key: str) -> str:
-    return f"`{key}` of `{section}`"
+def _section_secret(section: str) -> str:
+    return f"`api_key` of `{section}`"
 
 
-def password_of(repository: str) -> str:
+def _password(repository: str) -> str:
     return f"`password` of repository {repository!r}"
 
 
-def registry_document(registry: Registry, read: Document) -> dict[str, Any]:
-    """`read`: the file that `registry` was made of."""
-    said = registry.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"repositories"})
+def registry_document(registry: Registry, document: Document) -> dict[str, Any]:
+    """`document`: the file that `registry` was made of."""
+    stored = registry.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"repositories"})
     for index, server in enumerate(registry.gitlab):
         for key in SERVER_SECRETS:
             if getattr(server, key) is not None:
-                said["gitlab"][index][key] = reference_to(read.texts[("gitlab", index, key)], read.file)
-    for section, keys in SECTION_SECRETS.items():
-        for key in keys:
-            if getattr(getattr(registry, section), key) is not None:
-                said[section][key] = reference_to(read.texts[(section, key)], read.file)
-    return said
+                stored["gitlab"][index][key] = reference_to(document.texts[("gitlab", index, key)], document.file)
+    for section in SECTIONS_WITH_API_KEY:
+        if getattr(registry, section).api_key is not None:
+            stored[section]["api_key"] = reference_to(document.texts[(section, "api_key")], document.file)
+    return stored
 
 
-def password_references(registry: Registry, read: Document) -> dict[str, Reference]:
-    """By name of the repository, of those that have a password."""
+def password_references(registry: Registry, document: Document) -> dict[str, Reference]:
+    """By name of the repository, for those that have a password."""
     found = {}
     for index, repository in enumerate(registry.repositories):
         if repository.password is not None:
-            raw = read.texts.get(("repositories", index, "password"))
+            raw = document.texts.get(("repositories", index, "password"))
             found[repository.name] = (
-                reference_to(raw, read.file)
+                reference_to(raw, document.file)
                 if raw is not None
-                else reference_to_credentials(read.texts[("repositories", index, "git")], read.file)
+                else reference_to_credentials(document.texts[("repositories", index, "git")], document.file)
             )
     return found
 
 
 def clear_secrets(registry: Registry) -> dict[str, SecretStr]:
-    """Every secret of a registry that was read from a file, under the name that messages have for it."""
-    held: dict[str, SecretStr | None] = {}
-    for server in registry.gitlab:
-        held |= {secret_of_server(server.name, key): getattr(server, key) for key in SERVER_SECRETS}
-    for section, keys in SECTION_SECRETS.items():
-        held |= {secret_of_section(section, key): getattr(getattr(registry, section), key) for key in keys}
-    held |= {password_of(each.name): each.password for each in registry.repositories}
-    return {name: secret for name, secret in held.items() if secret is not None}
+    """Every secret of a registry that was read from a file, by its name in messages."""
+
+    def named() -> Iterator[tuple[str, SecretStr | None]]:
+        for server in registry.gitlab:
+            yield from ((_server_secret(server.name, key), getattr(server, key)) for key in SERVER_SECRETS)
+        for section in SECTIONS_WITH_API_KEY:
+            yield _section_secret(section), getattr(registry, section).api_key
+        yield from ((_password(each.name), each.password) for each in registry.repositories)
+
+    return {name: secret for name, secret in named() if secret is not None}
 
 
 def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, str], clear: Clear) -> Registry:
-    """One registry made of the documents of all applied files; of two that have the same section, the first counts.
+    """The registry made of the documents of all applied files; a section of an earlier one wins.
 
-    A secret that this process lacks becomes a `MissingSecret`. What a newer version of the program wrote and this one
-    does not know is left out. Raises ValidationError for a document that no version could have written.
+    A secret that this process lacks becomes a `MissingSecret`. Keys that a newer version of the program wrote are
+    dropped. Raises ValidationError for a document that no version could have written.
     """
     merged = merge_documents(documents)
     for server in merged.get("gitlab", ()):
         for key in SERVER_SECRETS:
-            if isinstance(server.get(key), Mapping):
-                server[key] = resolve_reference(server[key], secret_of_server(server["name"], key), environ, clear)
-    for section, keys in SECTION_SECRETS.items():
-        for key in keys:
-            if isinstance(merged.get(section, {}).get(key), Mapping):
-                reference = merged[section][key]
-                merged[section][key] = resolve_reference(reference, secret_of_section(section, key), environ, clear)
+            _resolve(server, key, _server_secret(server["name"], key), environ, clear)
+    for section in SECTIONS_WITH_API_KEY:
+        _resolve(merged.get(section, {}), "api_key", _section_secret(section), environ, clear)
     try:
         return Registry.model_validate(merged)
     except ValidationError as error:
@@ -101,6 +98,12 @@ def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, st
     for loc in unknown:
         _remove(merged, loc)
     return Registry.model_validate(merged)
+
+
+def _resolve(values: dict[str, Any], key: str, secret: str, environ: Mapping[str, str], clear: Clear) -> None:
+    """Replace the reference under `key`, if there is one, by its value."""
+    if isinstance(values.get(key), Mapping):
+        values[key] = resolve_reference(values[key], secret, environ, clear)
 
 
 def merge_documents(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -116,12 +119,12 @@ def merge_documents(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def entry_key(section: str, entry: Mapping[str, Any]) -> str:
-    """What tells one server or group from another, as a person writes it."""
+    """The identity of a server or a group, as it is displayed."""
     return str(entry["name"]) if section == "gitlab" else f"{entry['gitlab']}/{entry['group']}"
 
 
 def resolved_definition(resolved: ResolvedRepository, password: Reference | None) -> dict[str, Any]:
-    """With the keys of the registry file, nothing left to defaults, and a reference for the password."""
+    """With the keys of the registry file, all defaults filled in, and a reference for the password."""
     source: dict[str, Any]
     if resolved.gitlab is not None:
         source = {"gitlab": resolved.gitlab.name, "project": resolved.project}
@@ -144,13 +147,11 @@ def resolved_definition(resolved: ResolvedRepository, password: Reference | None
 
 
 def repository_of(
-    registry: Registry, resolved: Mapping[str, Any], environ: Mapping[str, str], clear: Clear
+    registry: Registry, definition: Mapping[str, Any], environ: Mapping[str, str], clear: Clear
 ) -> ResolvedRepository:
-    """The way back. Raises ConfigError if the registry lacks its server."""
-    values = {key: value for key, value in resolved.items() if key in Repository.model_fields}
-    if isinstance(values.get("password"), Mapping):
-        what = password_of(str(values["name"]))
-        values["password"] = resolve_reference(values["password"], what, environ, clear)
+    """The repository of a `resolved_definition`. Raises ConfigError if the registry lacks its server."""
+    values = {key: value for key, value in definition.items() if key in Repository.model_fields}
+    _resolve(values, "password", _password(str(values["name"])), environ, clear)
     return registry.resolve(Repository.model_validate(values))
 
 

@@ -11,10 +11,10 @@ from pydantic_core import core_schema
 from reposync.config.document import EXTENSION
 from reposync.config.fields import VARIABLE
 from reposync.config.registry import Registry
-from reposync.config.services import MEANINGLESS, NEEDED
+from reposync.config.sections import MEANINGLESS_KEYS, REQUIRED_KEYS
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-# A variable may be empty, which is as good as null.
+# A variable may be empty, which means null.
 _NOTHING = {"anyOf": [{"type": "null"}, {"type": "string", "pattern": VARIABLE}]}
 _SOURCES = ({"gitlab", "project"}, {"git"}, {"path"})
 
@@ -24,7 +24,7 @@ def registry_schema() -> str:
     schema = Registry.model_json_schema(schema_generator=_Generator)
     definitions = schema["$defs"]
     definitions["Repository"]["anyOf"] = [_exactly(keys) for keys in _SOURCES]
-    definitions["EmbeddingConfig"]["allOf"] = [_provider_rule(name) for name in sorted(NEEDED.keys() | MEANINGLESS)]
+    definitions["EmbeddingConfig"]["allOf"] = [_provider_rule(name) for name in sorted(REQUIRED_KEYS.keys() | MEANINGLESS_KEYS)]
     schema = {"$schema": _DIALECT, **schema, "title": "reposync registry"}
     _without_noise(schema)
     # An empty file is a registry, too.
@@ -64,10 +64,10 @@ def _exactly(keys: set[str]) -> dict[str, Any]:
 
 def _provider_rule(name: str) -> dict[str, Any]:
     then: dict[str, Any] = {}
-    if needed := sorted(NEEDED.get(name, ())):
+    if needed := sorted(REQUIRED_KEYS.get(name, ())):
         then["required"] = needed
         then["properties"] = {key: {"not": {"type": "null"}} for key in needed}
-    if meaningless := sorted(MEANINGLESS.get(name, ())):
+    if meaningless := sorted(MEANINGLESS_KEYS.get(name, ())):
         then["properties"] = dict.fromkeys(meaningless, _NOTHING)
     provider: dict[str, Any] = {"properties": {"provider": {"const": name}}}
     if name != "local":

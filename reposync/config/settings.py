@@ -6,32 +6,59 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, cast
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
-from reposync.config.addresses import AddressError, base_url
-from reposync.config.spelling import hint
-from reposync.config.tokens import ApiToken, api_tokens
+from reposync.config.fields import InvalidValue, base_url
+from reposync.config.problems import suggestion
+from reposync.config.references import MissingSecret
 from reposync.errors import ConfigError
+from reposync.outgoing import proxy_passwords
+
+if TYPE_CHECKING:
+    from reposync.config.registry import Registry
+    from reposync.config.sections import QdrantConfig
 
 T = TypeVar("T")
+
+TokenRole = Literal["read", "operate"]
+ROLES: tuple[TokenRole, ...] = ("read", "operate")
+SHORTEST_TOKEN_CHARS = 16
+LONGEST_TOKEN_CHARS = 1024
 
 REGISTRY_NAME = "repositories.yaml"
 _SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _POSTGRES_OPTIONS = ("sslmode", "ssl", "host", "port", "target_session_attrs", "prepared_statement_cache_size")
 
 
+@dataclass(frozen=True, slots=True)
+class ApiToken:
+    """A token of the HTTP API and what it permits."""
+
+    role: TokenRole
+    secret: SecretStr
+
+    @classmethod
+    def parse(cls, text: str) -> ApiToken:
+        """`read:SECRET`, `operate:SECRET`, or a bare secret, which has the role operate."""
+        word, separator, secret = text.partition(":")
+        if separator and word in ROLES:
+            return cls(word, SecretStr(secret))
+        return cls("operate", SecretStr(text))
+
+
 class Settings(BaseModel):
-    """Frozen. Addresses that may hold a password stay out of the repr."""
+    """Frozen. Addresses, which may hold a password, are not in the repr."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    config_path: Path | None  # None: there is no registry file, and everything has its defaults
+    config_path: Path | None  # None: there is no registry file, and the defaults apply
     state_dir: Path
     database_url: str = Field(repr=False)  # for SQLAlchemy's asyncio engine: aiosqlite or asyncpg
     redis_url: str | None = Field(None, repr=False)
@@ -43,17 +70,17 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
-        """Read the variables. Raises ConfigError that names every variable with a value that does not fit."""
+        """Read the variables. Raises ConfigError that names every variable with an invalid value."""
         wrong: list[str] = []
 
-        def read(name: str, parse: Callable[[Mapping[str, str]], T], stand_in: T) -> T:
+        def read(name: str, parse: Callable[[Mapping[str, str]], T], default: T) -> T:
             try:
                 return parse(environ)
             except ConfigError as error:
                 wrong.append(str(error))
             except ValueError as error:
                 wrong.append(f"{name} {error}.")
-            return stand_in
+            return default
 
         state_dir = read("REPOSYNC_STATE_DIR", _state_dir, Path())
         settings = cls(
@@ -63,7 +90,7 @@ class Settings(BaseModel):
             redis_url=read("REDIS_URL", _redis_url, None),
             qdrant_url=read("QDRANT_URL", qdrant_url, None),
             qdrant_api_key=read("QDRANT_API_KEY", qdrant_api_key, None),
-            api_tokens=read("REPOSYNC_API_TOKEN", _api_tokens, tuple[ApiToken, ...]()),
+            api_tokens=read("REPOSYNC_API_TOKEN", lambda env: api_tokens(_value(env, "REPOSYNC_API_TOKEN")), ()),
             pod_name=read("POD_NAME", _pod_name, ""),
             log_format=read("REPOSYNC_LOG_FORMAT", _log_format, "console"),
         )
@@ -72,36 +99,89 @@ class Settings(BaseModel):
         return settings
 
 
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """The settings, and the sections of all applied registry files. Repositories are rows of the database instead."""
+
+    settings: Settings
+    registry: Registry
+
+    def secrets(self) -> Iterator[str]:
+        """Everything that must never be shown, in no order."""
+        settings, registry = self.settings, self.registry
+        held = [settings.qdrant_api_key, registry.qdrant.api_key, registry.embedding.api_key]
+        held += [token.secret for token in settings.api_tokens]
+        for server in registry.gitlab:
+            held += [server.token, server.webhook_secret, server.webhook_signing]
+        held += [each.password for each in registry.repositories]
+        known = (secret for secret in held if secret is not None and not isinstance(secret, MissingSecret))
+        yield from (secret.get_secret_value() for secret in known)
+        for url in (settings.database_url, settings.redis_url):
+            if url and (password := urlsplit(url).password):
+                yield unquote(password)
+        yield from proxy_passwords()
+
+    @property
+    def qdrant(self) -> QdrantConfig:
+        """Where the index is: the environment overrides the file."""
+        return self.registry.qdrant.with_environment(self.settings.qdrant_url, self.settings.qdrant_api_key)
+
+
 def make_state_dir(settings: Settings) -> None:
-    """Make the folder, for its owner alone, where it is missing. Raises ConfigError where that cannot be."""
+    """Create the folder, for its owner only, if it is missing. Raises ConfigError if that fails."""
     try:
         settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigError(
-            f"The state folder {settings.state_dir} cannot be made: {error.strerror}.",
-            remedy="Name another one in REPOSYNC_STATE_DIR.",
+            f"The state folder {settings.state_dir} cannot be created: {error.strerror}.",
+            remedy="Set REPOSYNC_STATE_DIR to a different one.",
         ) from error
 
 
 def qdrant_url(environ: Mapping[str, str]) -> str | None:
-    """QDRANT_URL; None where it is not set. Raises ConfigError."""
+    """QDRANT_URL; None if it is not set. Raises ConfigError."""
     value = _value(environ, "QDRANT_URL")
     try:
         return base_url(value) if value else None
-    except AddressError as error:
+    except InvalidValue as error:
         raise ConfigError(f"QDRANT_URL {error}.") from None
 
 
 def qdrant_api_key(environ: Mapping[str, str]) -> SecretStr | None:
-    """QDRANT_API_KEY; None where it is not set. Raises ConfigError."""
+    """QDRANT_API_KEY; None if it is not set. Raises ConfigError."""
     value = _value(environ, "QDRANT_API_KEY")
     if value and not re.fullmatch(r"[\x21-\x7e]+", value):
         raise ConfigError("QDRANT_API_KEY must be printable ASCII without spaces.")
     return SecretStr(value) if value else None
 
 
+def api_tokens(value: str) -> tuple[ApiToken, ...]:
+    """The tokens of a comma-separated list, each once. Raises ValueError without any part of a secret."""
+    found: dict[str, ApiToken] = {}
+    for position, text in enumerate(filter(None, (part.strip() for part in value.split(","))), 1):
+        if not re.fullmatch(r"[\x21-\x7e]+", text):
+            raise ValueError("must be a comma-separated list of tokens of printable ASCII without spaces")
+        word, separator, _ = text.partition(":")
+        # A misspelt role would otherwise be the start of a secret, whose role is operate.
+        if separator and word not in ROLES:
+            raise ValueError(
+                f"has an unknown role in token {position}: write read:SECRET or operate:SECRET "
+                "(a secret may contain a colon only after a role)"
+            )
+        token = ApiToken.parse(text)
+        secret = token.secret.get_secret_value()
+        if not SHORTEST_TOKEN_CHARS <= len(secret) <= LONGEST_TOKEN_CHARS:
+            raise ValueError(
+                f"has a token (number {position}) of {len(secret)} characters: at least {SHORTEST_TOKEN_CHARS}, "
+                f"at most {LONGEST_TOKEN_CHARS}; `openssl rand -hex 24` makes a good one"
+            )
+        if found.setdefault(secret, token).role != token.role:
+            raise ValueError(f"gives one token two roles (number {position} and an earlier one): keep one of them")
+    return tuple(found.values())
+
+
 def _value(environ: Mapping[str, str], name: str) -> str:
-    # A variable that is set to nothing is how charts and compose files say that it is not set.
+    # Charts and compose files set a variable to nothing to unset it.
     return environ.get(name, "").strip()
 
 
@@ -117,7 +197,7 @@ def _config_path(environ: Mapping[str, str]) -> Path | None:
             raise ConfigError(f"REPOSYNC_CONFIG names {named}, which is a folder.", remedy="Name the file in it.")
         return path.absolute()
     folders = [Path.cwd()]
-    with contextlib.suppress(RuntimeError):  # a user that has no home, as in a container: not in passwd, HOME not set
+    with contextlib.suppress(RuntimeError):  # in a container, the user may have no home
         folders.append(Path(platformdirs.user_config_dir("reposync", appauthor=False)))
     return next((folder / REGISTRY_NAME for folder in folders if (folder / REGISTRY_NAME).is_file()), None)
 
@@ -127,7 +207,7 @@ def _state_dir(environ: Mapping[str, str]) -> Path:
     try:
         folder = Path(named or platformdirs.user_state_dir("reposync", appauthor=False)).expanduser().absolute()
     except RuntimeError as error:
-        raise ValueError("must name a folder: this user has no home that one could be in") from error
+        raise ValueError("must name a folder: this user has no home folder") from error
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"REPOSYNC_STATE_DIR is {folder}, which is not a folder.")
     return folder
@@ -154,7 +234,7 @@ def _sqlite_url(file: Path) -> str:
 
 
 def _postgres_url(rest: str) -> str:
-    """libpq's spelling of an address, as SQLAlchemy and asyncpg want it."""
+    """Translate an address of libpq for SQLAlchemy and asyncpg."""
     try:
         split = urlsplit(f"postgresql://{rest}")
         servers = split.netloc.rpartition("@")[2].split(",")
@@ -166,11 +246,11 @@ def _postgres_url(rest: str) -> str:
         raise ValueError("cannot be read as an address; in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25")
     for name in options:
         if name not in _POSTGRES_OPTIONS:
-            more = "; use the variable PGSSLROOTCERT" if name == "sslrootcert" else hint(name, _POSTGRES_OPTIONS)
+            more = "; use the variable PGSSLROOTCERT" if name == "sslrootcert" else suggestion(name, _POSTGRES_OPTIONS)
             raise ValueError(f"has an option `{name[:40]}` that is not supported{more}")
     if mode := options.pop("sslmode", None) or options.pop("ssl", None):
         if mode not in _SSL_MODES:
-            raise ValueError(f"has an unknown `sslmode`{hint(mode, _SSL_MODES)}")
+            raise ValueError(f"has an unknown `sslmode`{suggestion(mode, _SSL_MODES)}")
         options["ssl"] = mode
     if not split.path.strip("/"):
         raise ValueError("names no database: write postgresql://user:password@host/database")
@@ -186,22 +266,17 @@ def _redis_url(environ: Mapping[str, str]) -> str | None:
         split = urlsplit(value)
         names_server = bool(split.path) if split.scheme == "unix" else bool(split.hostname) and split.port != 0
     except ValueError:
-        names_server = False
-        split = urlsplit("redis:")
+        split, names_server = urlsplit("redis:"), False
     if "sentinel" in split.scheme or "cluster" in split.scheme:
         raise ValueError(
-            "names a Sentinel or a Cluster, which reposync does not ask: name one Redis server, or the service or "
-            "proxy that leads to the primary (redis://host:6379)"
+            "names a Sentinel or a Cluster, which is not supported: name one Redis server, or a service or proxy that "
+            "leads to the primary (redis://host:6379)"
         )
     if split.scheme not in ("redis", "rediss", "unix"):
         raise ValueError("must start with redis://, rediss:// or unix://")
     if not names_server:
         raise ValueError("cannot be read as an address: its host or port is missing or wrong")
     return value
-
-
-def _api_tokens(environ: Mapping[str, str]) -> tuple[ApiToken, ...]:
-    return api_tokens(_value(environ, "REPOSYNC_API_TOKEN"))
 
 
 def _pod_name(environ: Mapping[str, str]) -> str:

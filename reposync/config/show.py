@@ -1,8 +1,9 @@
-"""What is in effect, for people and as JSON: everything filled in, every secret masked."""
+"""The document of `reposync config show`: everything in effect, with all defaults filled in and all secrets masked."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -15,46 +16,42 @@ from reposync.config.settings import Settings
 MASK = "***"
 
 
-def effective(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
+def effective_configuration(settings: Settings, loaded: LoadedRegistry) -> dict[str, Any]:
     """Plain values, ready for JSON."""
     registry = loaded.registry
-    return {
+    document = {
         "settings": {
-            "config_file": str(loaded.path) if loaded.path else None,
-            "state_dir": str(settings.state_dir),
+            "config_file": loaded.path,
+            "state_dir": settings.state_dir,
             "database_url": without_password(settings.database_url),
             "redis_url": without_password(settings.redis_url) if settings.redis_url else None,
             "api_tokens": [f"{token.role}:{MASK}" for token in settings.api_tokens],
             "pod_name": settings.pod_name,
             "log_format": settings.log_format,
         },
-        "gitlab": [_masked(server.model_dump()) for server in registry.gitlab],
+        "gitlab": [server.model_dump() for server in registry.gitlab],
         "repositories": [_repository(repository) for repository in registry.resolved()],
         "groups": [_group(registry, group) for group in registry.groups],
-        "embedding": _masked(registry.embedding.model_dump()),
-        "qdrant": _masked(registry.qdrant.model_dump()),
-        "index": _masked(registry.index.model_dump(by_alias=True)),
-        "daemon": registry.daemon.model_dump(),
-        "http": _masked(registry.http.model_dump()),
+        **{name: getattr(registry, name).model_dump(by_alias=True) for name in ("embedding", "qdrant", "index")},
+        **{name: getattr(registry, name).model_dump() for name in ("daemon", "http")},
     }
+    masked = _masked(document)
+    assert isinstance(masked, dict)  # noqa: S101 - for the type checker
+    return masked
 
 
 def without_password(url: str) -> str:
-    """`url` with its user info masked, but for the user's name, and so every option that may be a password."""
+    """`url` with its password masked, also in options."""
     masked = re.sub(r"(://[^:/@]*):.*@", rf"\1:{MASK}@", url)
     return re.sub(r"([?&][^=&]*password[^=&]*=)[^&]*", rf"\1{MASK}", masked, flags=re.IGNORECASE)
 
 
 def _group(registry: Registry, group: Group) -> dict[str, Any]:
-    """With what any of its projects gets; their files are chosen by the defaults' patterns."""
+    """With the values that its projects get, apart from the patterns of files, which come from the defaults."""
     project = checked_repository(registry, group.definition("any", "any/any"))
     discover = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
     return {
-        "gitlab": group.gitlab,
-        "group": group.group,
-        "include": list(group.include),
-        "exclude": list(group.exclude),
-        "archived": group.archived,
+        **group.model_dump(include={"gitlab", "group", "include", "exclude", "archived"}),
         "discover": discover.cron,
         "discovery": discover.words(),
         **_common(project),
@@ -67,10 +64,10 @@ def _repository(repository: ResolvedRepository) -> dict[str, Any]:
         "location": repository.location,
         "branch": repository.branch,
         **_common(repository),
-        "include": list(repository.include),
-        "exclude": list(repository.exclude),
+        "include": repository.include,
+        "exclude": repository.exclude,
         "username": repository.username,
-        "password": MASK if repository.password else None,
+        "password": repository.password,
     }
 
 
@@ -87,17 +84,15 @@ def _common(repository: ResolvedRepository) -> dict[str, Any]:
     }
 
 
-def _masked(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: _plain(value) for key, value in values.items()}
-
-
-def _plain(value: Any) -> Any:
+def _masked(value: Any) -> Any:
     match value:
         case SecretStr():
             return MASK
-        case None | bool() | int() | float() | str():
-            return value
-        case list() | tuple():
-            return [_plain(item) for item in value]
-        case _:
+        case Path():
             return str(value)
+        case dict():
+            return {key: _masked(each) for key, each in value.items()}
+        case list() | tuple():
+            return [_masked(each) for each in value]
+        case _:
+            return value

@@ -1,0 +1,217 @@
+"""Sections of the registry file about services and the daemon: `embedding`, `qdrant`, `index`, `daemon`, `http`."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, field_validator
+
+from reposync.config import fields
+from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
+
+Provider = Literal["local", "openai", "tei", "ollama", "none"]
+Quantization = Literal["none", "int8"]
+
+REQUIRED_KEYS: dict[str, frozenset[str]] = {
+    "openai": frozenset({"model"}),
+    "tei": frozenset({"url"}),
+    "ollama": frozenset({"url", "model"}),
+}
+"""By embedding provider."""
+_SERVER_KEYS = frozenset({"url", "model", "dimensions", "api_key", "ca_file", "timeout_seconds", "attempts"})
+MEANINGLESS_KEYS: dict[str, frozenset[str]] = {
+    "local": _SERVER_KEYS,
+    "none": _SERVER_KEYS | {"window", "batch", "concurrency"},
+}
+LOCK_SECONDS = 1800.0
+"""Time to live of a repository's Redis lock, which a watchdog extends while the sync runs."""
+
+
+class EmbeddingConfig(ConfigModel):
+    """The source of the dense vectors. If a number is null, the default of the provider applies."""
+
+    provider: fields.Words[Provider] = Field(
+        "local",
+        description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only.",
+    )
+    url: Maybe[fields.BaseUrl] = Field(None, description="The server; null with openai: api.openai.com.")
+    model: Maybe[fields.Text] = Field(None, description="Name of the model at the server.")
+    dimensions: Maybe[fields.Dimensions] = Field(None, description="Length of a vector; null: ask the server.")
+    api_key: Maybe[fields.HeaderSecret] = Field(None, description="Sent as Bearer token.")
+    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
+    window: Maybe[fields.WindowChars] = Field(
+        None, description="The most characters that the model reads at once; longer chunks get several vectors."
+    )
+    batch: Maybe[fields.Count] = Field(None, description="Texts in a request.")
+    concurrency: Maybe[fields.Count] = Field(None, description="Concurrent requests.")
+    timeout_seconds: Maybe[fields.Seconds] = Field(
+        None, description="Timeout of one request to a server; null: 90. For a search at most 15."
+    )
+    attempts: Maybe[fields.Attempts] = Field(
+        None,
+        description="Attempts of a request, within `attempts` times `timeout_seconds` in all; null: 3.",
+    )
+
+    @field_validator(*sorted(_SERVER_KEYS | {"window", "batch", "concurrency"}))
+    @classmethod
+    def _fits_provider(cls, value: Any, info: ValidationInfo) -> Any:
+        provider, key = info.data.get("provider", ""), info.field_name
+        if value is None and key in REQUIRED_KEYS.get(provider, ()):
+            raise InvalidValue(f"is required for provider {provider}")
+        if value is not None and key in MEANINGLESS_KEYS.get(provider, ()):
+            raise InvalidValue(f"has no meaning for provider {provider}")
+        if provider == "openai" and key == "api_key" and value is None and info.data.get("url", "") is None:
+            raise InvalidValue("is required for provider openai without the `url` of a different server")
+        return value
+
+
+class QdrantConfig(ConfigModel):
+    """Where the points are. QDRANT_URL and QDRANT_API_KEY of the environment override `url` and `api_key`."""
+
+    url: Maybe[fields.BaseUrl] = Field(None, description="null: the embedded engine in the state folder.")
+    api_key: Maybe[fields.HeaderSecret] = None
+    ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
+    timeout_seconds: fields.Seconds = 30.0
+    shard_number: Maybe[fields.Count] = Field(None, description="Of a new collection; null: the server decides.")
+    replication_factor: Maybe[fields.Count] = Field(None, description="Of a new collection; 3 suits a cluster.")
+    write_consistency_factor: Maybe[fields.Count] = Field(
+        None, description="Replicas that confirm a write; at most the replication factor."
+    )
+    quantization: fields.Words[Quantization] = Field("none", description="int8: a quarter of the memory.")
+    on_disk_payload: fields.Flag = Field(True, description="Keep the text of chunks on disk, not in memory.")
+
+    @field_validator("write_consistency_factor")
+    @classmethod
+    def _at_most_all_replicas(cls, factor: int | None, info: ValidationInfo) -> int | None:
+        replicas = info.data.get("replication_factor", factor) or 1
+        if factor is not None and factor > replicas:
+            raise InvalidValue(f"must be at most `replication_factor`, which is {replicas}")
+        return factor
+
+    def with_environment(self, url: str | None, api_key: SecretStr | None) -> QdrantConfig:
+        """The same, with the values of the environment in place of those of the file."""
+        changes = {"url": url, "api_key": api_key}
+        return self.model_copy(update={key: value for key, value in changes.items() if value is not None})
+
+
+class IndexConfig(ConfigModel):
+    """How a new version of an index replaces the live one. Changes take effect with the next run."""
+
+    keep_retired_seconds: fields.Duration = Field(
+        0.0,
+        alias="keep_retired",
+        description="How long a replaced version of an index is kept before it is deleted: 30m, 24h, 7d, or seconds.",
+    )
+    gate: Maybe[fields.LocalPath] = Field(
+        None,
+        description="File of questions that a new version of an index is evaluated with before it replaces the live "
+        "one; a relative path starts at the folder of this file.",
+    )
+    must_not_fall: Annotated[float, Field(ge=0, le=1), fields.DECIMAL] = Field(
+        0.02, description="With `gate`: how much lower recall@10, MRR@10 and NDCG@10 of the new version may be."
+    )
+
+    @field_validator("gate")
+    @classmethod
+    def _is_file(cls, path: Path | None) -> Path | None:
+        try:
+            is_file = path is None or path.is_file()
+        except OSError:  # no permission, a name that is too long
+            is_file = False
+        if not is_file:
+            raise InvalidValue("does not name a file on this machine")
+        return path
+
+
+class DaemonConfig(ConfigModel):
+    """How `reposync serve` works. Changes take effect without a restart, except for runs in progress."""
+
+    concurrency: Annotated[int, Field(ge=1, le=256), fields.WHOLE] = Field(4, description="Concurrent runs in one pod.")
+    misfire_grace_seconds: Annotated[float, Field(ge=0, le=86_400), fields.DECIMAL] = Field(
+        300.0, description="A tick that is noticed later than this is not run; the history reports it."
+    )
+    max_attempts: fields.Attempts = Field(3, description="Attempts of a run before it ends as failed.")
+    retry_seconds: fields.Seconds = Field(
+        10.0, description="Delay before the second attempt; doubled for each further one, with jitter."
+    )
+    retry_max_seconds: fields.DaySeconds = Field(600.0, description="The longest delay between two attempts.")
+    lease_seconds: Annotated[float, Field(ge=1, le=600), fields.DECIMAL] = Field(
+        15.0,
+        description="A run whose pod died is taken over after this time; the heartbeat is a third of it.",
+    )
+    lock_watchdog_seconds: Maybe[Annotated[float, Field(ge=0.1, le=LOCK_SECONDS * 0.75), fields.DECIMAL]] = Field(
+        None, description="How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes."
+    )
+    fair_share_seconds: fields.DaySeconds = Field(
+        300.0, description="A run that takes longer yields to waiting repositories, and then continues."
+    )
+    shutdown_grace_seconds: Annotated[float, Field(ge=0, le=3600), fields.DECIMAL] = Field(
+        20.0, description="Time that runs in progress get on SIGTERM before they are handed back."
+    )
+    history_days: Maybe[Annotated[float, Field(gt=0, le=36_500), fields.DECIMAL]] = Field(
+        90.0, description="Runs that ended longer ago are deleted from the execution log; null: never."
+    )
+
+    @field_validator("retry_max_seconds")
+    @classmethod
+    def _at_least_the_first(cls, longest: float, info: ValidationInfo) -> float:
+        first = info.data.get("retry_seconds", longest)
+        if longest < first:
+            raise InvalidValue(f"must be at least `retry_seconds`, which is {first:g}")
+        return longest
+
+
+def root_path(value: str) -> str:
+    """Without the trailing slash; empty for the top. Raises InvalidValue."""
+    path = value.rstrip("/")
+    if not re.fullmatch(r"(?:/[A-Za-z0-9._~-]+)*", path) or any(part in (".", "..") for part in path.split("/")):
+        raise InvalidValue("must be a path such as /reposync: letters (a-z), digits and . _ ~ - between its slashes")
+    return path
+
+
+def _network(value: str) -> str:
+    try:
+        return str(ipaddress.ip_network(value, strict=False))
+    except ValueError:
+        raise InvalidValue("must be an IP address or a network, such as 10.0.0.0/8") from None
+
+
+def _host(value: str) -> str:
+    host = r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]"
+    if not re.fullmatch(host, value):
+        raise InvalidValue("must be a host name without scheme and port, such as reposync.example.com or *.example.com")
+    return value.lower()
+
+
+_NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
+RootPath = Annotated[fields.AnyText, AfterValidator(root_path), WithJsonSchema({"type": "string"})]
+Network = Annotated[fields.AnyText, AfterValidator(_network), _NOT_EMPTY]
+HostName = Annotated[fields.AnyText, AfterValidator(_host), _NOT_EMPTY]
+
+
+class HttpConfig(ConfigModel):
+    """How `reposync serve` is reached over HTTP. `allow_local_sources` takes effect at once, the rest on restart."""
+
+    allow_local_sources: fields.Flag = Field(
+        False,
+        description="Allow folders of this machine, and addresses outside the public internet, to be registered over "
+        "HTTP.",
+    )
+    root_path: RootPath = Field(
+        "", description="Path prefix of a reverse proxy, such as /reposync, whether or not the proxy strips it."
+    )
+    trusted_proxies: Listing[Network] = Field(
+        (), description="Addresses and networks whose X-Forwarded-For, -Proto and -Host headers are trusted."
+    )
+    allowed_hosts: Listing[HostName] = Field(
+        (), description="Host names that requests may use; if empty: any with a token, loopback without."
+    )
+    secure_cookies: Maybe[fields.Flag] = Field(
+        None, description="Send the login's cookie over https only; null: if the login came over https."
+    )
+    metrics: fields.Words[Literal["open", "token", "off"]] = Field(
+        "open", description="Who may read /metrics: everybody, holders of a token, nobody."
+    )
