@@ -19,8 +19,8 @@ from reposync.api.csrf import CSRF_HEADER, SAFE_METHODS, LoginForms, check_proof
 from reposync.api.envelope import ErrorAnswer, error_answer
 from reposync.api.gate import Gate
 from reposync.api.sessions import SESSION_SECONDS, EndedInMemory, EndedSessions, Session, Sessions, key_id_of
-from reposync.config.http import HttpConfig
-from reposync.config.tokens import ApiToken
+from reposync.config.sections import HttpConfig
+from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
 
 log = logging.getLogger(__name__)

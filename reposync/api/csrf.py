@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from reposync.api.hosts import split_host
 from reposync.api.sessions import derived
-from reposync.config.tokens import ApiToken
+from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
 
 CSRF_HEADER = "X-CSRF-Token"

@@ -11,7 +11,7 @@ from reposync.api.csrf import SAFE_METHODS, is_from_elsewhere
 from reposync.api.envelope import error_answer
 from reposync.api.headers import protect
 from reposync.api.hosts import AllowedHosts, Proxies
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 from reposync.errors import RepoSyncError
 
 # Whoever watches the process asks by its address. With tokens nothing is answered there that depends on who asks.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _MOST_FORWARDED = 50

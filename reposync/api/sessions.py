@@ -17,7 +17,7 @@ from typing import Protocol
 
 from itsdangerous import BadSignature, TimestampSigner
 
-from reposync.config.tokens import ApiToken, TokenRole
+from reposync.config.settings import ApiToken, TokenRole
 
 SESSION_SECONDS = 12 * 3600
 

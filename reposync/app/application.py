@@ -17,11 +17,10 @@ from pydantic import SecretStr
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, Target
 from reposync.clock import Clock
-from reposync.config.configuration import Configuration
 from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
 from reposync.config.registry_document import Clear
-from reposync.config.settings import Settings, make_state_dir
+from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config

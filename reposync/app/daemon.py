@@ -20,11 +20,10 @@ from reposync.app.registry_watcher import RegistryWatcher, applied_by
 from reposync.catalog.groups import Discovery
 from reposync.catalog.overview import Lateness
 from reposync.clock import Clock
-from reposync.config.configuration import Configuration
-from reposync.config.daemon import DaemonConfig
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry_document import clear_secrets
-from reposync.config.settings import Settings
+from reposync.config.sections import DaemonConfig
+from reposync.config.settings import Configuration, Settings
 from reposync.errors import Starting, StoreUnavailable
 from reposync.runs.observer import Observer
 from reposync.runs.worker import WorkerPool

@@ -62,10 +62,10 @@ def schema() -> None:
 @_AS_JSON
 def show(file: Path | None, as_json: bool) -> None:
     """Show what is in effect: settings, servers, every repository with its defaults filled in. Secrets are masked."""
-    from reposync.config.effective import effective
+    from reposync.config.show import effective_configuration
 
     loaded = _load(file, as_json=as_json)
-    document = effective(_settings(file), loaded)
+    document = effective_configuration(_settings(file), loaded)
     if as_json:
         _print_json(document)
         return

@@ -25,7 +25,7 @@ class Group(click.Group):
         return super().resolve_command(ctx, args)
 
     def _meant(self, ctx: click.Context, word: str) -> str:
-        from reposync.config.spelling import nearest
+        from reposync.config.problems import nearest
 
         commands = self.list_commands(ctx)
         if meant := self._elsewhere.get(word):

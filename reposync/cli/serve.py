@@ -29,7 +29,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 def _root_path(context: click.Context, option: click.Parameter, value: str | None) -> str | None:
     if value is None:
         return None
-    from reposync.config.http import root_path
+    from reposync.config.sections import root_path
 
     try:
         return root_path(value)
@@ -51,8 +51,8 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     pods, and the exit code is 0. A second signal hands back at once.
     """
     from reposync.app.daemon import Duties
-    from reposync.config.configuration import Configuration
     from reposync.config.loading import load_registry
+    from reposync.config.settings import Configuration
     from reposync.telemetry.logs import configure_logging
     from reposync.telemetry.redaction import Secrets
 

@@ -145,7 +145,9 @@ def _syntax_message(error: Any, line: list[str]) -> str:
     if "undefined alias" in finding:
         return "a value that starts with * is an alias in YAML: write it in quotes"
     if "cannot start" in finding:
-        return "not YAML: indent with spaces, not tabs, and write a value that starts with a special character in quotes"
+        return (
+            "not YAML: indent with spaces, not tabs, and write a value that starts with a special character in quotes"
+        )
     if "${" in "".join(line) and "flow" in f"{error.context} {finding}":
         return "not YAML: inside { } and [ ] write a ${VARIABLE} in quotes"
     if "mapping values are not allowed" in finding:

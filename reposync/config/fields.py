@@ -49,7 +49,7 @@ _YAML_1_1_FLAGS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n":
 
 
 class ConfigModel(BaseModel):
-    """A mapping in a YAML file: frozen, unknown keys are errors, and no error repeats a value, which may be a secret."""
+    """A mapping in a YAML file: frozen, without unknown keys; no error repeats a value, which may be a secret."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, validate_default=True)
 
@@ -157,8 +157,8 @@ def _header_secret(value: SecretStr) -> SecretStr:
 def _name(value: str) -> str:
     if not re.fullmatch(_NAME, value) or any(part in ("", ".", "..") for part in value.split("/")):
         raise InvalidValue(
-            "must be 1 to 200 letters (a-z), digits and . _ - /, must not start with -, and must have no empty, . or .. "
-            "part between its slashes"
+            "must be 1 to 200 letters (a-z), digits and . _ - /, must not start with -, and must have no empty, "
+            ". or .. part between its slashes"
         )
     return value
 
@@ -289,7 +289,9 @@ def _flag(value: Any) -> Any:
     if isinstance(value, Interpolated) and word in ("true", "false"):
         return word == "true"
     if word in _YAML_1_1_FLAGS:
-        raise InvalidValue(f"must be true or false: write {_YAML_1_1_FLAGS[word]} (yes, no, on, off are text in YAML 1.2)")
+        raise InvalidValue(
+            f"must be true or false: write {_YAML_1_1_FLAGS[word]} (yes, no, on, off are text in YAML 1.2)"
+        )
     if not isinstance(value, bool):
         raise InvalidValue("must be true or false")
     return value

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 
-from reposync.config.crontab import uneven_step
 from reposync.config.document import MAX_BYTES, Document, read_document
 from reposync.config.problems import Loc, Problem, RegistryErrors, sentence, validation_problems
 from reposync.config.references import Interpolated, Reference, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.registry_document import password_references, registry_document, resolved_definition
+from reposync.config.schedule import uneven_step
 from reposync.config.settings import qdrant_api_key, qdrant_url
 from reposync.errors import ConfigError
 
@@ -154,7 +154,9 @@ def _same_source_twice(registry: Registry) -> Iterator[Finding]:
 
 def _uneven_schedules(registry: Registry) -> Iterator[Finding]:
     written: list[tuple[Loc, str | None]] = [(("defaults", "schedule"), registry.defaults.schedule)]
-    written += [(("repositories", index, "schedule"), each.schedule) for index, each in enumerate(registry.repositories)]
+    written += [
+        (("repositories", index, "schedule"), each.schedule) for index, each in enumerate(registry.repositories)
+    ]
     for index, group in enumerate(registry.groups):
         written += [(("groups", index, "schedule"), group.schedule), (("groups", index, "discover"), group.discover)]
     for loc, text in written:

@@ -89,6 +89,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
 def validation_problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
     """The problems of `document`, checked as `model`. Values with a problem already are left out."""
     found = error.errors(include_url=False, include_input=False)
+    found = [details for details in found if details["type"] != "default_factory_not_called"]  # the overlap of no size
     extra = {details["loc"] for details in found if details["type"] == "extra_forbidden"}
     # The message about `url` already says that the source is missing, which the model reports at `path`.
     reported = {(*loc[:-1], "path") for loc in extra if loc[-1] == "url"}

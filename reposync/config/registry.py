@@ -76,7 +76,8 @@ class GitLabInstance(ConfigModel):
     def _is_signing_token(cls, secret: SecretStr | None) -> SecretStr | None:
         if _is_known(secret) and signing_key(secret.get_secret_value()) is None:
             raise InvalidValue(
-                'must be whsec_ and 32 bytes in base64, as GitLab requires; try `echo "whsec_$(openssl rand -base64 32)"`'
+                "must be whsec_ and 32 bytes in base64, as GitLab requires; "
+                'try `echo "whsec_$(openssl rand -base64 32)"`'
             )
         return secret
 
@@ -87,7 +88,7 @@ class Chunk(ConfigModel):
     size: fields.ChunkSize = Field(DEFAULT_CHUNK_SIZE, description="Characters in a chunk.")
     overlap: fields.ChunkOverlap = Field(
         default_factory=lambda values: default_overlap(values.get("size", DEFAULT_CHUNK_SIZE)),
-        description="Characters shared with the next chunk; below `size`. Default: a fifth of `size`, if that is given.",
+        description="Characters shared with the next chunk; below `size`. Default: a fifth of a given `size`.",
         json_schema_extra={"default": DEFAULT_CHUNK_OVERLAP},
     )
 
@@ -270,7 +271,9 @@ class Registry(ConfigModel):
     def _is_consistent(self) -> Registry:
         errors: list[InitErrorDetails] = [
             {
-                "type": PydanticCustomError("contradiction", "{message}", {"message": each.message, "other": each.other}),
+                "type": PydanticCustomError(
+                    "contradiction", "{message}", {"message": each.message, "other": each.other}
+                ),
                 "loc": each.loc,
                 "input": None,
             }
@@ -284,7 +287,9 @@ class Registry(ConfigModel):
         yield from _repeated("gitlab", "name", [server.name for server in self.gitlab])
         yield from _repeated("repositories", "name", [repository.name for repository in self.repositories])
         yield from _repeated("groups", "group", [group.group for group in self.groups], self._group_places())
-        for section, entries in (("repositories", self.repositories), ("groups", self.groups)):
+        sections: list[tuple[str, Sequence[Repository | Group]]]
+        sections = [("repositories", self.repositories), ("groups", self.groups)]
+        for section, entries in sections:
             for index, entry in enumerate(entries):
                 for loc, message in self._entry_contradictions(entry):
                     yield _Contradiction((section, index, *loc), message)

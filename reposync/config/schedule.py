@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from cronsim import CronSim, CronSimError
 
-from reposync.config.spelling import hint
+from reposync.config.problems import suggestion
 from reposync.errors import ConfigError
 
 _WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
@@ -63,6 +63,9 @@ _NEVER_SPELLINGS = frozenset({NEVER, "none", "off", "manual", "manually", "manua
 
 class ScheduleError(ConfigError, ValueError):
     """A schedule or time zone that cannot be read, or a schedule that never fires."""
+
+    is_sentence = True  # see `reposync.config.problems.sentence`
+    quotes_value = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ def zone(name: str) -> tzinfo:
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
-        near = hint(name, zoneinfo.available_timezones() | {"UTC"})
+        near = suggestion(name, zoneinfo.available_timezones() | {"UTC"})
         near = near if "did you mean" in near else "; write a name such as UTC or Europe/Berlin"
         raise ScheduleError(f"unknown time zone {name[:100]!r}{near}") from None
 
@@ -176,7 +179,7 @@ def _read(text: str, timezone: str) -> tuple[str, str, int | None]:
     if words.startswith("@every"):
         raise ValueError("write `@every` with whole numbers of h, m and s: `@every 1h30m`")
     if words.startswith("@"):
-        raise ValueError(f"unknown shorthand{hint(words, [f'@{name}' for name in _SHORTHANDS])}")
+        raise ValueError(f"unknown shorthand{suggestion(words, [f'@{name}' for name in _SHORTHANDS])}")
     return _crontab(_from_words(words) if words[0].isalpha() else words), timezone, None
 
 
@@ -229,7 +232,7 @@ def _from_words(words: str) -> str:
     for day in days:
         singular = day if day in _DAYS else day.removesuffix("s")
         if singular not in _DAYS:
-            raise ValueError(f"{day!r} is no day{hint(day, [*_DAYS, 'minute', 'hour'])}")
+            raise ValueError(f"{day!r} is no day{suggestion(day, [*_DAYS, 'minute', 'hour'])}")
         numbers.append(_DAYS[singular])
     hour, minute = int(match[3] or 0), int(match[4] or 0)
     if hour > 23 or minute > 59:

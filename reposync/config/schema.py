@@ -24,7 +24,9 @@ def registry_schema() -> str:
     schema = Registry.model_json_schema(schema_generator=_Generator)
     definitions = schema["$defs"]
     definitions["Repository"]["anyOf"] = [_exactly(keys) for keys in _SOURCES]
-    definitions["EmbeddingConfig"]["allOf"] = [_provider_rule(name) for name in sorted(REQUIRED_KEYS.keys() | MEANINGLESS_KEYS)]
+    definitions["EmbeddingConfig"]["allOf"] = [
+        _provider_rule(name) for name in sorted(REQUIRED_KEYS.keys() | MEANINGLESS_KEYS)
+    ]
     schema = {"$schema": _DIALECT, **schema, "title": "reposync registry"}
     _without_noise(schema)
     # An empty file is a registry, too.

@@ -82,6 +82,7 @@ class Settings(BaseModel):
                 wrong.append(f"{name} {error}.")
             return default
 
+        no_tokens: tuple[ApiToken, ...] = ()
         state_dir = read("REPOSYNC_STATE_DIR", _state_dir, Path())
         settings = cls(
             config_path=read("REPOSYNC_CONFIG", _config_path, None),
@@ -90,7 +91,7 @@ class Settings(BaseModel):
             redis_url=read("REDIS_URL", _redis_url, None),
             qdrant_url=read("QDRANT_URL", qdrant_url, None),
             qdrant_api_key=read("QDRANT_API_KEY", qdrant_api_key, None),
-            api_tokens=read("REPOSYNC_API_TOKEN", lambda env: api_tokens(_value(env, "REPOSYNC_API_TOKEN")), ()),
+            api_tokens=read("REPOSYNC_API_TOKEN", lambda env: api_tokens(_value(env, "REPOSYNC_API_TOKEN")), no_tokens),
             pod_name=read("POD_NAME", _pod_name, ""),
             log_format=read("REPOSYNC_LOG_FORMAT", _log_format, "console"),
         )

@@ -14,7 +14,7 @@ from structlog.contextvars import bound_contextvars
 
 from reposync import __version__
 from reposync.clock import elapsed_seconds
-from reposync.config.daemon import DaemonConfig
+from reposync.config.sections import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
 from reposync.runs.execution import FAREWELL_SECONDS, STOPPING, YIELDING, Execution, Terms, hand_on
 from reposync.store.database import QUEUE

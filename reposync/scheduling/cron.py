@@ -13,8 +13,8 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler  # type: ignore[impo
 from apscheduler.triggers.base import BaseTrigger  # type: ignore[import-untyped]
 
 from reposync.clock import elapsed_seconds
-from reposync.config.daemon import DaemonConfig
 from reposync.config.schedule import Schedule, ScheduleError
+from reposync.config.sections import DaemonConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import REGISTRATIONS
 from reposync.store.news import News

@@ -12,11 +12,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, field_validator
 
 from reposync.config import fields
-from reposync.config.complaints import complaints
 from reposync.config.document import read_document
-from reposync.config.fields import Unfit
-from reposync.config.problems import RegistryErrors
-from reposync.config.section import Section
+from reposync.config.fields import ConfigModel, InvalidValue
+from reposync.config.problems import RegistryErrors, validation_problems
 from reposync.errors import ConfigError, UsageError, first_error
 from reposync.search.query import checked_text
 from reposync.vectors.port import SearchHit
@@ -40,11 +38,11 @@ def _span(value: Any) -> Any:
         return None
     is_pair = isinstance(value, list | tuple) and [type(each) for each in value] == [int, int]
     if not is_pair or not 1 <= value[0] <= value[1]:
-        raise Unfit("must be the first and the last line, counted from 1, such as [10, 24]")
+        raise InvalidValue("must be the first and the last line, counted from 1, such as [10, 24]")
     return tuple(value)
 
 
-class Question(Section):
+class Question(ConfigModel):
     """A question, and the file that answers it; with `lines`, the first and the last line of the answer in it."""
 
     question: Annotated[fields.Text, BeforeValidator(_folded)]
@@ -58,14 +56,14 @@ class Question(Section):
         try:
             return checked_text(question)
         except UsageError as error:
-            raise Unfit(error.message, own_words=True) from None
+            raise InvalidValue(error.message, is_sentence=True) from None
 
     @field_validator("path")
     @classmethod
     def _from_the_top(cls, path: str) -> str:
         # Any other form equals the path of no hit, and the question would be a miss for ever.
         if any(part in ("", ".", "..") for part in path.split("/")):
-            raise Unfit("must start at the repository's top and have no empty, . or .. part: src/main.py")
+            raise InvalidValue("must start at the repository's top and have no empty, . or .. part: src/main.py")
         return path
 
     def is_answered_by(self, hit: SearchHit) -> bool:
@@ -113,7 +111,7 @@ def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
     try:
         questions = TypeAdapter(tuple[Question, ...]).validate_python(document.data)
     except ValidationError as error:
-        problems += complaints(error, document, model=Question)
+        problems += validation_problems(error, document, Question)
     if problems:
         raise RegistryErrors(problems)
     return questions

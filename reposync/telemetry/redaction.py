@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import quote, quote_plus, unquote
 
-from reposync.config.tokens import ApiToken
+from reposync.config.settings import ApiToken
 
 MASK = "***"
 

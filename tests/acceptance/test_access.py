@@ -89,7 +89,7 @@ def test_without_a_token_the_log_says_who_may_do_what_and_other_names_get_nothin
     [
         ("short", "a token (number 1) of 5 characters: 16 at least"),
         (f"read:{READER},{READER}", "gives one token two roles"),
-        (f"admin:{READER}", "names no role that there is"),
+        (f"admin:{READER}", "has an unknown role"),
     ],
 )
 def test_tokens_that_do_not_fit_are_refused_before_anything_starts(person: Person, token: str, complaint: str) -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from reposync import outgoing
 from reposync.app.application import embedder_config, index_settings
-from reposync.config.configuration import Configuration
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
-from reposync.config.settings import Settings
+from reposync.config.settings import Configuration, Settings
 from reposync.errors import ConfigError
 from reposync.outgoing import Pace, TooLarge, TooSlow, authorities, check_unfolded, proxy_for
 

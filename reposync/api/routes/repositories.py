@@ -45,7 +45,7 @@ from reposync.catalog.registration import (
     syncable,
 )
 from reposync.config.loading import checked_repository
-from reposync.config.spelling import hint
+from reposync.config.problems import suggestion
 from reposync.errors import (
     ConfigError,
     RepositoryChanged,
@@ -339,7 +339,7 @@ def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
         if key in IDENTITY | NOT_OVER_HTTP:
             raise ConfigError(f"`{key}` cannot be changed.", remedy="Register another repository.")
         if key not in known:
-            told = f"unknown key `{key[:MAX_KEY_CHARS]}`{hint(key, known)}"
+            told = f"unknown key `{key[:MAX_KEY_CHARS]}`{suggestion(key, known)}"
             raise ConfigError(told if told.endswith("?") else f"{told}.")
     try:
         pause = Pause.model_validate({key: value for key, value in changes.items() if key in Pause.model_fields})

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from reposync.api.access import Access
 from reposync.api.attempts import Attempts
 from reposync.api.routing import Route
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.documented import api_routes
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, bearer, code_of, server

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 from playwright.sync_api import Browser, Page, Route, expect
 
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 from reposync.store.status import RunStatus
 from tests.fixtures.browser import browser, keep_picture, visiting  # noqa: F401
 from tests.fixtures.gitlab_server.tls import Certificate

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from reposync.api.web.history import PAGE_REQUESTS
 from reposync.app.application import Application
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 from reposync.errors import Starting, StoreUnavailable
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.showcase import HOSTILE, LIVE, MAX_ATTEMPTS, PAUSED, Showcase

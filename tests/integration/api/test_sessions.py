@@ -10,7 +10,7 @@ import pytest
 
 from reposync.api.access import Access
 from reposync.api.attempts import Attempts
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.ended_sessions import StoredEndings

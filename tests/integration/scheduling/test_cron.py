@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from reposync.config.daemon import DaemonConfig
+from reposync.config.sections import DaemonConfig
 from reposync.scheduling.cron import CronScheduler
 from reposync.store.database import Database
 from reposync.store.news import News

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from reposync.api.csrf import is_from_elsewhere
 from reposync.api.hosts import AllowedHosts, Proxies
 from reposync.api.routes.session import local_address
-from reposync.config.http import HttpConfig
+from reposync.config.sections import HttpConfig
 
 LOOPBACK = ["localhost", "localhost:8080", "LOCALHOST", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "app.localhost"]
 NO_NAMES = [

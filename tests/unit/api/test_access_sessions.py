@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from reposync.api import sessions
 from reposync.api.sessions import Sessions, key_id_of
-from reposync.config.tokens import ApiToken
+from reposync.config.settings import ApiToken
 
 READ = ApiToken.parse("read:a-secret-for-reading")
 OPERATE = ApiToken.parse("operate:a-secret-to-operate")

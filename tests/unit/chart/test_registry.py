@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.cli.main import cli
-from reposync.config.daemon import DaemonConfig
 from reposync.config.document import read_document
 from reposync.config.loading import load_registry
+from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Settings
 from reposync.outgoing import AUTHORITY_VARIABLES
 from tests.fixtures.chart import CHART, ROOT, Refused, Values, chart, render, together

@@ -93,7 +93,7 @@ def test_a_cluster_that_chooses_the_user_itself_may():
 
 
 def test_the_chart_makes_tokens_that_the_program_accepts_and_shows_them_nowhere():
-    from reposync.config.tokens import api_tokens
+    from reposync.config.settings import api_tokens
 
     rendered = render()
 

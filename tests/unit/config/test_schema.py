@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from reposync.config.complaints import known_keys
 from reposync.config.loading import load_registry
-from reposync.config.problems import RegistryErrors
+from reposync.config.problems import RegistryErrors, known_keys
+from reposync.config.registry import Registry
 from reposync.config.schema import registry_schema
 from tests.unit.config.conftest import Load
 
@@ -158,7 +158,7 @@ BASES: dict[str, list[dict[str, Any]]] = {
 
 def mappings(*place: str | int) -> st.SearchStrategy[dict[str, Any]]:
     bases = BASES.get(str(place[0]), [{}]) if place else [{}]
-    changes = st.dictionaries(st.sampled_from([*known_keys(place), "other"]), VALUES, max_size=2)
+    changes = st.dictionaries(st.sampled_from([*known_keys(place, Registry), "other"]), VALUES, max_size=2)
     return st.tuples(st.sampled_from(bases), changes).map(lambda pair: pair[0] | pair[1])
 
 
@@ -167,7 +167,7 @@ def section(name: str) -> st.SearchStrategy[Any]:
     return st.one_of(right, right, right, VALUES)
 
 
-REGISTRIES = st.fixed_dictionaries({}, optional={name: section(name) for name in known_keys(())})
+REGISTRIES = st.fixed_dictionaries({}, optional={name: section(name) for name in known_keys((), Registry)})
 
 
 @given(registry=REGISTRIES)

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.config.addresses import split_credentials
 from reposync.config.document import read_document
-from reposync.config.interpolation import InterpolationError, interpolate
+from reposync.config.references import InterpolationError, interpolate, split_credentials
 from tests.unit.config.conftest import Load
 
 # What an environment can hold: any text without NUL.
@@ -70,45 +69,20 @@ def test_a_whole_address_may_come_from_one_variable() -> None:
     assert split_credentials(url) == ("https://git.example.com/x", "user", "p@ss")
 
 
-def test_a_variable_may_stand_for_a_number_true_or_a_word(load: Load) -> None:
+def test_a_variable_may_be_a_number_a_flag_a_word_or_null(load: Load) -> None:
     registry = load(
         "defaults: {max_file_bytes: '${SIZE}'}\n"
-        "qdrant: {timeout_seconds: '${SECONDS:-2.5}', on_disk_payload: '${DISK}', quantization: '${Q}'}\n",
-        SIZE=" 5000 ",
-        DISK="False",
-        Q="int8",
-    ).registry
-
-    assert registry.defaults.max_file_bytes == 5000
-    assert registry.qdrant.timeout_seconds == 2.5
-    assert registry.qdrant.on_disk_payload is False
-    assert registry.qdrant.quantization == "int8"
-
-
-def test_a_variable_that_looks_like_a_number_stays_the_text_it_is(load: Load) -> None:
-    registry = load(
+        "qdrant: {timeout_seconds: '${SECONDS:-2.5}', on_disk_payload: '${DISK}', quantization: '${Q}',\n"
+        "  url: '${U:-}', api_key: '${KEY}', shard_number: '${SHARDS:-}'}\n"
         "gitlab: [{name: main, url: 'https://x', token: '${T}'}]\n"
-        "repositories:\n  - name: a\n    path: .\n    branch: ${B}\n",
-        T="0123",
-        B="1.10",
+        "repositories: [{name: a, path: ., branch: '${B}'}]\n",
+        **{"SIZE": " 5000 ", "DISK": "False", "Q": "int8", "KEY": "", "T": "0123\n", "B": "1.10"},
     ).registry
 
-    token = registry.gitlab[0].token
+    qdrant, token = registry.qdrant, registry.gitlab[0].token
+    assert registry.defaults.max_file_bytes == 5000
+    assert (qdrant.timeout_seconds, qdrant.on_disk_payload, qdrant.quantization) == (2.5, False, "int8")
+    assert (qdrant.url, qdrant.api_key, qdrant.shard_number) == (None, None, None)
+    assert registry.repositories[0].branch == "1.10", "a text that looks like a number stays a text"
     assert token is not None
-    assert token.get_secret_value() == "0123"
-    assert registry.repositories[0].branch == "1.10"
-
-
-def test_an_empty_variable_means_none_where_none_is_allowed(load: Load) -> None:
-    registry = load("qdrant: {url: '${URL:-}', api_key: '${KEY}', shard_number: '${SHARDS:-}'}\n", KEY="").registry
-
-    assert registry.qdrant.url is None
-    assert registry.qdrant.api_key is None
-    assert registry.qdrant.shard_number is None
-
-
-def test_the_line_end_of_a_mounted_secret_is_taken_off(load: Load) -> None:
-    token = load("gitlab: [{name: main, url: 'https://x', token: '${T}'}]\n", T="glpat-1\n").registry.gitlab[0].token
-
-    assert token is not None
-    assert token.get_secret_value() == "glpat-1"
+    assert token.get_secret_value() == "0123", "without the line break of a mounted file"
