@@ -252,7 +252,7 @@ def test_a_repository_from_a_request_is_checked_like_one_in_the_file() -> None:
         checked_repository(registry, {"name": "a", "pth": ".", "schedule": "0 0 30 2 *", "chunk": {"siz": 1}})
     assert [line.split(";")[0] for line in str(caught.value).splitlines()] == [
         "exactly one of `gitlab`, `git` and `path` is required: none is given",
-        "schedule '0 0 30 2 *': it never fires: there is no day 30 in February",
+        "schedule '0 0 30 2 *': the day-of-month is wrong or never comes",
         "unknown key `siz` in chunk",
         "unknown key `pth`",
     ]
@@ -469,7 +469,7 @@ def test_never_of_a_group_is_for_its_projects_and_not_for_the_discovery(load: Lo
     ("keys", "expected"),
     [
         (", discover: null", "groups[0].discover must be text"),
-        (", discover: '0 0 30 2 *'", "it never fires"),
+        (", discover: '0 0 30 2 *'", "the day-of-month is wrong or never comes"),
         (", schedule: hourl", "groups[0]: schedule 'hourl': cannot be read"),
         (", archived: 'true'", "groups[0].archived must be true or false"),
         (", branch: main", "unknown key `branch` in groups[0]"),

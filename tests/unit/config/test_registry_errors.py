@@ -116,7 +116,7 @@ NAMES = [
     (ONE % "collection: a/b", "2:38: repositories[0].collection must be 1 to 255 letters"),
     (ONE % "branch: a..b", "2:34: repositories[0].branch is not a valid branch name"),
     (ONE % "branch: refs/heads/a", "repositories[0].branch must be the branch alone"),
-    (ONE % 'schedule: "0 0 30 2 *"', "2:36: repositories[0]: schedule '0 0 30 2 *': it never fires"),
+    (ONE % 'schedule: "0 0 30 2 *"', "2:36: repositories[0]: schedule '0 0 30 2 *': the day-of-month is wrong"),
     ("defaults:\n  timezone: Europe/Berlni\n", "2:13: defaults: unknown time zone 'Europe/Berlni'; did you mean `Eur"),
 ]
 SOURCES = [
