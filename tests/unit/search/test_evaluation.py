@@ -60,7 +60,7 @@ MISTAKES = {
     "an empty file": ("", "1:1: the file must be a list of questions"),
     "an empty list": ("[]\n", "1:1: the file must be a list of questions"),
     "a mapping": ("questions: []\n", "1:1: the file must be a list of questions"),
-    "no YAML": ("- [a\n", "1:3: not YAML: a bracket is opened here"),
+    "no YAML": ("- [a\n", "1:3: not YAML: wrong indentation, or a missing"),
     "a text instead of a question": ("- where\n", "1:3: [0] must be a mapping of keys to values"),
     "an unknown key": (ONE % "line: 5", "1:87: unknown key `line` in [0]; did you mean `lines`?"),
     "a missing key": ("- {question: a, repository: b}\n", "1:3: [0]: `path` is missing"),
