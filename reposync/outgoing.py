@@ -1,7 +1,7 @@
-"""How this process reaches other servers over HTTP: through which proxy, trusting whom, and how long they may take.
+"""Rules for outgoing connections: addresses, proxies, certificates, and the bounds of an answer.
 
-One place for all clients. Their libraries read the environment each in its own way: one takes NO_PROXY=10.0.0.0/8 for a
-name, one knows SSL_CERT_FILE and another REQUESTS_CA_BUNDLE, and none ends an answer that comes a byte a second.
+All clients share them. HTTP libraries read the environment each in its own way: one takes NO_PROXY=10.0.0.0/8 for a
+host name, one knows SSL_CERT_FILE and another REQUESTS_CA_BUNDLE, and none ends an answer of one byte a second.
 """
 
 from __future__ import annotations
@@ -13,78 +13,189 @@ import re
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
-from reposync.errors import ConfigError
+from pydantic import SecretStr
+
+from reposync.errors import ConfigError, SourceError
 
 if TYPE_CHECKING:
     import httpx
 
-# The usual names, in the order in which they are looked at; the first that is set counts.
-AUTHORITY_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
-LEAST_BYTES_A_SECOND = 1_000
-"""Slower than this over a whole time-out, an answer is as good as none."""
+CA_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""The first one that is set counts."""
 
-UNFOLD_STEP_BYTES = 256 * 1024
-SUSPICIOUS_BYTES = 16 * 1024 * 1024
-SUSPICIOUS_RATIO = 100
-"""JSON of listings unfolds to ten times its size at most; what gzip makes of zeros, to a thousand times."""
+MIN_BYTES_PER_SECOND = 1_000
+"""An answer that is slower over a whole time-out is given up."""
+
+DECOMPRESSION_STEP_BYTES = 256 * 1024
+DECOMPRESSED_FREE_BYTES = 16 * 1024 * 1024
+MAX_DECOMPRESSION_RATIO = 100
+"""Checked above DECOMPRESSED_FREE_BYTES. JSON listings decompress to ten times their size, gzipped zeros to 1,000."""
+
+IN_PLACE_SECONDS = 30.0
+"""A call waits in place for as long if the server requests it. For longer waits the call fails and the worker does
+something else."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """To connect, and between two pieces of an answer."""
+
+    connect_seconds: float = 10.0
+    read_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often a failed call is repeated: `attempts` after errors; after rate limits until `max_wait_seconds` of waiting
+    are used up. A requested wait over `longest_wait_seconds` ends the call. `within_seconds` bounds all attempts."""
+
+    attempts: int = 4
+    first_delay_seconds: float = 0.5
+    max_delay_seconds: float = 8.0
+    longest_wait_seconds: float = IN_PLACE_SECONDS
+    max_wait_seconds: float = IN_PLACE_SECONDS
+    within_seconds: float | None = None
+
+
+class RequestObserver(Protocol):
+    """Called on the event loop, for metrics. Must return at once and raise nothing."""
+
+    def request(self, kind: str) -> None:
+        """A request was sent, redirects and retries included."""
+        ...
+
+    def rate_limited(self, seconds: float) -> None:
+        """The server limits the rate; the client now waits this long."""
+        ...
+
+
 class TooSlow(TimeoutError):
-    """An answer that comes, but not in any time that would do."""
-
-
-IN_PLACE_SECONDS = 30.0
-"""A call waits as long if its server asks for it. If it asks for more, the call fails, and the worker does something
-else meanwhile."""
+    """The answer comes too slowly."""
 
 
 class TooLarge(Exception):
-    """An answer larger than what is taken, or that unfolds to far more than what came."""
+    """The answer is larger than accepted, or it decompresses to far more than was received."""
+
+
+class OtherServer(SourceError):
+    """A redirect leads to a different server, which must not see the credentials for this one."""
+
+
+# Addresses -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An http(s) URL without user and password, and those that were in it."""
+
+    url: str
+    username: str | None
+    password: SecretStr | None
+
+
+def parse_address(url: str, *, what: str) -> Address:
+    """Split `url`. Raises ConfigError, without a password, if it is no http(s) URL."""
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{what} is not a URL: {error}.", remedy="Write it as https://host/path.") from error
+    shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
+    if parts.scheme not in _DEFAULT_PORTS or not host:
+        raise ConfigError(
+            f"{what} {shown!r} is not an http(s) URL.",
+            remedy="Write it as https://host/path: ssh addresses have an https form; a folder is given by its path.",
+        )
+    username = unquote(parts.username) if parts.username else None
+    password = SecretStr(unquote(parts.password)) if parts.password else None
+    return Address(shown.rstrip("/"), username, password)
+
+
+def validated_token(token: SecretStr | None, *, what: str) -> str | None:
+    """The token as a header value, without the line end that files add; None if it is empty. Raises ConfigError,
+    without the token, for characters that HTTP libraries would reject with the token in their message."""
+    value = token.get_secret_value().strip() if token is not None else ""
+    if not value.isascii() or (value and not value.isprintable()) or " " in value:
+        raise ConfigError(f"{what} has characters that no token has.", remedy="Copy it again, without line breaks.")
+    return value or None
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of `url`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{host}" + (f":{parts.port}" if parts.port else "")
+
+
+def same_origin(old: str, new: str) -> bool:
+    """Whether a secret for `old` may be sent to `new`: the same scheme, host and port, or https instead of http on the
+    same host with the default ports."""
+    before, after = urlsplit(old), urlsplit(new)
+    if before.hostname != after.hostname:
+        return False
+    if before.scheme == after.scheme:
+        return _port(before) == _port(after)
+    return (before.scheme, after.scheme, _port(before), _port(after)) == ("http", "https", 80, 443)
+
+
+def redirected(url: str, location: str) -> str:
+    """The target of a redirect from `url`. Raises OtherServer."""
+    target = urljoin(url, location)
+    if not same_origin(url, target):
+        raise OtherServer(
+            f"{origin(url)} redirects to a different server, {origin(target)}; nothing was sent there.",
+            remedy="If that is the right one, write its address into the configuration.",
+        )
+    return target
+
+
+def _port(parts: SplitResult) -> int | None:
+    return parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
 
 # Proxies -------------------------------------------------------------------------------------------------------------
 
 
 def proxy_for(url: str, environ: Mapping[str, str] = os.environ) -> str | None:
-    """The proxy that a request to `url` goes through; None: none.
+    """The proxy for requests to `url`, or None.
 
-    `HTTPS_PROXY`, `HTTP_PROXY` by the scheme of `url`, then `ALL_PROXY`, except for what `NO_PROXY` names, all of them
-    in small letters first: `*`, host names with everything below them, addresses, networks (10.0.0.0/8), each also
-    with a port. This machine's loopback addresses and `localhost` are never asked for through a proxy.
-    Raises ConfigError, without any password, where the variable holds no address of an HTTP proxy.
+    `HTTPS_PROXY` or `HTTP_PROXY` by the scheme of `url`, then `ALL_PROXY`, lower case first, except for hosts in
+    `NO_PROXY`: `*`, host names with their subdomains, addresses, networks (10.0.0.0/8), each with an optional port.
+    Loopback addresses and `localhost` never use a proxy. Raises ConfigError, without a password, if the variable holds
+    no address of an HTTP proxy.
     """
     parts = urlsplit(url)
-    host, port = (parts.hostname or "").lower(), parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    host = (parts.hostname or "").lower()
     if is_loopback(host):
         return None
     for name in (f"{parts.scheme}_proxy", "all_proxy"):
-        # HTTP_PROXY in capitals is what a CGI program would have from a request's `Proxy` header; this is none.
-        given = next((environ[each] for each in (name, name.upper()) if environ.get(each, "").strip()), None)
-        if given is not None:
-            proxy = _checked_proxy(given.strip(), name)
-            excepted = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
-            return None if _is_excepted(host, port, excepted) else proxy
+        value = next((environ[each] for each in (name, name.upper()) if environ.get(each, "").strip()), None)
+        if value is not None:
+            proxy = _checked_proxy(value.strip(), name)
+            no_proxy = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
+            return None if _matches_no_proxy(host, _port(parts), no_proxy) else proxy
     return None
 
 
 def proxy_passwords(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """Those that stand in the addresses of proxies, whatever else is wrong with these."""
+    """The passwords in proxy addresses, also in malformed ones."""
     names = ("https_proxy", "http_proxy", "all_proxy")
-    given = (environ.get(each, "") for name in names for each in (name, name.upper()))
-    credentials = (each.rpartition("://")[2].rpartition("@")[0] for each in given)
+    values = (environ.get(each, "") for name in names for each in (name, name.upper()))
+    credentials = (each.rpartition("://")[2].rpartition("@")[0] for each in values)
     return [unquote(password) for each in credentials if (password := each.partition(":")[2])]
 
 
-def _checked_proxy(given: str, name: str) -> str:
-    text = given if "://" in given else f"http://{given}"
+def _checked_proxy(value: str, name: str) -> str:
+    text = value if "://" in value else f"http://{value}"
     try:
         parts = urlsplit(text)
         is_address = bool(parts.hostname) and parts.port != 0
@@ -92,28 +203,28 @@ def _checked_proxy(given: str, name: str) -> str:
         parts, is_address = urlsplit(""), False
     if parts.scheme.startswith("socks"):
         raise ConfigError(
-            f"{name.upper()} names a SOCKS proxy; reposync speaks to HTTP proxies alone.",
+            f"{name.upper()} names a SOCKS proxy; reposync supports HTTP proxies only.",
             remedy="Name an HTTP proxy, or except this server in NO_PROXY.",
         )
     if not is_address or parts.scheme not in _DEFAULT_PORTS:
-        raise ConfigError(f"{name.upper()} is no address of a proxy.", remedy="Write it as http://host:port.")
+        raise ConfigError(f"{name.upper()} is not the address of a proxy.", remedy="Write it as http://host:port.")
     return text
 
 
 def is_loopback(host: str) -> bool:
-    """Other names for this machine are for the resolver to know, and it may change its mind."""
+    """Whether `host` is a loopback address or `localhost`; other names are not resolved."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host.lower() == "localhost"
 
 
-def _is_excepted(host: str, port: int | None, excepted: str) -> bool:
+def _matches_no_proxy(host: str, port: int | None, no_proxy: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         address = None
-    for entry in re.split(r"[,\s]+", excepted.lower()):
+    for entry in re.split(r"[,\s]+", no_proxy.lower()):
         if entry == "*":
             return True
         name, _, only_port = entry.rpartition(":")
@@ -136,57 +247,59 @@ def _is_excepted(host: str, port: int | None, excepted: str) -> bool:
 # Certificates --------------------------------------------------------------------------------------------------------
 
 
-def authorities(ca_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """The file, or folder, of the authorities whose certificates are trusted: `ca_file`, else what the first of
-    AUTHORITY_VARIABLES names, else Mozilla's list. Not looked at."""
+def ca_bundle(ca_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
+    """The file or folder of trusted CA certificates: `ca_file`, else the first of CA_VARIABLES that is set, else
+    Mozilla's list. Not opened."""
     if ca_file is not None:
         return ca_file
-    for name in AUTHORITY_VARIABLES:
-        if given := environ.get(name, "").strip():
-            return Path(given)
+    for name in CA_VARIABLES:
+        if value := environ.get(name, "").strip():
+            return Path(value)
     import certifi
 
     return Path(certifi.where())
 
 
-def names_authorities(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the environment says whom to trust."""
-    return any(environ.get(name, "").strip() for name in AUTHORITY_VARIABLES)
-
-
-def trust(ca_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
-    """Certificates are always checked, against `authorities`. Reads files: 20 ms. Raises ConfigError where there is
-    none that can be read."""
-    found = authorities(ca_file, environ)
+def ssl_context(ca_file: Path | None = None, environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
+    """A context that checks certificates against `ca_bundle`. Reads files: 20 ms. Raises ConfigError if the bundle
+    cannot be read."""
+    found = ca_bundle(ca_file, environ)
     try:
         if found.is_dir():
             return ssl.create_default_context(capath=str(found))
         return ssl.create_default_context(cafile=str(found))
     except (OSError, ValueError) as error:
-        name = next((name for name in AUTHORITY_VARIABLES if environ.get(name, "").strip() == str(found)), None)
+        name = next((name for name in CA_VARIABLES if environ.get(name, "").strip() == str(found)), None)
         which = f"The CA file {found}" if ca_file is not None or name is None else f"{name} ({found})"
         raise ConfigError(
             f"{which} cannot be used: {error}.", remedy="It must hold certificates in PEM form."
         ) from error
 
 
+def validate_transport(url: str, ca_file: Path | None) -> None:
+    """Raises ConfigError if the CA bundle or the proxy for `url` cannot be used."""
+    if ca_file is not None or any(os.environ.get(name, "").strip() for name in CA_VARIABLES):
+        ssl_context(ca_file)
+    proxy_for(url)
+
+
 def client_options(url: str, ca_file: Path | None = None, **transport: Any) -> dict[str, Any]:
-    """What an httpx client that asks the server of `url` alone is made with; `transport`: further options of the way
-    there, such as `limits`. Reads files: 20 ms. Raises ConfigError."""
+    """Arguments of an httpx client for the server of `url`; `transport`: more arguments for its transports, such as
+    `limits`. Reads files: 20 ms. Raises ConfigError."""
     import httpx
 
-    context, rest = trust(ca_file), url.partition("://")[2]
+    context, rest = ssl_context(ca_file), url.partition("://")[2]
     mounts = {}
-    for scheme in ("https",) if url.startswith("https:") else ("http", "https"):  # http may lead on to https
+    for scheme in ("https",) if url.startswith("https:") else ("http", "https"):  # http may redirect to https
         if proxy := proxy_for(f"{scheme}://{rest}"):
-            to_proxy = trust() if proxy.startswith("https:") else None
-            way = httpx.Proxy(proxy, ssl_context=to_proxy)
-            mounts[f"{scheme}://"] = httpx.AsyncHTTPTransport(verify=context, proxy=way, trust_env=False, **transport)
+            proxy_context = ssl_context() if proxy.startswith("https:") else None
+            target = httpx.Proxy(proxy, ssl_context=proxy_context)
+            mounts[f"{scheme}://"] = httpx.AsyncHTTPTransport(verify=context, proxy=target, trust_env=False, **transport)
     return {"verify": context, "trust_env": False, "mounts": mounts, **transport}
 
 
 def certificate_reason(error: BaseException) -> str | None:
-    """Why a server's certificate is refused, in OpenSSL's words, where `error` or what it came from is about that."""
+    """OpenSSL's reason for a rejected certificate, if `error` or one of its causes is about that."""
     seen: list[BaseException] = []
     current: BaseException | None = error
     while current is not None and current not in seen:
@@ -203,80 +316,84 @@ def certificate_reason(error: BaseException) -> str | None:
 
 
 @dataclass(slots=True)
-class Pace:
-    """Whether one answer comes fast enough: LEAST_BYTES_A_SECOND over any `window_seconds` from its first byte on, and
-    whole within `total_seconds`. An answer that has not begun is for the time-out of its connection to end."""
+class MinimumRate:
+    """The rate that one answer must have: MIN_BYTES_PER_SECOND over any `window_seconds` from its first byte on, and
+    complete within `total_seconds`. Before its first byte the time-out of the connection applies."""
 
     window_seconds: float
     total_seconds: float
-    _since: float | None = field(default=None, init=False)
-    _counted_since: float = field(default=0.0, init=False)
-    _bytes: int = field(default=0, init=False)
+    _started: float | None = field(default=None, init=False)
+    _window_started: float = field(default=0.0, init=False)
+    _window_bytes: int = field(default=0, init=False)
 
-    def took(self, size_bytes: int) -> None:
-        """Some of the answer came. Raises TooSlow."""
+    def received(self, size_bytes: int) -> None:
+        """Count bytes of the answer. Raises TooSlow."""
         now = time.monotonic()
-        if self._since is None:
-            self._since = self._counted_since = now
-        self._bytes += size_bytes
-        if now - self._since > self.total_seconds:
-            raise TooSlow(f"the answer did not come in whole within {self.total_seconds:g} s")
-        elapsed = now - self._counted_since
+        if self._started is None:
+            self._started = self._window_started = now
+        self._window_bytes += size_bytes
+        if now - self._started > self.total_seconds:
+            raise TooSlow(f"the answer was not complete within {self.total_seconds:g} s")
+        elapsed = now - self._window_started
         if elapsed >= self.window_seconds:
-            if self._bytes < elapsed * LEAST_BYTES_A_SECOND:
-                raise TooSlow(f"no more than {self._bytes:,} bytes came in {elapsed:.0f} s")
-            self._counted_since, self._bytes = now, 0
+            if self._window_bytes < elapsed * MIN_BYTES_PER_SECOND:
+                raise TooSlow(f"only {self._window_bytes:,} bytes came in {elapsed:.0f} s")
+            self._window_started, self._window_bytes = now, 0
 
 
 def parse_json(body: bytes | bytearray) -> Any:
-    """What a server answered. Raises ValueError if it is no JSON, nests over 200 deep or has a number of 4,300 digits.
+    """Raises ValueError for invalid JSON, nesting over 200 levels, or a number of 4,300 digits.
 
-    `json.loads` raises RecursionError for deep ones, and what it just accepts raises it later, in a `repr` or `str`.
+    `json.loads` raises RecursionError for deep nesting, and what it just accepts raises it later, in `repr` or `str`.
     """
     from pydantic_core import from_json
 
     return from_json(body, allow_inf_nan=False)
 
 
-def check_unfolded(came_bytes: int, unfolded_bytes: int) -> None:
-    """Raises TooLarge for what was packed to harm its readers."""
-    if unfolded_bytes > SUSPICIOUS_BYTES and unfolded_bytes > SUSPICIOUS_RATIO * came_bytes:
-        raise TooLarge(f"{came_bytes:,} bytes that unfold to more than {unfolded_bytes:,}")
+def printable(text: str | bytes) -> str:
+    """Text of a server as one line without control characters, at most 300 long: for logs and terminals."""
+    words = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
+    return "".join(letter for letter in " ".join(words.split()) if letter.isprintable())[:300]
 
 
-async def pieces(response: httpx.Response, pace: Pace, max_bytes: int) -> AsyncIterator[bytes]:
-    """The body as it comes, unfolded in bounded pieces. Raises TooSlow, TooLarge, httpx.DecodingError, and whatever
-    the connection does."""
+def check_decompression_ratio(received_bytes: int, decompressed_bytes: int) -> None:
+    """Raises TooLarge for a decompression bomb."""
+    if decompressed_bytes > max(DECOMPRESSED_FREE_BYTES, MAX_DECOMPRESSION_RATIO * received_bytes):
+        raise TooLarge(f"{received_bytes:,} bytes that decompress to more than {decompressed_bytes:,}")
+
+
+async def iter_decoded(response: httpx.Response, rate: MinimumRate, max_bytes: int) -> AsyncIterator[bytes]:
+    """The decompressed body in bounded pieces. Raises TooSlow, TooLarge, httpx.DecodingError, and what the connection
+    raises."""
     import httpx
 
     encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "x-gzip", "deflate"):
-        raise httpx.DecodingError(f"it is packed as {encoding[:30]!r}", request=response.request)
-    inflater = None
-    if encoding != "identity":
-        # Of gzip or of zlib: it tells them apart itself.
-        inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
-    came = unfolded = 0
+        raise httpx.DecodingError(f"unknown encoding {encoding[:30]!r}", request=response.request)
+    # MAX_WBITS | 32: gzip or zlib, detected from the header.
+    inflater = None if encoding == "identity" else zlib.decompressobj(zlib.MAX_WBITS | 32)
+    received = decoded = 0
     async for raw in response.aiter_raw():
-        pace.took(len(raw))
-        came += len(raw)
-        for piece in (raw,) if inflater is None else _unfold(inflater, raw, response):
-            unfolded += len(piece)
-            if unfolded > max_bytes:
+        rate.received(len(raw))
+        received += len(raw)
+        for piece in (raw,) if inflater is None else _inflate(inflater, raw, response):
+            decoded += len(piece)
+            if decoded > max_bytes:
                 raise TooLarge(f"more than {max_bytes:,} bytes")
             if inflater is not None:
-                check_unfolded(came, unfolded)
-                await asyncio.sleep(0)  # what came in one piece may unfold to hundreds
+                check_decompression_ratio(received, decoded)
+                await asyncio.sleep(0)  # one raw piece may decompress to hundreds
             if piece:
                 yield piece
 
 
-def _unfold(inflater: Any, raw: bytes, response: httpx.Response) -> Any:
+def _inflate(inflater: Any, raw: bytes, response: httpx.Response) -> Iterator[bytes]:
     import httpx
 
     try:
         while raw:
-            yield inflater.decompress(raw, UNFOLD_STEP_BYTES)
+            yield inflater.decompress(raw, DECOMPRESSION_STEP_BYTES)
             raw = inflater.unconsumed_tail
     except zlib.error as error:
-        raise httpx.DecodingError(f"it does not unpack ({error})", request=response.request) from error
+        raise httpx.DecodingError(f"it cannot be decompressed ({error})", request=response.request) from error

@@ -1,10 +1,10 @@
-"""Whether a commit is part of the history of another one, asked as cheaply as each kind of source allows.
+"""Whether a commit is part of the history of a different one.
 
-| source | asked |
+| source | answer |
 |---|---|
 | a repository on this machine | its commits, from both ends until they meet |
 | GitLab | 1 REST call: the merge base of the two |
-| git behind a URL | the commits between the two, where the server filters (see `git_history`) |
+| git behind a URL | unknowable, except for the tip itself |
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, assert_never, cast
 
 from reposync.errors import SourceCorrupt, SourceError, UsageError
-from reposync.sources.spec import GitLabProject, LocalGit, Patience, RemoteGit, SourceObserver, SourceSpec
+from reposync.outgoing import RequestObserver, RetryPolicy
+from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 
 if TYPE_CHECKING:
     import gitlab
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_COMMITS = 500_000
 """Read for one answer. Both ends meet soon, unless the histories have nothing in common."""
-_PATIENCE = Patience(attempts=2, max_wait_seconds=5.0)
+_RETRY = RetryPolicy(attempts=2, max_wait_seconds=5.0)
 
 
 class Ancestry(StrEnum):
@@ -36,9 +37,7 @@ class Ancestry(StrEnum):
     UNKNOWN_COMMIT = "unknown_commit"
     """The repository has no such commit."""
     UNKNOWABLE = "unknowable"
-    """This source cannot tell of any two commits."""
-    SHORT_NAME = "short_name"
-    """This source can tell of full names alone."""
+    """This source cannot compare commits."""
     TOO_FAR = "too_far"
     """More commits than are read lie between the two."""
 
@@ -55,7 +54,7 @@ class CommitAmbiguous(UsageError):
 
 
 async def ancestry(
-    spec: SourceSpec, commit: str, tip: str | None, *, observer: SourceObserver | None = None
+    spec: SourceSpec, commit: str, tip: str | None, *, observer: RequestObserver | None = None
 ) -> Ancestry:
     """How `commit` (7 to 64 lower-case hex digits, a unique beginning will do) stands to `tip` (a full name). Without
     a tip the answer is NOT_CONTAINED where the commit is there; git behind a URL is not asked then.
@@ -68,7 +67,7 @@ async def ancestry(
         case GitLabProject():
             return await _gitlab(spec, commit, tip, observer)
         case RemoteGit():
-            return await _remote(spec, commit, tip, observer)
+            return Ancestry.CONTAINED if tip is not None and tip.startswith(commit) else Ancestry.UNKNOWABLE
         case _:
             assert_never(spec)
 
@@ -167,69 +166,34 @@ class _History:
         return self._store[name]
 
 
-# Git behind a URL ----------------------------------------------------------------------------------------------------
-
-
-async def _remote(spec: RemoteGit, commit: str, tip: str | None, observer: SourceObserver | None) -> Ancestry:
-    if tip is None:
-        return Ancestry.NOT_CONTAINED
-    if tip.startswith(commit):
-        return Ancestry.CONTAINED
-    if len(commit) != len(tip):
-        # Git's servers look up nothing by its beginning.
-        return Ancestry.SHORT_NAME
-    from reposync.sources.git_history import MAX_HISTORY_BYTES
-    from reposync.sources.remote import RemoteGitSource
-
-    source = RemoteGitSource(
-        spec.url,
-        branch=spec.branch,
-        username=spec.username,
-        password=spec.password,
-        ca_file=spec.ca_file,
-        timeouts=spec.timeouts,
-        patience=_PATIENCE,
-        observer=observer,
-        max_spool_bytes=MAX_HISTORY_BYTES,
-    )
-    try:
-        return await source.ancestry(commit, tip)
-    finally:
-        await source.close()
-
-
 # GitLab --------------------------------------------------------------------------------------------------------------
 
 
-async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: SourceObserver | None) -> Ancestry:
-    from reposync.sources.addresses import check_way, header_secret, parse_address
-    from reposync.sources.gitlab_words import Refusal, explain
-    from reposync.sources.rest import Rest, RestRefused
+async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: RequestObserver | None) -> Ancestry:
+    from reposync.http_client import HttpRefused
+    from reposync.sources.gitlab_server import GitLabServer, Refusal
 
-    address = parse_address(spec.url, what="GitLab's address")
-    check_way(address.url, spec.ca_file)
-    secret = header_secret(spec.token or address.password, what=f"The token for {address.url}")
-    rest = Rest(
-        address.url, secret, ca_file=spec.ca_file, timeouts=spec.timeouts, patience=_PATIENCE, observer=observer
+    server = GitLabServer(
+        spec.url, token=spec.token, ca_file=spec.ca_file, timeouts=spec.timeouts, retry=_RETRY, observer=observer
     )
     project = spec.project_id if spec.project_id is not None else spec.project
-    doing = f"Reading the history of {spec.project} on {address.url}"
+    doing = f"Reading the history of {spec.project} on {server.url}"
     try:
         if tip is None:
-            await rest.call("api_commit", partial(_commit, project, commit), doing=doing)
+            await server.call("api_commit", partial(_commit, project, commit), doing=doing)
             return Ancestry.NOT_CONTAINED
-        base = await rest.call("api_merge_base", partial(_merge_base, project, [commit, tip]), doing=doing)
-    except RestRefused as refused:
+        base = await server.call("api_merge_base", partial(_merge_base, project, [commit, tip]), doing=doing)
+    except HttpRefused as refused:
         refusal = Refusal.of(refused)
         if (refused.status == 400 and commit in refusal.text) or refusal.is_about("Commit"):
             return Ancestry.UNKNOWN_COMMIT
         if refusal.is_about("Merge Base") or (refused.status == 400 and tip is not None and tip in refusal.text):
-            # Nothing in common; or the tip went with a branch that was rewritten, and its index is about to follow.
+            # They have nothing in common; or the tip went with a rewritten branch, and its index is about to follow.
             return Ancestry.NOT_CONTAINED
-        raise explain(refused, project=spec.project, instance=address.url, has_token=secret is not None) from refused
+        raise server.explain(refused, path=spec.project) from refused
     finally:
-        await rest.close()
-    # By its beginning: a branch of that name would be taken before the commit.
+        await server.close()
+    # Compared by its prefix: GitLab would prefer a branch of that name to the commit.
     return Ancestry.CONTAINED if base.startswith(commit) else Ancestry.NOT_CONTAINED
 
 

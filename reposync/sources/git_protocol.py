@@ -1,33 +1,94 @@
-"""What git's smart protocol says, apart from the HTTP that carries it.
+"""Messages of git's smart protocol, apart from the HTTP that carries them.
 https://git-scm.com/docs/protocol-v2, https://git-scm.com/docs/pack-protocol
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from reposync import __version__
 from reposync.errors import SourceCorrupt, SourceError
-from reposync.sources.pktline import DELIMITER_PACKET, FLUSH_PACKET, Mark, packet
-from reposync.sources.retries import TransientFailure
+from reposync.http_client import TransientFailure
+from reposync.outgoing import printable
 
 AGENT = f"git/reposync-{__version__}"
 
 
+# Packets: lines with their length in front. dulwich's push parser stops at the delimiters of version 2, and its other
+# parser reads a blocking stream. https://git-scm.com/docs/protocol-common
+
+
+class Mark(Enum):
+    """Packets without content."""
+
+    FLUSH = 0
+    DELIMITER = 1
+    RESPONSE_END = 2
+
+
+FLUSH_PACKET = b"0000"
+DELIMITER_PACKET = b"0001"
+
+
+class FramingError(Exception):
+    """Received bytes are no pkt-line."""
+
+
+def packet(line: bytes) -> bytes:
+    return b"%04x%s" % (len(line) + 4, line)
+
+
+class PacketReader:
+    """Splits an answer into packets as it arrives; buffers at most one incomplete packet (65,520 bytes)."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[bytes | Mark]:
+        """The packets completed by `piece`. Raises FramingError."""
+        buffer = self._rest + piece if self._rest else piece
+        at = 0
+        while len(buffer) - at >= 4:
+            try:
+                length = int(buffer[at : at + 4], 16)
+            except ValueError as error:
+                raise FramingError(f"the answer is not git's: {bytes(buffer[at : at + 4])!r} is no packet length") from error
+            if length < 4:
+                if length == 3:
+                    raise FramingError("the answer is not git's: 0003 is no packet length")
+                at += 4
+                yield Mark(length)
+            elif length <= len(buffer) - at:
+                yield buffer[at + 4 : at + length]
+                at += length
+            else:
+                break
+        self._rest = buffer[at:]
+
+    @property
+    def complete(self) -> bool:
+        """False within a packet."""
+        return not self._rest
+
+
+# Messages -----------------------------------------------------------------------------------------------------------
+
+
 class FetchRefused(Exception):
-    """Git itself on the server refused what was asked for: a filter that is off, an object that it does not have."""
+    """Git on the server refused a request: a filter is disabled, or an object is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advertisement:
-    """What a server says of itself."""
+    """A server's capabilities."""
 
     version: int
     capabilities: dict[str, str]
     refs: dict[bytes, str] = field(default_factory=dict)
     symbolic: dict[bytes, bytes] = field(default_factory=dict)
-    """Where symbolic refs point, as version 0 says it."""
+    """Targets of symbolic refs, in version 0."""
 
     @property
     def object_format(self) -> str:
@@ -35,7 +96,7 @@ class Advertisement:
 
     @property
     def filters(self) -> bool:
-        """Whether blobs can be left out of a fetch and asked for one by one."""
+        """Whether blobs can be left out of a fetch and requested one by one."""
         return self.version == 2 and "filter" in self.capabilities.get("fetch", "").split()
 
 
@@ -69,9 +130,9 @@ def parse_advertisement(packets: Sequence[bytes | Mark], shown: str) -> Advertis
 
 
 def no_git_server(shown: str, sent: str) -> SourceCorrupt:
-    """The error for an answer with status 200 that is not git's: a wrong URL, or a page of a proxy (a login, work that
-    is under way) that will be gone again."""
-    what = printable(sent.encode()) or "something else"
+    """The error for an answer with status 200 that is not git's: a wrong URL, or a proxy's page (a login, maintenance)
+    that will be gone later."""
+    what = printable(sent) or "something else"
     return SourceCorrupt(
         f"{shown} did not answer as a git server that speaks smart HTTP: it sent {what}.",
         remedy="If this goes on, check the URL (it is the one that `git clone` takes) and the proxies between.",
@@ -79,7 +140,7 @@ def no_git_server(shown: str, sent: str) -> SourceCorrupt:
 
 
 def parse_refs(packets: Sequence[bytes | Mark]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
-    """The answer to `ls-refs`: refs, and where symbolic ones point (unborn branches included)."""
+    """The answer to `ls-refs`: refs, and the targets of symbolic ones (unborn branches included)."""
     refs: dict[bytes, str] = {}
     symbolic: dict[bytes, bytes] = {}
     for line in packets:
@@ -108,16 +169,13 @@ def fetch_request(
     server: Advertisement,
     wants: Sequence[str],
     *,
-    haves: Sequence[str] = (),
     depth: int | None,
     filter_spec: str | None,
 ) -> bytes:
-    """The body that asks for a pack with `wants`, in the words of the server's version (0 knows no filter here). What
-    the commits `haves` consist of is left out, with their history (version 2)."""
+    """The request body for a pack with `wants`, in the server's version of the protocol (0 without filters)."""
     if server.version != 2:
         return _version_0_fetch(server, wants, depth)
     arguments = [b"ofs-delta", b"no-progress", *(b"want " + sha.encode() for sha in wants)]
-    arguments += [b"have " + sha.encode() for sha in haves]
     if depth is not None:
         arguments.append(b"deepen %d" % depth)
     if filter_spec is not None:
@@ -128,7 +186,7 @@ def fetch_request(
 def _version_0_fetch(server: Advertisement, wants: Sequence[str], depth: int | None) -> bytes:
     known = ("side-band-64k", "ofs-delta", "no-progress")
     if "side-band-64k" not in server.capabilities:
-        raise SourceError("The git server is too old: it knows neither protocol version 2 nor side-band-64k.")
+        raise SourceError("The git server is too old: it supports neither protocol version 2 nor side-band-64k.")
     features = [name for name in known if name in server.capabilities] + [f"agent={AGENT}"]
     if server.object_format != "sha1":
         features.append(f"object-format={server.object_format}")
@@ -141,7 +199,7 @@ def _version_0_fetch(server: Advertisement, wants: Sequence[str], depth: int | N
 
 
 def stop_at_error(line: bytes) -> None:
-    """Raises FetchRefused where the line is git's error."""
+    """Raises FetchRefused if the line is an error of git."""
     if line.startswith(b"ERR "):
         raise FetchRefused(printable(line[4:]))
 
@@ -150,9 +208,3 @@ def object_name(text: bytes) -> str:
     if len(text) not in (40, 64) or not all(byte in b"0123456789abcdef" for byte in text):
         raise TransientFailure("the answer is not git's (no object name)", corrupt=True)
     return text.decode("ascii")
-
-
-def printable(text: bytes) -> str:
-    """What a server says, as one line without control characters: it ends up in logs and on terminals."""
-    words = " ".join(text.decode("utf-8", "replace").split())
-    return "".join(letter for letter in words if letter.isprintable())[:300]

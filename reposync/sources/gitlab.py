@@ -1,10 +1,10 @@
-"""A project of a GitLab instance: REST to ask what changed, git for many contents, REST for few.
+"""A project of a GitLab instance: REST to find out what changed, git for many contents, REST for few.
 
-| asked | requests |
+| question | requests |
 |---|---|
 | is the head still the same (project id known) | 1 REST |
-| tree of a new head | 1 REST, and 1 git where the listing cannot be proven (see `listing`; git refused: 1 REST more) |
-| up to 20 blobs | 1 REST each (1 git where the id had to be asked for: a first sync reads everything anyway) |
+| tree of a new head | 1 REST, and 1 git if the listing cannot be proven (see `listing`; git refused: 1 REST more) |
+| up to 20 blobs | 1 REST each (1 git on a first sync, which reads everything anyway) |
 | a blob over the limit, by REST | 1 REST more, for its size |
 | more | 1 git per 2,000 |
 """
@@ -16,75 +16,48 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_from_bytes
 
 import gitlab
-from pydantic import SecretStr
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError, SourceGone, SourceUnavailable
-from reposync.sources.addresses import check_way, header_secret, parse_address
-from reposync.sources.branches import branch_not_found
+from reposync.http_client import HttpRefused, TransientFailure
+from reposync.outgoing import RequestObserver
 from reposync.sources.gitlab_blobs import GitLabBlobs
-from reposync.sources.gitlab_words import Refusal, explain
+from reposync.sources.gitlab_server import PAGE_ROWS, GitLabServer, Refusal
 from reposync.sources.listing import Listing
-from reposync.sources.objects import UnreadableBlobs, title_of
+from reposync.sources.objects import UnreadableBlobs, branch_not_found, title_of
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
-from reposync.sources.rest import Rest, RestRefused
-from reposync.sources.retries import TransientFailure
-from reposync.sources.spec import Patience, SourceObserver, Timeouts
-
-PAGE_ROWS = 100  # GitLab's maximum
+from reposync.sources.spec import GitLabProject
 
 
 class GitLabSource:
-    """See the table above, and the port. `project` is a full path or a numeric id."""
+    """See the table above, and the port."""
 
-    def __init__(
-        self,
-        instance_url: str,
-        project: str,
-        *,
-        token: SecretStr | None,
-        branch: str | None = None,
-        project_id: int | None = None,
-        ca_file: Path | None = None,
-        connect_timeout_seconds: float = 10.0,
-        read_timeout_seconds: float = 60.0,
-        patience: Patience | None = None,
-        observer: SourceObserver | None = None,
-    ) -> None:
-        """Contacts nobody. Raises ConfigError where the address, the token or the CA file cannot be right."""
-        address = parse_address(instance_url, what="GitLab's address")
-        check_way(address.url, ca_file)
-        secret = header_secret(token or address.password, what=f"The token for {address.url}")
-        timeouts = Timeouts(connect_timeout_seconds, read_timeout_seconds)
-        patience = patience or Patience()
-        self._instance = address.url
-        self._project = project.strip("/")
-        self._branch = branch
-        self._id = project_id if project_id is not None else _numeric(self._project)
-        # A path that is configured is what links show, also after the project has moved (GitLab redirects them): the
-        # links of a file that has not changed must not change either.
-        self._link_path = self._project if _numeric(self._project) is None else None
-        self._has_token = secret is not None
+    def __init__(self, spec: GitLabProject, *, observer: RequestObserver | None = None) -> None:
+        """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
+        self._server = GitLabServer(
+            spec.url,
+            token=spec.token,
+            ca_file=spec.ca_file,
+            timeouts=spec.timeouts,
+            retry=spec.retry,
+            observer=observer,
+        )
+        self._instance = self._server.url
+        self._project = spec.project.strip("/")
+        self._branch = spec.branch
+        number = int(self._project) if self._project.isascii() and self._project.isdigit() else None
+        self._id = spec.project_id if spec.project_id is not None else number
+        # Links show the configured path, also after the project has moved (GitLab redirects them): the links of a file
+        # that has not changed must not change either.
+        self._link_path = self._project if number is None else None
         self._commit_json: Mapping[str, Any] | None = None
         self._commit: str | None = None
         self._default_branch: str | None = None
-        self._rest = Rest(address.url, secret, ca_file=ca_file, timeouts=timeouts, patience=patience, observer=observer)
         self._blobs = GitLabBlobs(
-            self._rest,
-            instance=address.url,
-            project=self._project,
-            token=secret,
-            path=self._link_path,
-            first_contact=project_id is None,
-            resolve=self._resolve,
-            ca_file=ca_file,
-            timeouts=timeouts,
-            patience=patience,
-            observer=observer,
+            self._server, self._project, self._link_path, self._resolve, is_first_sync=spec.project_id is None
         )
 
     # Port --------------------------------------------------------------------------------------------------------
@@ -102,8 +75,10 @@ class GitLabSource:
         if self._link_path is None:
             await self._resolve()
         try:
-            commit = await self._rest.call("api_head", partial(_head, number, self._branch), doing=self._doing("head"))
-        except RestRefused as refused:
+            commit = await self._server.call(
+                "api_head", partial(_head, number, self._branch), doing=self._reading("head")
+            )
+        except HttpRefused as refused:
             raise await self._no_head(refused, number) from refused
         self._commit_json = commit
         head = _commit(commit)
@@ -112,7 +87,7 @@ class GitLabSource:
 
     async def branch(self, *, fresh: bool = False) -> str | None:
         """As the port says: no call for a configured branch; one for the default branch, unless `project_id` or `head`
-        had to ask for the project."""
+        had to read the project."""
         if self._branch is not None:
             return self._branch
         if self._default_branch is None or fresh:
@@ -120,16 +95,16 @@ class GitLabSource:
         return self._default_branch
 
     async def tree(self, commit: Commit) -> Tree:
-        """As the port says. A listing that cannot be proven is read by git; where git is refused, it is unproven if
-        its own hashes agree, and SourceCorrupt if they do not."""
+        """As the port says. A listing that cannot be proven is read by git; if git is refused, it is unproven if its
+        own hashes agree, and SourceCorrupt if they do not."""
         number = await self.project_id()
         self._commit = commit.sha
         try:
             listing = await self._listing(number, commit.sha)
-        except RestRefused as refused:
+        except HttpRefused as refused:
             if Refusal.of(refused).is_about("Project") or refused.status != 404:
                 raise self._explained(refused) from refused
-            # "404 Tree Not Found": nothing but a rewritten branch takes a commit away that was just its head.
+            # "404 Tree Not Found": only a rewritten branch removes a commit that was just its head.
             raise SourceUnavailable(
                 f"Commit {commit.sha} of {self._project} is no longer on {self._instance}.",
                 remedy="Its branch was rewritten; the next run starts from the new head.",
@@ -143,23 +118,23 @@ class GitLabSource:
         contradiction = listing.contradiction or await self._root_contradicts(number, commit.sha, listing)
         if contradiction is not None:
             raise SourceCorrupt(
-                f"{self._instance} lists the tree of {self._project} wrongly: {contradiction}. Git, which "
-                f"would have the last word, gives none ({self._blobs.no_git}).",
-                remedy="Allow git over HTTP for this token, or look at the proxy between: an answer may have been "
+                f"{self._instance} lists the tree of {self._project} wrongly: {contradiction}. Git cannot confirm it "
+                f"({self._blobs.no_git}).",
+                remedy="Allow git over HTTP for this token, or check the proxy in between: an answer may have been "
                 "changed or cut. A file name that is not UTF-8 has the same effect.",
             )
         return Tree(list(listing.entries.values()), proven=False)
 
     async def _root_contradicts(self, number: int, sha: str, listing: Listing) -> str | None:
-        """Rows that the root lacks leave no other trace in a listing: it is asked for once more, by itself."""
+        """Missing rows of the root leave no other trace in a listing: it is read once more, by itself."""
         query = {"ref": sha, "pagination": "keyset", "per_page": PAGE_ROWS}
-        root = await self._pages(number, query, self._doing("root folder"), recursive=False)
+        root = await self._pages(number, query, self._reading("root folder"))
         if root.at_root() == listing.at_root():
             return None
-        return "its root folder, asked for twice, came with different rows"
+        return "its root folder, read twice, had different rows"
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
-        """As the port says. Raises UnreadableBlobs after the last blob where GitLab lacks some."""
+        """As the port says. Raises UnreadableBlobs after the last blob if some are missing on GitLab."""
         number = await self.project_id()
         unreadable: dict[str, str] = {}
         try:
@@ -168,7 +143,7 @@ class GitLabSource:
             async with aclosing(reading) as blobs:
                 async for blob in blobs:
                     yield blob
-        except RestRefused as refused:
+        except HttpRefused as refused:
             raise self._explained(refused) from refused
         if unreadable:
             where = f"{self._instance}/{self._project}"
@@ -177,8 +152,8 @@ class GitLabSource:
             )
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
-        """The lines on the branch's page (HEAD stands for the default branch), so that the link of a file that does
-        not change stays the same from commit to commit. None before the path of a project given by id is known."""
+        """The lines on the branch's page (HEAD is the default branch), so that the link of an unchanged file is the
+        same for every commit. None before the path of a project given by id is known."""
         if self._link_path is None:
             return None
         ref = quote(self._branch, safe="/") if self._branch is not None else "HEAD"
@@ -188,16 +163,18 @@ class GitLabSource:
 
     async def close(self) -> None:
         await self._blobs.close()
-        await self._rest.close()
+        await self._server.close()
 
     # Project -----------------------------------------------------------------------------------------------------
 
     async def _resolve(self) -> str:
-        """Ask for the project, by id where that is known; its present path."""
+        """Read the project, by id if that is known; returns its present path."""
         wanted: int | str = self._id if self._id is not None else self._project
         try:
-            found = await self._rest.call("api_project", partial(_project, wanted), doing=self._doing("project"))
-        except RestRefused as refused:
+            found = await self._server.call(
+                "api_project", lambda client: client.projects.get(wanted).attributes, doing=self._reading("project")
+            )
+        except HttpRefused as refused:
             raise self._explained(refused) from refused
         try:
             self._id, path = int(found["id"]), str(found["path_with_namespace"])
@@ -208,13 +185,15 @@ class GitLabSource:
         self._blobs.found_at(path)
         return path
 
-    async def _no_head(self, refused: RestRefused, number: int) -> SourceError:
+    async def _no_head(self, refused: HttpRefused, number: int) -> SourceError:
         """Why there is no head: no project, no commit, or no such branch."""
         if refused.status != 404 or Refusal.of(refused).is_about("Project"):
             return self._explained(refused)
         try:
-            names = await self._rest.call("api_branches", partial(_branches, number), doing=self._doing("branches"))
-        except RestRefused as second:
+            names = await self._server.call(
+                "api_branches", partial(_branches, number), doing=self._reading("branches")
+            )
+        except HttpRefused as second:
             return self._explained(second)
         where = f"Project {self._project} on {self._instance}"
         if not names:
@@ -228,51 +207,37 @@ class GitLabSource:
     # Tree --------------------------------------------------------------------------------------------------------
 
     async def _listing(self, number: int, sha: str) -> Listing:
-        doing = self._doing("tree")
+        doing, recursive = self._reading("tree"), {"ref": sha, "recursive": "true"}
         try:
-            return await self._pages(number, {"ref": sha, "pagination": "none"}, doing)
-        except RestRefused as refused:
-            if refused.status != 400:  # a GitLab before 15.0 does not know pagination=none
+            return await self._pages(number, recursive | {"pagination": "none"}, doing)
+        except HttpRefused as refused:
+            if refused.status != 400:  # a GitLab before 15.0 does not support pagination=none
                 raise
         except (SourceUnavailable, SourceCorrupt) as error:
-            # It was there and gave up (a time-out, 5xx, an answer cut short): a page at a time may be what it can do.
+            # The server gave up (a time-out, 5xx, an answer cut short): it may be able to send single pages.
             if not isinstance(error.__cause__, TransientFailure) or not error.__cause__.overloaded:
                 raise
-        return await self._pages(number, {"ref": sha, "pagination": "keyset", "per_page": PAGE_ROWS}, doing)
+        return await self._pages(number, recursive | {"pagination": "keyset", "per_page": PAGE_ROWS}, doing)
 
-    async def _pages(self, number: int, query: dict[str, Any], doing: str, *, recursive: bool = True) -> Listing:
+    async def _pages(self, number: int, query: Mapping[str, Any], doing: str) -> Listing:
         listing = Listing()
-        url: str | None = f"/projects/{number}/repository/tree"
-        parameters: dict[str, Any] | None = query | ({"recursive": "true"} if recursive else {})
-        seen: set[str] = set()
-        while url is not None:
-            if url in seen:
-                raise SourceCorrupt(f"{self._instance} links the pages of {self._project}'s tree in a circle.")
-            seen.add(url)
-            url = await self._rest.call("api_tree", partial(_page, url, parameters, listing), doing=doing)
-            parameters = None  # the link holds them all, and its token is opaque
+        async for rows in self._server.pages("api_tree", f"/projects/{number}/repository/tree", query, doing=doing):
+            listing.add(rows)
         return listing
 
-    # Words -------------------------------------------------------------------------------------------------------
+    # Messages ----------------------------------------------------------------------------------------------------
 
-    def _doing(self, what: str) -> str:
+    def _reading(self, what: str) -> str:
         return f"Reading the {what} of {self._project} on {self._instance}"
 
-    def _explained(self, refused: RestRefused) -> SourceError:
-        return explain(refused, project=self._project, instance=self._instance, has_token=self._has_token)
-
-
-# In a thread: calls of python-gitlab -------------------------------------------------------------------------------
-
-
-def _project(wanted: int | str, client: gitlab.Gitlab) -> dict[str, Any]:
-    return client.projects.get(wanted).attributes
+    def _explained(self, refused: HttpRefused) -> SourceError:
+        return self._server.explain(refused, path=self._project)
 
 
 def _head(number: int, branch: str | None, client: gitlab.Gitlab) -> dict[str, Any]:
     project = client.projects.get(number, lazy=True)
     if branch is not None:
-        # Not commits/<branch>: there a tag of the same name would win.
+        # Not commits/<branch>: there a tag of the same name has precedence.
         commit: dict[str, Any] = project.branches.get(branch).attributes["commit"]
         return commit
     return project.commits.get("HEAD", stats="false").attributes
@@ -283,19 +248,6 @@ def _branches(number: int, client: gitlab.Gitlab) -> list[str]:
     return [branch.name for branch in project.branches.list(per_page=PAGE_ROWS, get_all=False)]
 
 
-def _page(url: str, query: dict[str, Any] | None, listing: Listing, client: gitlab.Gitlab) -> str | None:
-    """Take in one page; where the next one is. `http_list` of python-gitlab would do all pages in one call, so that a
-    rate limit on the last would cost all of them again."""
-    answer = client.http_request("get", url, query_data=query)
-    rows = answer.json()
-    if not isinstance(rows, list):
-        raise TransientFailure("the answer is no list", corrupt=True)
-    listing.add(rows)
-    following = answer.links.get("next", {}).get("url")
-    # Links lead to the address that GitLab believes to have; behind a proxy that is not the one it is asked at.
-    return following.partition("/api/v4")[2] if following else None
-
-
 def _commit(found: Mapping[str, Any]) -> Commit:
     try:
         sha, when = str(found["id"]), datetime.fromisoformat(found["committed_date"])
@@ -304,7 +256,3 @@ def _commit(found: Mapping[str, Any]) -> Commit:
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     return Commit(sha, when.astimezone(UTC), title_of(str(found.get("title") or "")))
-
-
-def _numeric(project: str) -> int | None:
-    return int(project) if project.isascii() and project.isdigit() else None

@@ -1,31 +1,24 @@
-"""Contents of a GitLab project: git for many, REST for few, REST alone where git is refused."""
+"""Contents of a GitLab project: git for many, REST for few, REST alone if git is refused."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from urllib.parse import quote, quote_from_bytes
 
-import gitlab
-
 from reposync.errors import SourceCorrupt, SourceUnavailable
-from reposync.sources.addresses import OtherServer
-from reposync.sources.bulk import MAX_MISSING, BlobFetcher
+from reposync.http_client import HttpRefused, TransientFailure
+from reposync.outgoing import OtherServer
 from reposync.sources.git_protocol import Advertisement, FetchRefused
-from reposync.sources.gitlab_words import Refusal
-from reposync.sources.objects import BLOB, COMMIT, TREE, hash_name, object_hash, parse_commit, walk_tree
+from reposync.sources.gitlab_server import MAX_CALLS, GitLabServer, Refusal
+from reposync.sources.objects import BLOB, COMMIT, TREE, hash_name, object_sha, parse_commit, walk_tree
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, TreeEntry
-from reposync.sources.rest import LANES, Rest, RestRefused
-from reposync.sources.retries import TransientFailure
-from reposync.sources.smart_http import GitHttpRefused, UploadPack
-from reposync.sources.spec import Patience, SourceObserver, Timeouts
+from reposync.sources.smart_http import MAX_MISSING, BlobFetcher, UploadPack
 from reposync.sources.spool import ReceivedPack, SpoolFull
 
 log = logging.getLogger(__name__)
@@ -34,60 +27,47 @@ log = logging.getLogger(__name__)
 # connections take about as long as one fetch (0.3 s at 60 ms a call) and 1% of the 2,000 calls a minute that
 # GitLab.com grants. A usual push changes fewer files than this, so it needs no git at all.
 FEW_BLOBS = 20
-RAW_STEP_BYTES = 64 * 1024
-# After so many blobs of which none was right, the next 10,000 will be no better. Each costs four requests and 2 s of
+# After so many blobs of which none was right, the read is given up. Each costs four requests and 2 s of
 # pauses, so that this many take about a minute over 4 connections.
 HOPELESS_BLOBS = 100
 
-_NO_GIT = (GitHttpRefused, FetchRefused, SpoolFull, OtherServer, SourceUnavailable, SourceCorrupt)
+_NO_GIT = (HttpRefused, FetchRefused, SpoolFull, OtherServer, SourceUnavailable, SourceCorrupt)
 
 
 class GitLabBlobs:
-    """Reads blobs, and trees where JSON cannot hold them."""
+    """Reads blobs, and trees that JSON cannot hold."""
 
     def __init__(
         self,
-        rest: Rest,
-        *,
-        instance: str,
+        server: GitLabServer,
         project: str,
-        token: str | None,
         path: str | None,
-        first_contact: bool,
         resolve: Callable[[], Awaitable[str]],
-        ca_file: Path | None,
-        timeouts: Timeouts,
-        patience: Patience,
-        observer: SourceObserver | None,
+        *,
+        is_first_sync: bool,
     ) -> None:
-        """`path` is where git finds the project, `resolve` asks for its present one. On `first_contact` nothing of
-        the project was ever read: everything will be, so that git is used for the first few blobs already."""
-        self._rest = rest
-        self._instance = instance
+        """`path` is the project's path for git, `resolve` reads its present one. A first sync reads everything, so it
+        uses git for the first few blobs already."""
+        self._server = server
         self._project = project
         self._path = path
-        self._path_is_fresh = False
+        self._path_is_current = False
         self._resolve = resolve
-        self._few_blobs = 0 if first_contact else FEW_BLOBS
-        self._token = token
-        self._ca_file = ca_file
-        self._timeouts = timeouts
-        self._patience = patience
-        self._observer = observer
-        self._server: UploadPack | None = None
-        # Why git is not asked any more. One refusal is enough: 300 failed logins in a minute ban the address.
+        self._few_blobs = 0 if is_first_sync else FEW_BLOBS
+        self._upload_pack: UploadPack | None = None
+        # Why git is no longer used. One refusal is enough: 300 failed logins in a minute ban the address.
         self._git_refused: str | None = None
 
     @property
     def no_git(self) -> str:
-        """Why `tree_by_git` gave none."""
-        return self._git_refused or "it would send every content along"
+        """Why `tree_by_git` returned None."""
+        return self._git_refused or "it would send all contents too"
 
     async def read(
         self, number: int, commit: str, entries: Sequence[TreeEntry], *, max_bytes: int, unreadable: dict[str, str]
     ) -> AsyncGenerator[Blob, None]:
-        """The distinct blobs of `entries`, each verified; those that GitLab lacks go to `unreadable`. `commit` has
-        the entries. Raises RestRefused; SourceCorrupt where nothing is what it should be."""
+        """The distinct blobs of `entries`, which are in `commit`, each verified; those that are missing on GitLab go to
+        `unreadable`. Raises HttpRefused; SourceCorrupt if every content is wrong."""
         left: dict[str, bytes] = {}
         for entry in entries:
             if not entry.is_submodule:
@@ -96,8 +76,8 @@ class GitLabBlobs:
         while len(left) > self._few_blobs and self._git_refused is None:
             try:
                 server = await self._git(next(iter(left)))
-                # At a path that is not known to be the project's, the first missing blob is a reason to look.
-                fetcher = BlobFetcher(server, max_missing=MAX_MISSING if self._path_is_fresh else 0)
+                # At a path that is not known to be the project's, the first missing blob is a reason to resolve it.
+                fetcher = BlobFetcher(server, max_missing=MAX_MISSING if self._path_is_current else 0)
                 async with aclosing(fetcher.read(list(left), max_bytes=max_bytes, unreadable={})) as blobs:
                     async for blob in blobs:
                         left.pop(blob.sha, None)
@@ -106,15 +86,15 @@ class GitLabBlobs:
                 await self._after_failure(error)
             else:
                 break
-        # The few, and what git did not have: REST has the last word on what is missing.
-        some_came = len(left) < wanted
+        # The few, and what git did not have: REST decides what is missing.
+        any_read = len(left) < wanted
         one = partial(self._one, number, commit, max_bytes)
-        async with aclosing(self._read_by_rest(one, left, unreadable, some_came=some_came)) as blobs:
+        async with aclosing(self._read_by_rest(one, left, unreadable, any_read=any_read)) as blobs:
             async for blob in blobs:
                 yield blob
 
     async def tree_by_git(self, sha: str) -> list[TreeEntry] | None:
-        """The commit's tree from git's own objects; None where git is refused, or would send every content along."""
+        """The commit's tree from git's own objects; None if git is refused, or would send all contents too."""
         while self._git_refused is None:
             try:
                 server = await self._git(sha)
@@ -127,56 +107,49 @@ class GitLabBlobs:
             try:
                 return await asyncio.to_thread(_walk, pack, sha)
             except (PackDamaged, KeyError) as error:
-                raise SourceCorrupt(f"The tree of {self._project} as git sends it cannot be read: {error}.") from error
+                raise SourceCorrupt(f"The tree of {self._project} from git cannot be read: {error}.") from error
             finally:
                 pack.close()
         return None
 
     def found_at(self, path: str) -> None:
-        """The project's present path, as REST gave it."""
-        if self._server is None:
-            self._path, self._path_is_fresh = path, True
+        """The project's present path, as REST returned it."""
+        if self._upload_pack is None:
+            self._path, self._path_is_current = path, True
 
     async def close(self) -> None:
-        if self._server is not None:
-            await self._server.close()
-            self._server = None
+        if self._upload_pack is not None:
+            await self._upload_pack.close()
+            self._upload_pack = None
 
     # Git -----------------------------------------------------------------------------------------------------------
 
     async def _git(self, sha: str) -> UploadPack:
         if self._path is None:
-            self._path, self._path_is_fresh = await self._resolve(), True
-        if self._server is None:
-            self._server = UploadPack(
-                f"{self._instance}/{quote(self._path, safe='/')}.git",
-                username="oauth2" if self._token else None,
-                password=self._token,
-                ca_file=self._ca_file,
-                timeouts=self._timeouts,
-                patience=self._patience,
-                observer=self._observer,
-            )
-            # Every supported GitLab speaks version 2 with filters, so asking first would be a request for nothing.
-            self._server.assume(_gitlab_advertisement(sha))
-        return self._server
+            self._path, self._path_is_current = await self._resolve(), True
+        if self._upload_pack is None:
+            self._upload_pack = self._server.git(self._path)
+            # Every supported GitLab speaks version 2 with filters, so requesting its capabilities would be wasted.
+            capabilities = {"fetch": "shallow filter"}
+            if hash_name(sha) != "sha1":
+                capabilities["object-format"] = hash_name(sha)
+            self._upload_pack.assume(Advertisement(2, capabilities))
+        return self._upload_pack
 
-    async def _after_failure(
-        self, error: GitHttpRefused | FetchRefused | SpoolFull | OtherServer | SourceUnavailable | SourceCorrupt
-    ) -> None:
-        """Find another way: follow a moved project, ask what the server really speaks, or leave git alone. Raises
-        `error` itself where that would not help."""
-        server = self._server
-        assumed = server is not None and server.is_assumed
+    async def _after_failure(self, error: Exception) -> None:
+        """Prepare the next attempt: follow a moved project, request the real capabilities, or give up git. Raises
+        `error` itself if none of these would help."""
+        git = self._upload_pack
+        assumed = git is not None and git.is_assumed
         if isinstance(error, SourceUnavailable | SourceCorrupt):
-            # A proxy that takes the Git-Protocol header away makes the answer unreadable, not a refusal.
-            if not assumed or server is None:
+            # A proxy that drops the Git-Protocol header makes the answer unreadable, not a refusal.
+            if not assumed or git is None:
                 raise error
-            server.assume(None)
+            git.assume(None)
             return
-        if not self._path_is_fresh and not isinstance(error, SpoolFull):
-            # Another project may stand at the old path by now, public or private: any refusal may be its.
-            path, self._path_is_fresh = await self._resolve(), True
+        if not self._path_is_current and not isinstance(error, SpoolFull):
+            # A different project may be at the old path by now, public or private, and this may be its refusal.
+            path, self._path_is_current = await self._resolve(), True
             if path != self._path:
                 await self.close()
                 self._path = path
@@ -184,13 +157,15 @@ class GitLabBlobs:
             if isinstance(error, FetchRefused) and not assumed:
                 return
         final = isinstance(error, SpoolFull | OtherServer) or (
-            isinstance(error, GitHttpRefused) and error.status in (401, 403, 404)
+            isinstance(error, HttpRefused) and error.status in (401, 403, 404)
         )
-        if assumed and server is not None and not final:
-            server.assume(None)
+        if assumed and git is not None and not final:
+            git.assume(None)
             return
         self._git_refused = str(error)
-        log.warning("Git refuses project %s on %s (%s): its blobs come by REST.", self._project, self._instance, error)
+        log.warning(
+            "Git refuses project %s on %s (%s): its blobs are read by REST.", self._project, self._server.url, error
+        )
 
     # REST ----------------------------------------------------------------------------------------------------------
 
@@ -200,16 +175,16 @@ class GitLabBlobs:
         paths: Mapping[str, bytes],
         unreadable: dict[str, str],
         *,
-        some_came: bool,
+        any_read: bool,
     ) -> AsyncGenerator[Blob, None]:
-        """One call a blob, a few at a time: no more contents are held than calls are under way."""
+        """One call for each blob, a few at a time: memory holds as many contents as there are calls."""
         waiting = iter(paths.items())
         running: dict[asyncio.Task[Blob], str] = {}
         try:
             while True:
-                if not some_came and len(unreadable) >= HOPELESS_BLOBS:
+                if not any_read and len(unreadable) >= HOPELESS_BLOBS:
                     raise self._hopeless(unreadable)
-                while len(running) < LANES and (following := next(waiting, None)) is not None:
+                while len(running) < MAX_CALLS and (following := next(waiting, None)) is not None:
                     running[asyncio.create_task(one(*following))] = following[0]
                 if not running:
                     return
@@ -222,12 +197,12 @@ class GitLabBlobs:
                         cause = error.__cause__
                         why = cause.reason if isinstance(cause, TransientFailure) else error.message
                         unreadable[sha] = f"comes damaged ({why})"
-                    except RestRefused as refused:
+                    except HttpRefused as refused:
                         if not Refusal.of(refused).is_about("Blob"):
                             raise
                         unreadable[sha] = "is missing on the server"
                     else:
-                        some_came = True
+                        any_read = True
                         yield blob
         finally:
             for task in running:
@@ -235,83 +210,61 @@ class GitLabBlobs:
             await asyncio.gather(*running, return_exceptions=True)
 
     async def _one(self, number: int, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
-        doing = f"Reading blob {sha} of {self._project} on {self._instance}"
-        size = partial(_size_of_file, number, commit, path, sha)
-        return await self._rest.call("api_blob", partial(_raw_blob, number, sha, max_bytes, size), doing=doing)
+        doing = f"Reading blob {sha} of {self._project} on {self._server.url}"
+        return await self._server.retry(lambda: self._raw_blob(number, commit, max_bytes, sha, path), doing=doing)
+
+    async def _raw_blob(self, number: int, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
+        """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to
+        confirm it: else a login page with status 200 would pass for a large blob."""
+        pieces: list[bytes] = []
+        received_bytes = 0
+        async with self._server.raw("api_blob", "GET", f"/projects/{number}/repository/blobs/{sha}/raw") as response:
+            plain = "Content-Encoding" not in response.headers
+            declared_bytes = (_count(response.headers.get("Content-Length", "")) if plain else None) or 0
+            # Workhorse sends the source of a web page as text/plain.
+            html = response.headers.get("Content-Type", "").lower().startswith("text/html")
+            if declared_bytes <= max_bytes:
+                async for piece in self._server.body(response):
+                    pieces.append(piece)
+                    received_bytes += len(piece)
+                    if received_bytes > max_bytes:
+                        break
+        it = "it is text/html and" if html else "it"
+        if max(declared_bytes, received_bytes) > max_bytes:
+            size_bytes = await self._size_of_file(number, commit, path, sha)
+            if size_bytes is None or size_bytes <= max_bytes:
+                known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
+                raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
+            return Blob(sha, size_bytes, None)
+        content = b"".join(pieces)
+        if object_sha(BLOB, content, hash_name(sha)) != sha:
+            raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
+        return Blob(sha, len(content), content)
+
+    async def _size_of_file(self, number: int, commit: str, path: bytes, sha: str) -> int | None:
+        """The size of blob `sha` in the headers of a file that holds it; None if GitLab does not say."""
+        file = f"/projects/{number}/repository/files/{quote_from_bytes(path, safe='')}?ref={quote(commit, safe='')}"
+        try:
+            async with self._server.raw("api_blob", "HEAD", file) as response:
+                headers = response.headers
+        except HttpRefused:
+            return None
+        return _count(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
 
     def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
         [(reason, count)] = Counter(unreadable.values()).most_common(1)
         return SourceCorrupt(
-            f"{self._instance} gives no content of {self._project}: of the first {len(unreadable)} blobs none could be "
+            f"{self._server.url} sends no content of {self._project}: of the first {len(unreadable)} blobs none could be "
             f"read, and {count} times a blob {reason}.",
-            remedy="Look at the proxy between, and at GitLab itself. The next run tries again.",
+            remedy="Check the proxy in between, and GitLab itself. The next run tries again.",
         )
-
-
-def _raw_blob(
-    number: int, sha: str, max_bytes: int, true_size: Callable[[gitlab.Gitlab], int | None], client: gitlab.Gitlab
-) -> Blob:
-    """In a thread. Stops reading at `max_bytes`: what is longer cannot be hashed, so that `true_size` is asked whether
-    the blob is. Else a login page with status 200 would pass for a large blob."""
-    # Uncompressed, as only then the header tells the size before the content comes.
-    answer = client.http_request(
-        "get",
-        f"/projects/{number}/repository/blobs/{sha}/raw",
-        streamed=True,
-        extra_headers={"Accept-Encoding": "identity"},
-    )
-    with answer:
-        plain = "Content-Encoding" not in answer.headers
-        size_bytes = _count(answer.headers.get("Content-Length", "")) if plain else None
-        # Workhorse gives the source of a web page as text/plain.
-        html = answer.headers.get("Content-Type", "").lower().startswith("text/html")
-        pieces: list[bytes] = []
-        got = 0
-        if size_bytes is None or size_bytes <= max_bytes:
-            for piece in answer.iter_content(RAW_STEP_BYTES):
-                got += len(piece)
-                if got > max_bytes:
-                    break
-                pieces.append(piece)
-    it = "it is text/html and" if html else "it"
-    if max(size_bytes or 0, got) > max_bytes:
-        size_bytes = true_size(client)
-        if size_bytes is None or size_bytes <= max_bytes:
-            known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
-            raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
-        return Blob(sha, size_bytes, None)
-    running: hashlib._Hash = object_hash(BLOB, got, hash_name(sha))
-    for piece in pieces:
-        running.update(piece)
-    if running.hexdigest() != sha:
-        raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
-    return Blob(sha, got, b"".join(pieces))
-
-
-def _size_of_file(number: int, commit: str, path: bytes, sha: str, client: gitlab.Gitlab) -> int | None:
-    """In a thread. The size of blob `sha` as the headers of a file that holds it give it; None if they do not."""
-    try:
-        # Not `files.head`, which takes text: a path is bytes.
-        headers = client.http_head(
-            f"/projects/{number}/repository/files/{quote_from_bytes(path, safe='')}", query_data={"ref": commit}
-        )
-    except RestRefused:
-        return None
-    return _count(headers.get("X-Gitlab-Size", "")) if headers.get("X-Gitlab-Blob-Id") == sha else None
 
 
 def _count(header: str) -> int | None:
-    # Python refuses to read a number of thousands of digits.
+    # Python refuses to parse a number of thousands of digits.
     return int(header) if header.isdecimal() and len(header) < 20 else None
 
 
 def _walk(pack: ReceivedPack, sha: str) -> list[TreeEntry]:
     _, root = parse_commit(sha, pack.contents([sha], COMMIT)[sha])
     return walk_tree(root, lambda shas: pack.contents(shas, TREE))
-
-
-def _gitlab_advertisement(sha: str) -> Advertisement:
-    capabilities = {"fetch": "shallow filter"}
-    if hash_name(sha) != "sha1":
-        capabilities["object-format"] = hash_name(sha)
-    return Advertisement(2, capabilities)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,11 +18,9 @@ import gitlab
 from pydantic import SecretStr
 
 from reposync.errors import SourceDenied, SourceError, SourceUnavailable
-from reposync.sources.addresses import check_way, header_secret, parse_address
-from reposync.sources.git_protocol import printable
-from reposync.sources.gitlab_words import Refusal, explain
-from reposync.sources.rest import Rest, RestRefused
-from reposync.sources.spec import Patience, Timeouts
+from reposync.http_client import HttpRefused
+from reposync.outgoing import printable
+from reposync.sources.gitlab_server import GitLabServer, Refusal
 
 T = TypeVar("T")
 
@@ -95,32 +92,11 @@ class Hook:
 
 
 class GitLabHooks:
-    """The hooks of one GitLab instance. Close it after use. Every method raises SourceDenied, SourceGone,
-    SourceUnavailable, SourceError."""
+    """The hooks of one GitLab instance. Close it after use, which closes `server`. Every method raises SourceDenied,
+    SourceGone, SourceUnavailable, SourceError."""
 
-    def __init__(
-        self,
-        instance_url: str,
-        *,
-        token: SecretStr | None,
-        ca_file: Path | None = None,
-        timeouts: Timeouts | None = None,
-        patience: Patience | None = None,
-    ) -> None:
-        """Contacts nobody. Raises ConfigError where the address, the token or the CA file cannot be right."""
-        address = parse_address(instance_url, what="GitLab's address")
-        check_way(address.url, ca_file)
-        secret = header_secret(token or address.password, what=f"The token for {address.url}")
-        self._instance = address.url
-        self._has_token = secret is not None
-        self._rest = Rest(
-            address.url,
-            secret,
-            ca_file=ca_file,
-            timeouts=timeouts or Timeouts(),
-            patience=patience or Patience(),
-            observer=None,
-        )
+    def __init__(self, server: GitLabServer) -> None:
+        self._server = server
 
     async def ensure(self, place: HookPlace, wish: HookWish, *, dry_run: bool = False) -> tuple[Action, Hook | None]:
         """Make `place` have the hook, and no second one. The one at the same address is changed, or one that was made
@@ -128,53 +104,52 @@ class GitLabHooks:
         done = await self._call(place, partial(_ensure, place, wish, dry_run))
         if isinstance(done, _Unsigned):
             raise SourceError(
-                f"{self._instance} does not sign: it took no signing token for the hook of {place}.",
+                f"{self._server.url} does not sign: it took no signing token for the hook of {place}.",
                 remedy="That needs GitLab 19.0. Set `webhook_secret` of the server in place of `webhook_signing`.",
             )
         return done
 
     async def close(self) -> None:
-        await self._rest.close()
+        await self._server.close()
 
     async def _call(self, place: HookPlace, work: Callable[[gitlab.Gitlab], T]) -> T:
         try:
-            return await self._rest.call(
-                "api_hooks", work, doing=f"Installing the webhook of {place} on {self._instance}"
+            return await self._server.call(
+                "api_hooks", work, doing=f"Installing the webhook of {place} on {self._server.url}"
             )
-        except RestRefused as refused:
+        except HttpRefused as refused:
             raise await self._explained(refused, place) from refused
 
-    async def _explained(self, refused: RestRefused, place: HookPlace) -> SourceError:
+    async def _explained(self, refused: HttpRefused, place: HookPlace) -> SourceError:
         refusal = Refusal.of(refused)
-        said = f" GitLab says: {refusal.text.rstrip('.')}." if refusal.text else ""
         role = "Owner" if place.kind == "group" else "Maintainer"
         if refused.status == 403 and refusal.error == "insufficient_scope":
             return SourceDenied(
-                f"The token for {self._instance} lacks the scope api, which the webhooks of {place} want.",
+                f"The token for {self._server.url} lacks the scope api, which the webhooks of {place} want.",
                 remedy="The daemon does not need it: give another token for this command alone (--token-variable).",
             )
         if refused.status == 403:
             return SourceDenied(
-                f"The token for {self._instance} may not change the webhooks of {place}.{said}",
+                f"The token for {self._server.url} may not change the webhooks of {place}.{refusal.quoted}",
                 remedy=f"Its user needs the role {role} there.",
             )
         if refused.status == 404 and place.kind == "group" and await self._is_there(place):
             return SourceDenied(
-                f"{self._instance} has no webhooks for {place}.",
+                f"{self._server.url} has no webhooks for {place}.",
                 remedy="Those of groups need GitLab Premium, and the role Owner; use webhooks of its projects instead.",
             )
         if refused.status in (400, 422):
             return SourceError(
-                f"{self._instance} refuses the webhook of {place}.{said}",
+                f"{self._server.url} refuses the webhook of {place}.{refusal.quoted}",
                 remedy="An address in GitLab's own network has to be allowed by its administrator "
                 "(Admin > Settings > Network > Outbound requests).",
             )
-        return explain(refused, project=place.path, instance=self._instance, has_token=self._has_token, kind=place.kind)
+        return self._server.explain(refused, path=place.path, kind=place.kind)
 
     async def _is_there(self, place: HookPlace) -> bool:
         try:
-            await self._rest.call("api_group", partial(_look_at_group, place), doing=f"Looking for {place}")
-        except (RestRefused, SourceUnavailable):
+            await self._server.call("api_group", partial(_look_at_group, place), doing=f"Looking for {place}")
+        except (HttpRefused, SourceUnavailable):
             return False
         return True
 
@@ -272,7 +247,7 @@ def _hook(shown: Mapping[str, Any]) -> Hook:
     made_with = _FINGERPRINT.search(str(shown.get("description") or ""))
     return Hook(
         id=int(shown["id"]),
-        url=printable(str(shown.get("url") or "").encode("utf-8", "replace")),
+        url=printable(str(shown.get("url") or "")),
         branch=shown.get("push_events_branch_filter") or None,
         push_events=bool(shown.get("push_events")),
         status=shown.get("alert_status"),

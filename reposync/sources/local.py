@@ -15,10 +15,19 @@ from dulwich.refs import HEADREF, SYMREF, Ref, SymrefLoop
 from dulwich.repo import Repo, UnsupportedExtension, UnsupportedVersion
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
-from reposync.sources.branches import branch_name, branch_not_found
 from reposync.sources.disk import ObjectDirectories
-from reposync.sources.objects import COMMIT, TREE, UnreadableBlobs, parse_commit, walk_tree
+from reposync.sources.objects import (
+    COMMIT,
+    HEADS,
+    TREE,
+    UnreadableBlobs,
+    branch_name,
+    branch_not_found,
+    parse_commit,
+    walk_tree,
+)
 from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, Tree, TreeEntry
+from reposync.sources.spec import LocalGit
 
 T = TypeVar("T")
 
@@ -36,11 +45,12 @@ class _Opened:
 
 
 class LocalGitSource:
-    """A working copy, a linked worktree or a bare repository; see `GitSource.local`."""
+    """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts (on
+    HEAD if there is none, detached or not). The first call checks whether it is a repository."""
 
-    def __init__(self, path: Path, branch: str | None = None) -> None:
-        self._path = path
-        self._branch = branch
+    def __init__(self, spec: LocalGit) -> None:
+        self._path = spec.path
+        self._branch = spec.branch
         self._opened: _Opened | None = None
         # Reading moves windows and caches, and two reads may run at a time.
         self._lock = threading.Lock()
@@ -163,7 +173,7 @@ class LocalGitSource:
         return parse_commit(sha, opened.objects.content(sha, COMMIT))[0]
 
     def _branch_tip(self, repo: Repo, branch: str) -> str:
-        tip = self._ref(repo, b"refs/heads/" + branch.encode("utf-8", "surrogateescape"))
+        tip = self._ref(repo, HEADS + branch.encode("utf-8", "surrogateescape"))
         if tip is not None:
             return tip
         names = self._branches(repo)

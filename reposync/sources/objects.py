@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from dulwich.objects import Commit as DulwichCommit
-from dulwich.objects import ObjectID, parse_tree
+from dulwich.objects import parse_tree
 
-from reposync.errors import SourceCorrupt, SourceError
+from reposync.errors import BranchNotFound, SourceCorrupt, SourceError
 from reposync.sources.paths import path_text
 from reposync.sources.port import SUBMODULE_MODE, Commit, TreeEntry
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
 KIND_NAMES = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
 TREE_MODE = 0o040000
+HEADS = b"refs/heads/"
 
 # A tree of a few kilobytes can describe 10^10 paths (a "git bomb": the same subtree ten times, ten levels deep).
 MAX_TREE_ENTRIES = 3_000_000
@@ -148,9 +150,19 @@ def distinct_blobs(entries: Iterable[TreeEntry]) -> list[str]:
     return list(dict.fromkeys(entry.sha for entry in entries if entry.mode != SUBMODULE_MODE))
 
 
-def object_id(sha: str) -> ObjectID:
-    """A hexadecimal name as dulwich types it."""
-    return ObjectID(sha.encode("ascii"))
+def branch_name(ref: bytes) -> str | None:
+    """The branch name of `ref`; None for any other ref."""
+    return ref.removeprefix(HEADS).decode(errors="replace") if ref.startswith(HEADS) else None
+
+
+def branch_not_found(branch: str, names: Sequence[str], where: str) -> BranchNotFound:
+    """The error for a branch that is not among `names`, with those that look like it first."""
+    near = difflib.get_close_matches(branch, names, n=3, cutoff=0.5)
+    if near:
+        remedy = f"Did you mean {' or '.join(near)}?"
+    else:
+        remedy = f"Its branches: {', '.join(names[:5])}{' and more' if len(names) > 5 else ''}."
+    return BranchNotFound(f"{where} has no branch {branch!r}.", remedy=remedy)
 
 
 def _too_large(root: str) -> SourceError:

@@ -4,119 +4,100 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import NoReturn
-
-from pydantic import SecretStr
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceDenied, SourceError, SourceGone
-from reposync.sources.addresses import check_way, header_secret, parse_address
-from reposync.sources.ancestry import Ancestry
-from reposync.sources.branches import HEADS, branch_name, branch_not_found
-from reposync.sources.bulk import BlobFetcher, read_steps
+from reposync.http_client import HttpRefused
+from reposync.outgoing import RequestObserver, parse_address, validate_transport, validated_token
 from reposync.sources.git_protocol import FetchRefused
-from reposync.sources.objects import COMMIT, TREE, UnreadableBlobs, distinct_blobs, parse_commit, walk_tree
+from reposync.sources.objects import (
+    COMMIT,
+    HEADS,
+    TREE,
+    UnreadableBlobs,
+    branch_name,
+    branch_not_found,
+    distinct_blobs,
+    parse_commit,
+    walk_tree,
+)
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
-from reposync.sources.smart_http import MAX_SPOOL_BYTES, GitHttpRefused, UploadPack
-from reposync.sources.spec import Patience, SourceObserver, Timeouts
+from reposync.sources.smart_http import MAX_SPOOL_BYTES, BlobFetcher, UploadPack, read_steps
+from reposync.sources.spec import RemoteGit
 from reposync.sources.spool import ReceivedPack, SpoolFull
 
 
 class RemoteGitSource:
-    """See `GitSource.remote`.
-
-    A server with protocol version 2 and filters (GitLab, Gitea, GitHub, ...) costs three small requests for `head`,
+    """A server with protocol version 2 and filters (GitLab, Gitea, GitHub, ...) costs three small requests for `head`,
     one for `tree` and one per 2,000 blobs. Any other sends the commit's whole content (depth 1) once per new commit;
     it is kept on disk until `close`.
     """
 
     def __init__(
-        self,
-        url: str,
-        *,
-        branch: str | None,
-        username: str | None,
-        password: SecretStr | None,
-        ca_file: Path | None,
-        timeouts: Timeouts,
-        patience: Patience,
-        observer: SourceObserver | None,
-        known_commit: str | None = None,
-        max_spool_bytes: int = MAX_SPOOL_BYTES,
+        self, spec: RemoteGit, *, observer: RequestObserver | None = None, max_spool_bytes: int = MAX_SPOOL_BYTES
     ) -> None:
-        address = parse_address(url, what="The repository's address")
-        check_way(address.url, ca_file)
-        secret = header_secret(password or address.password, what=f"The password for {address.url}")
+        """Opens no connection. Raises ConfigError for an address that is not http(s)."""
+        address = parse_address(spec.url, what="The repository's address")
+        validate_transport(address.url, spec.ca_file)
+        secret = validated_token(spec.password or address.password, what=f"The password for {address.url}")
         self._url = address.url
-        self._branch = branch
-        self._known_commit = known_commit
+        self._branch = spec.branch
+        self._known_commit = spec.known_commit
         self._has_credentials = secret is not None
         self._server = UploadPack(
             address.url,
-            username=username or address.username,
+            username=spec.username or address.username,
             password=secret,
-            ca_file=ca_file,
-            timeouts=timeouts,
-            patience=patience,
+            ca_file=spec.ca_file,
+            timeouts=spec.timeouts,
+            retry=spec.retry,
             observer=observer,
             max_spool_bytes=max_spool_bytes,
         )
-        # The commit whose pack is kept, and whether that holds blobs too.
+        # The commit whose pack is kept, and whether the pack contains blobs too.
         self._kept: tuple[str, ReceivedPack] | None = None
         self._kept_is_whole = False
         self._commit: str | None = None
-        # Where HEAD points, once it was asked for.
+        # The target of HEAD, once it was read.
         self._symbolic_head: bytes | None = None
 
     async def head(self) -> Commit:
-        try:
+        with self._explained():
             sha = await self._tip()
             server = await self._server.advertised()
             if not server.filters and sha == self._known_commit:
-                # Its date would cost the whole content, and who knows the commit knows its date.
+                # Its date would cost the whole content, and a caller that knows the commit knows its date.
                 return Commit(sha, datetime.fromtimestamp(0, UTC))
             return await self._commit_of(sha, filters=server.filters)
-        except GitHttpRefused as error:
-            self._explain(error)
-        except (FetchRefused, SpoolFull) as error:
-            raise self._refused(error) from error
 
     async def branch(self, *, fresh: bool = False) -> str | None:
-        """As the port says. Costs nothing after `head`; a server without protocol version 2 is not asked again."""
+        """As the port says. Free after `head`; a server without protocol version 2 is not requested again."""
         if self._branch is not None:
             return self._branch
         if self._symbolic_head is None or fresh:
-            try:
+            with self._explained():
                 await self._head_ref()
-            except GitHttpRefused as error:
-                self._explain(error)
-            except FetchRefused as error:
-                raise self._refused(error) from error
         return branch_name(self._symbolic_head or b"")
 
     async def tree(self, commit: Commit) -> Tree:
         try:
-            if self._kept is None or self._kept[0] != commit.sha:
-                server = await self._server.advertised()
-                await self._keep(commit.sha, whole=not server.filters)
-            return await asyncio.to_thread(self._walk, commit.sha)
-        except GitHttpRefused as error:
-            self._explain(error)
-        except (FetchRefused, SpoolFull) as error:
-            raise self._refused(error) from error
+            with self._explained():
+                if self._kept is None or self._kept[0] != commit.sha:
+                    server = await self._server.advertised()
+                    await self._keep(commit.sha, whole=not server.filters)
+                return await asyncio.to_thread(self._walk, commit.sha)
         finally:
             if not self._kept_is_whole:
                 self._drop()
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
-        """As the port says. Raises UnreadableBlobs after the last blob where the server lacks some."""
+        """As the port says. Raises UnreadableBlobs after the last blob if some are missing on the server."""
         shas = distinct_blobs(entries)
         unreadable: dict[str, str] = {}
-        try:
-            seen: set[str] = set()
+        seen: set[str] = set()
+        with self._explained():
             if not self._kept_is_whole:
                 try:
                     fetcher = BlobFetcher(self._server)
@@ -125,39 +106,24 @@ class RemoteGitSource:
                             seen.add(blob.sha)
                             yield blob
                 except FetchRefused:
-                    # No objects by name here: the whole content of the commit, once.
+                    # The server sends no objects by name: fetch the whole content of the commit, once.
                     await self._keep(self._commit or await self._tip(), whole=True)
             if self._kept_is_whole:
                 left = [sha for sha in shas if sha not in seen]
                 async with aclosing(read_steps(lambda: self._kept_blobs(left, max_bytes, unreadable))) as kept:
                     async for blob in kept:
                         yield blob
-        except GitHttpRefused as error:
-            self._explain(error)
-        except (FetchRefused, SpoolFull) as error:
-            raise self._refused(error) from error
         if unreadable:
             raise UnreadableBlobs.among(
-                entries, unreadable, where=self._url, remedy="Ask whoever runs that server to check the repository."
+                entries, unreadable, where=self._url, remedy="Ask the administrator of that server to check the repository."
             )
 
-    async def ancestry(self, commit: str, tip: str) -> Ancestry:
-        """See `ancestry_by_fetch`. Raises SourceError and its kind."""
-        from reposync.sources.git_history import ancestry_by_fetch
-
-        try:
-            return await ancestry_by_fetch(self._server, commit, tip)
-        except GitHttpRefused as error:
-            self._explain(error)
-        except (FetchRefused, SpoolFull) as error:
-            raise self._refused(error) from error
-
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
-        """Always None: git knows no pages."""
+        """Always None: plain git has no web pages."""
         return None
 
     async def project_id(self) -> int | None:
-        """Always None: plain git gives repositories no numbers."""
+        """Always None: plain git has no project ids."""
         return None
 
     async def close(self) -> None:
@@ -254,34 +220,40 @@ class RemoteGitSource:
             except PackDamaged as error:
                 unreadable[sha] = f"is damaged ({error})"
 
-    # Words -------------------------------------------------------------------------------------------------------
+    # Messages -------------------------------------------------------------------------------------------------------
 
-    def _explain(self, error: GitHttpRefused) -> NoReturn:
-        said = f" It says: {error.text}" if error.text and "<" not in error.text else ""
-        if error.status == 401 and not self._has_credentials:
-            raise SourceDenied(
-                f"{self._url} asks for a user name and a password.{said}",
-                remedy="Give username and password (a token, where the server has those).",
-            ) from error
-        if error.status in (401, 403):
-            raise SourceDenied(
-                f"{self._url} refused the credentials ({error.status}).{said}",
-                remedy="Check that user name and password are right, not expired, and may read this repository.",
-            ) from error
-        if error.status in (404, 410):
-            raise SourceGone(
-                f"{self._url} was not found ({error.status}): it is missing, or hidden from these credentials.{said}",
-                remedy="Check the URL, and whether it may be read with them.",
-            ) from error
-        raise SourceError(f"{self._url} answered {error.status}.{said}", remedy="Check the URL.") from error
-
-    def _refused(self, error: FetchRefused | SpoolFull) -> SourceError:
-        if isinstance(error, SpoolFull):
-            return SourceError(
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except HttpRefused as error:
+            raise self._refused(error) from error
+        except SpoolFull as error:
+            raise SourceError(
                 f"The content of {self._url} is too large to be fetched at once.",
                 remedy="A server with uploadpack.allowFilter sends it in parts.",
+            ) from error
+        except FetchRefused as error:
+            raise SourceError(f"{self._url} refused a request: {error}.") from error
+
+    def _refused(self, error: HttpRefused) -> SourceError:
+        quoted = f" The server says: {error.text}" if error.text and "<" not in error.text else ""
+        if error.status == 401 and not self._has_credentials:
+            return SourceDenied(
+                f"{self._url} requires a user name and a password.{quoted}",
+                remedy="Give username and password (a token, if the server has those).",
             )
-        return SourceError(f"{self._url} refused to send what was asked for: {error}.")
+        if error.status in (401, 403):
+            return SourceDenied(
+                f"{self._url} refused the credentials ({error.status}).{quoted}",
+                remedy="Check that user name and password are right, not expired, and may read this repository.",
+            )
+        if error.status in (404, 410):
+            return SourceGone(
+                f"{self._url} was not found ({error.status}): it is missing, or hidden from these credentials.{quoted}",
+                remedy="Check the URL, and whether these credentials may read it.",
+            )
+        return SourceError(f"{self._url} answered {error.status}.{quoted}", remedy="Check the URL.")
 
     def _corrupt(self, error: PackDamaged | KeyError) -> SourceCorrupt:
         reason = f"object {error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)

@@ -1,68 +1,73 @@
-"""Fetching from a git server by smart HTTP, protocol version 2 (and 0 where a server knows no other).
+"""Fetching from a git server by smart HTTP, protocol version 2 (and 0 if a server supports no other).
 
-dulwich's client asks for the refs anew with every fetch: three requests a batch. Here they are asked for once, so that
-a batch is one request; what comes is written to disk as it arrives, and a cancelled task closes its connection.
+dulwich's client requests the refs again with every fetch: three requests a batch. Here they are requested once, so that
+a batch is one request; packs are written to disk as they arrive, and a cancelled task closes its connection.
 https://git-scm.com/docs/protocol-v2, https://git-scm.com/docs/http-protocol
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import httpx
 
-from reposync.errors import SourceError
-from reposync.outgoing import Pace, TooLarge, TooSlow, certificate_reason, client_options, pieces
-from reposync.sources.addresses import certificate_refused, redirected
+from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
+from reposync.http_client import ErrorKinds, HttpClient, TransientFailure
+from reposync.outgoing import MinimumRate, RequestObserver, RetryPolicy, Timeouts, TooLarge, printable
 from reposync.sources.git_protocol import (
     AGENT,
     Advertisement,
     FetchRefused,
+    FramingError,
+    Mark,
+    PacketReader,
     fetch_request,
     no_git_server,
     parse_advertisement,
     parse_refs,
-    printable,
     stop_at_error,
     version_2_command,
 )
 from reposync.sources.packs import PackDamaged
-from reposync.sources.pktline import FramingError, Mark, PacketReader
-from reposync.sources.retries import TransientFailure, patiently, retry_after_seconds
-from reposync.sources.spec import Patience, SourceObserver, Timeouts
-from reposync.sources.spool import FLUSH_BYTES, ReceivedPack, Spool
+from reposync.sources.port import Blob
+from reposync.sources.spool import FLUSH_BYTES, ReceivedPack, Spool, SpoolFull
+
+SOURCE_ERRORS = ErrorKinds(SourceError, SourceUnavailable, SourceCorrupt)
 
 ADVERTISEMENT_TYPE = "application/x-git-upload-pack-advertisement"
-MAX_REDIRECTS = 5
+INFO_REFS = "/info/refs?service=git-upload-pack"
 MAX_REFS_BYTES = 128 * 1024 * 1024  # a million refs
 MAX_REF_LINES = 2_000_000
-MAX_ERROR_BYTES = 16 * 1024
 MAX_SPOOL_BYTES = 4 * 1024 * 1024 * 1024
-# Beside the pack: what a server tells of its progress.
+# Beside the pack: progress messages.
 MAX_CHATTER_BYTES = 64 * 1024 * 1024
 # While it packs a huge repository a server sends a few bytes every five seconds, for minutes.
 PACKING_FACTOR = 10
 MAX_FETCH_SECONDS = 6 * 3600.0
-# Refs have come in whole after so many read time-outs.
-ANSWER_FACTOR = 10
 
+# One request each. Of real source files 2,000 make a pack of 3 MB, fetched in 0.5 s; more saves nothing that counts.
+BATCH_BLOBS = 2_000
+# What one step of a thread takes out of a pack: long enough to hide the hop, short enough to cancel at once.
+STEP_BLOBS = 256
+STEP_BYTES = 4 * 1024 * 1024
+# A server that lacks an object refuses the whole batch and names the object; this many are left out before giving up.
+MAX_MISSING = 25
 
-class GitHttpRefused(Exception):
-    """The server answered with a status that repeating does not change."""
+_NOT_OUR_REF = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
-    def __init__(self, status: int, text: str) -> None:
-        super().__init__(f"HTTP {status}")
-        self.status = status
-        self.text = text
 
 
 class UploadPack:
-    """One repository on one git server. Every method raises SourceUnavailable after its repeats, GitHttpRefused for
-    401, 403, 404 and the like, SourceError where this is no git server."""
+    """One repository on one git server. Every method raises SourceUnavailable after its retries, HttpRefused for 401,
+    403, 404 and the like, SourceError if this is no git server."""
 
     def __init__(
         self,
@@ -70,46 +75,48 @@ class UploadPack:
         *,
         username: str | None,
         password: str | None,
-        ca_file: Path | None,
-        timeouts: Timeouts,
-        patience: Patience,
-        observer: SourceObserver | None,
+        ca_file: Path | None = None,
+        timeouts: Timeouts | None = None,
+        retry: RetryPolicy | None = None,
+        observer: RequestObserver | None = None,
         max_spool_bytes: int = MAX_SPOOL_BYTES,
     ) -> None:
-        self.shown = url  # holds no secret: see addresses.parse_address
+        self.shown = url  # holds no secret: see outgoing.parse_address
         self._url = url
-        # Sent with the first request already: a server counts every refused attempt as a failed login.
-        self._auth = httpx.BasicAuth(username or "", password or "") if username or password else None
-        self._ca_file = ca_file
-        self._timeouts = timeouts
-        self._patience = patience
-        self._observer = observer
         self._max_spool_bytes = max_spool_bytes
-        self._client: httpx.AsyncClient | None = None
+        self._http = HttpClient(
+            url,
+            SOURCE_ERRORS,
+            ca_file=ca_file,
+            timeouts=timeouts or Timeouts(),
+            policy=retry or RetryPolicy(),
+            observer=observer,
+            headers={"Git-Protocol": "version=2", "User-Agent": AGENT, "Accept-Encoding": "gzip"},
+            # Sent with the first request: a server counts every refused attempt as a failed login.
+            auth=httpx.BasicAuth(username or "", password or "") if username or password else None,
+        )
         self._advertised: Advertisement | None = None
         self._assumed = False
 
     @property
     def is_assumed(self) -> bool:
-        """Whether what the server speaks was neither asked nor shown by a fetch that worked."""
+        """Whether the server's capabilities are assumed: neither requested nor confirmed by a fetch."""
         return self._assumed
 
     def assume(self, advertisement: Advertisement | None) -> None:
-        """Take this for what the server would say of itself, which saves asking; None asks after all."""
+        """Assume these capabilities, which saves a request; None requests them after all."""
         self._advertised, self._assumed = advertisement, advertisement is not None
 
     async def advertised(self) -> Advertisement:
-        """Capabilities (and with version 0 the refs), asked for once."""
+        """Capabilities (and with version 0 the refs), requested once."""
         if self._advertised is None:
-            self._advertised = await patiently(
-                self._ask_advertisement, self._patience, self._observer, doing=f"Asking {self.shown} for its refs"
-            )
+            self._advertised = await self._http.retry(self._request_advertisement, doing=f"Reading refs of {self.shown}")
             if self._advertised.object_format not in ("sha1", "sha256"):
                 raise SourceError(f"{self.shown} uses {self._advertised.object_format} object names; unknown here.")
         return self._advertised
 
     async def refs(self, prefixes: Sequence[bytes]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
-        """The refs that start with one of `prefixes`, and where symbolic ones point (unborn branches included)."""
+        """The refs that start with one of `prefixes`, and the targets of symbolic ones (unborn branches included)."""
         server = await self.advertised()
         if server.version != 2:
             return {name: sha for name, sha in server.refs.items() if name.startswith(tuple(prefixes))}, server.symbolic
@@ -117,137 +124,70 @@ class UploadPack:
         if "unborn" in server.capabilities.get("ls-refs", ""):
             arguments.append(b"unborn")
         body = version_2_command(server, b"ls-refs", arguments)
-        return await patiently(
-            lambda: self._ask_refs(body), self._patience, self._observer, doing=f"Asking {self.shown} for its refs"
-        )
+        return await self._http.retry(lambda: self._request_refs(body), doing=f"Reading refs of {self.shown}")
 
     async def fetch(
-        self,
-        wants: Sequence[str],
-        *,
-        haves: Sequence[str] = (),
-        depth: int | None = None,
-        filter_spec: str | None = None,
+        self, wants: Sequence[str], *, depth: int | None = None, filter_spec: str | None = None
     ) -> ReceivedPack:
-        """A pack with the objects `wants`, without what the commits `haves` hold. Raises FetchRefused, SpoolFull;
-        SourceCorrupt where every repeat came damaged."""
+        """A pack with the objects `wants`. Raises FetchRefused, SpoolFull; SourceCorrupt if every attempt was damaged."""
         server = await self.advertised()
-        body = fetch_request(server, wants, haves=haves, depth=depth, filter_spec=filter_spec)
-        oid_bytes = 32 if server.object_format == "sha256" else 20
-        pack = await patiently(
-            lambda: self._receive(body, server.version, oid_bytes),
-            self._patience,
-            self._observer,
-            doing=f"Fetching from {self.shown}",
-        )
+        body = fetch_request(server, wants, depth=depth, filter_spec=filter_spec)
+        receive = partial(self._receive, body, server.version, 32 if server.object_format == "sha256" else 20)
+        pack = await self._http.retry(receive, doing=f"Fetching from {self.shown}")
         self._assumed = False
         return pack
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
-            self._client = None
+        await self._http.close()
 
     # Requests ----------------------------------------------------------------------------------------------------
 
-    async def _ask_advertisement(self) -> Advertisement:
-        url = f"{self._url}/info/refs?service=git-upload-pack"
-        for _ in range(MAX_REDIRECTS + 1):
-            async with self._request("GET", url, kind="git_refs") as response:
-                if response.is_redirect:
-                    url = redirected(url, response.headers.get("Location", ""))
-                    continue
-                if not (sent := response.headers.get("Content-Type", "")).startswith(ADVERTISEMENT_TYPE):
-                    raise no_git_server(self.shown, sent.partition(";")[0])
-                packets = await self._packets(response)
-            if not url.endswith("/info/refs?service=git-upload-pack"):
-                raise SourceError(f"{self.shown} redirects to {url}, which is no git repository.")
-            self._url = url.removesuffix("/info/refs?service=git-upload-pack")
-            return parse_advertisement(packets, self.shown)
-        raise SourceError(f"{self.shown} redirects in a circle.", remedy="Check the URL.")
-
-    async def _ask_refs(self, body: bytes) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
-        async with self._request("POST", f"{self._url}/git-upload-pack", kind="git_refs", body=body) as response:
+    async def _request_advertisement(self) -> Advertisement:
+        async with self._http.stream("GET", f"{self._url}{INFO_REFS}", kind="git_refs") as response:
+            if not (media_type := response.headers.get("Content-Type", "")).startswith(ADVERTISEMENT_TYPE):
+                raise no_git_server(self.shown, media_type.partition(";")[0])
             packets = await self._packets(response)
-        return parse_refs(packets)
+        url = str(response.url)
+        if not url.endswith(INFO_REFS):
+            raise SourceError(f"{self.shown} redirects to {url}, which is no git repository.")
+        self._url = url.removesuffix(INFO_REFS)
+        return parse_advertisement(packets, self.shown)
+
+    async def _request_refs(self, body: bytes) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
+        async with self._post("git_refs", body) as response:
+            return parse_refs(await self._packets(response))
 
     async def _receive(self, body: bytes, version: int, oid_bytes: int) -> ReceivedPack:
         spool = await asyncio.to_thread(Spool, oid_bytes=oid_bytes, max_bytes=self._max_spool_bytes)
         try:
-            async with self._request("POST", f"{self._url}/git-upload-pack", kind="git_fetch", body=body) as response:
-                pace = Pace(PACKING_FACTOR * self._timeouts.read_seconds, MAX_FETCH_SECONDS)
-                body_pieces = pieces(response, pace, self._max_spool_bytes + MAX_CHATTER_BYTES)
-                await _Demultiplexer(spool, version).run(body_pieces)
+            async with self._post("git_fetch", body) as response:
+                rate = MinimumRate(PACKING_FACTOR * self._http.timeouts.read_seconds, MAX_FETCH_SECONDS)
+                pieces = self._http.body(response, self._max_spool_bytes + MAX_CHATTER_BYTES, rate)
+                await _Demultiplexer(spool, version).run(pieces)
             return await asyncio.to_thread(spool.finish)
-        except FramingError as error:
+        except BaseException as error:
             spool.close()
-            raise TransientFailure(f"the answer is not git's ({error})", corrupt=True) from error
-        except PackDamaged as error:
-            spool.close()
-            raise TransientFailure(str(error), corrupt=True) from error
-        except BaseException:
-            spool.close()
+            if isinstance(error, PackDamaged | FramingError):
+                raise TransientFailure(str(error), corrupt=True) from error
             raise
+
+    def _post(self, kind: str, body: bytes) -> AbstractAsyncContextManager[httpx.Response]:
+        media = "application/x-git-upload-pack-"
+        headers = {"Content-Type": f"{media}request", "Accept": f"{media}result"}
+        return self._http.stream("POST", f"{self._url}/git-upload-pack", kind=kind, headers=headers, content=body)
 
     async def _packets(self, response: httpx.Response) -> list[bytes | Mark]:
         reader, packets = PacketReader(), list[bytes | Mark]()
-        async for piece in pieces(response, self._pace(), MAX_REFS_BYTES):
+        async for piece in self._http.body(response, MAX_REFS_BYTES):
             try:
                 packets.extend(reader.feed(piece))
             except FramingError as error:
-                raise TransientFailure(f"the answer is not git's ({error})", corrupt=True) from error
+                raise TransientFailure(str(error), corrupt=True) from error
             if len(packets) > MAX_REF_LINES:
                 raise TooLarge(f"more than {MAX_REF_LINES:,} lines")
         if not reader.complete or not packets or packets[-1] is not Mark.FLUSH:
             raise TransientFailure("the answer was cut short", corrupt=True)
         return packets
-
-    @asynccontextmanager
-    async def _request(
-        self, method: str, url: str, *, kind: str, body: bytes | None = None
-    ) -> AsyncIterator[httpx.Response]:
-        """One request; its answer is a success or, to a GET, a redirect."""
-        headers = {"Git-Protocol": "version=2", "User-Agent": AGENT, "Accept-Encoding": "gzip"}
-        if body is not None:
-            headers["Content-Type"] = "application/x-git-upload-pack-request"
-            headers["Accept"] = "application/x-git-upload-pack-result"
-        client = await self._connected()
-        if self._observer is not None:
-            self._observer.request(kind)
-        try:
-            async with AsyncExitStack() as open_:
-                # The time-outs of the connection are between two of its bytes.
-                async with asyncio.timeout(self._timeouts.connect_seconds + 2 * self._timeouts.read_seconds):
-                    sending = client.stream(method, url, content=body, headers=headers, auth=self._auth)
-                    response = await open_.enter_async_context(sending)
-                if not (response.is_success or (response.is_redirect and method == "GET")):
-                    await _refuse(response, self._pace())
-                yield response
-        except TooSlow as error:
-            raise TransientFailure(f"the answer is too slow: {error}", overloaded=True) from error
-        except TooLarge as error:
-            raise SourceError(f"{self.shown} sends more than is taken: {error}.") from error
-        except TimeoutError as error:
-            raise TransientFailure("no answer within the time-out", overloaded=True) from error
-        except httpx.TimeoutException as error:
-            what = "no connection" if isinstance(error, httpx.ConnectTimeout) else "no answer"
-            raise TransientFailure(f"{what} within the time-out", overloaded=what == "no answer") from error
-        except httpx.ConnectError as error:
-            if reason := certificate_reason(error):
-                raise certificate_refused(url, reason) from error
-            raise TransientFailure(f"the connection failed ({error})") from error
-        except httpx.HTTPError as error:
-            raise TransientFailure(f"the connection broke ({error})") from error
-
-    async def _connected(self) -> httpx.AsyncClient:
-        if self._client is None:
-            options = await asyncio.to_thread(client_options, self._url, self._ca_file)
-            timeout = httpx.Timeout(self._timeouts.read_seconds, connect=self._timeouts.connect_seconds)
-            self._client = httpx.AsyncClient(timeout=timeout, follow_redirects=False, **options)
-        return self._client
-
-    def _pace(self) -> Pace:
-        return Pace(self._timeouts.read_seconds, ANSWER_FACTOR * self._timeouts.read_seconds)
 
 
 class _Demultiplexer:
@@ -259,8 +199,8 @@ class _Demultiplexer:
         self._in_pack = False
         self._version = version
         self._done = False
-        self._held: list[bytes] = []
-        self._held_bytes = 0
+        self._buffered: list[bytes] = []
+        self._buffered_bytes = 0
         self._chatter_bytes = 0
 
     async def run(self, body: AsyncIterator[bytes]) -> None:
@@ -268,7 +208,7 @@ class _Demultiplexer:
         async for piece in body:
             for line in reader.feed(piece):
                 self._take(line)
-            if self._held_bytes >= FLUSH_BYTES:
+            if self._buffered_bytes >= FLUSH_BYTES:
                 await self._flush()
         await self._flush()
         if not self._done or not reader.complete:
@@ -284,8 +224,8 @@ class _Demultiplexer:
         elif self._in_pack:
             band = line[:1]
             if band == b"\1":
-                self._held.append(line[1:])
-                self._held_bytes += len(line) - 1
+                self._buffered.append(line[1:])
+                self._buffered_bytes += len(line) - 1
             elif band == b"\3":
                 raise FetchRefused(printable(line[1:]))
         else:
@@ -296,21 +236,105 @@ class _Demultiplexer:
                 self._in_pack = line.startswith((b"NAK", b"ACK"))
 
     async def _flush(self) -> None:
-        held, self._held, self._held_bytes = b"".join(self._held), [], 0
-        if held:
-            await asyncio.to_thread(self._spool.write, held)
+        buffered, self._buffered, self._buffered_bytes = b"".join(self._buffered), [], 0
+        if buffered:
+            await asyncio.to_thread(self._spool.write, buffered)
 
 
-async def _refuse(response: httpx.Response, pace: Pace) -> None:
-    text = b""
-    with contextlib.suppress(TooLarge):
-        async for piece in pieces(response, pace, MAX_ERROR_BYTES):
-            text += piece
-    shown = printable(text)
-    if response.status_code == 429:
-        wait = retry_after_seconds(response.headers.get("Retry-After"), response.headers.get("RateLimit-Reset"))
-        raise TransientFailure("too many requests", rate_limited=True, wait_seconds=wait)
-    if response.status_code >= 500 or response.status_code == 408:
-        wait = retry_after_seconds(response.headers.get("Retry-After"))
-        raise TransientFailure(f"the server answered {response.status_code}", overloaded=True, wait_seconds=wait)
-    raise GitHttpRefused(response.status_code, shown)
+# Blobs by name ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """A batch and its pack; no pack where it would not fit into the disk space granted, see SpoolFull for
+    `only_blob_bytes`."""
+
+    shas: list[str]
+    pack: ReceivedPack | None
+    only_blob_bytes: int | None = None
+
+
+class BlobFetcher:
+    """Reads blobs by fetching them by name, which servers with protocol version 2 allow."""
+
+    def __init__(self, server: UploadPack, *, max_missing: int = MAX_MISSING) -> None:
+        self._server = server
+        self._missing_left = max_missing
+
+    async def read(
+        self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str]
+    ) -> AsyncGenerator[Blob, None]:
+        """The blobs, each verified; those that the server lacks go to `unreadable` (sha -> reason).
+
+        Raises what UploadPack.fetch raises; FetchRefused where the server gives no objects by name.
+        """
+        batches = deque(list(shas[at : at + BATCH_BLOBS]) for at in range(0, len(shas), BATCH_BLOBS))
+        ahead: asyncio.Task[_Fetched] | None = None
+        try:
+            while batches or ahead is not None:
+                fetched = await (ahead or self._fetch(batches.popleft(), unreadable))
+                ahead = None
+                if fetched.pack is None:
+                    if len(fetched.shas) > 1:
+                        middle = len(fetched.shas) // 2
+                        batches.extendleft((fetched.shas[middle:], fetched.shas[:middle]))
+                    elif fetched.only_blob_bytes is not None and fetched.only_blob_bytes > max_bytes:
+                        # The one size that is believed without a hash: gigabytes of this blob have come.
+                        yield Blob(fetched.shas[0], fetched.only_blob_bytes, None)
+                    else:
+                        unreadable[fetched.shas[0]] = "is too large to be fetched"
+                    continue
+                if batches:
+                    ahead = asyncio.create_task(self._fetch(batches.popleft(), unreadable))
+                wanted = set(fetched.shas)
+                try:
+                    found = fetched.pack.blobs(wanted, max_bytes=max_bytes)
+                    while step := await asyncio.to_thread(partial(take_step, found)):
+                        for blob in step:
+                            yield blob
+                except PackDamaged as error:
+                    raise SourceCorrupt(f"A pack from {self._server.shown} cannot be read: {error}.") from error
+                finally:
+                    fetched.pack.close()
+                unreadable.update(dict.fromkeys(wanted, "was not sent by the server"))
+        finally:
+            if ahead is not None:
+                ahead.cancel()
+                [result] = await asyncio.gather(ahead, return_exceptions=True)
+                if isinstance(result, _Fetched) and result.pack is not None:
+                    result.pack.close()
+
+    async def _fetch(self, shas: list[str], unreadable: dict[str, str]) -> _Fetched:
+        while shas:
+            try:
+                return _Fetched(shas, await self._server.fetch(shas))
+            except SpoolFull as error:
+                return _Fetched(shas, None, error.only_blob_bytes)
+            except FetchRefused as error:
+                found = _NOT_OUR_REF.search(str(error))
+                if found is None or found[1] not in shas or self._missing_left <= 0:
+                    raise
+                self._missing_left -= 1
+                unreadable[found[1]] = "is missing on the server"
+                shas = [sha for sha in shas if sha != found[1]]
+        return _Fetched([], None)
+
+
+def take_step(blobs: Iterator[Blob]) -> list[Blob]:
+    """The next blobs, bounded in count and bytes; empty at the end. Blocks on the disk: for a thread."""
+    step: list[Blob] = []
+    held_bytes = 0
+    for blob in islice(blobs, STEP_BLOBS):
+        step.append(blob)
+        held_bytes += len(blob.content) if blob.content is not None else 0
+        if held_bytes >= STEP_BYTES:
+            break
+    return step
+
+
+async def read_steps(make: Callable[[], Iterator[Blob]]) -> AsyncGenerator[Blob, None]:
+    """What the iterator that `make` returns yields, taken in a thread."""
+    blobs = await asyncio.to_thread(make)
+    while step := await asyncio.to_thread(partial(take_step, blobs)):
+        for blob in step:
+            yield blob

@@ -1,46 +1,15 @@
-"""What `open_source` needs to know about a repository, and how to watch what a source does."""
+"""Descriptions of repositories, and how to open them as sources."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import assert_never
 
 from pydantic import SecretStr
 
-from reposync.outgoing import IN_PLACE_SECONDS
-
-
-class SourceObserver(Protocol):
-    """Told on the event loop what a source does, for metrics. Must return at once and raise nothing."""
-
-    def request(self, kind: str) -> None:
-        """A request went out, redirects and repeats included: `api_project`, `api_head`, `api_branches`, `api_tree`,
-        `api_blob`, `git_refs`, `git_fetch`."""
-        ...
-
-    def rate_limited(self, seconds: float) -> None:
-        """The server asked for patience; the source now waits this long."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Timeouts:
-    """Of every outgoing call: to connect, and between two pieces of an answer."""
-
-    connect_seconds: float = 10.0
-    read_seconds: float = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How often a failed call is repeated and how long it may wait for that in total. A wait that the server asks for
-    and that is longer than what is left ends the call."""
-
-    attempts: int = 4
-    first_delay_seconds: float = 0.5
-    max_delay_seconds: float = 8.0
-    max_wait_seconds: float = IN_PLACE_SECONDS
+from reposync.outgoing import RequestObserver, RetryPolicy, Timeouts
+from reposync.sources.port import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +22,10 @@ class LocalGit:
 
 @dataclass(frozen=True, slots=True)
 class RemoteGit:
-    """A repository behind an http(s) URL of git. User and password written into the URL are taken out of it.
+    """A repository behind an http(s) URL of git. User and password in the URL are taken out of it.
 
-    `known_commit`, the commit of the last sync, saves a server without filters from sending everything to a caller
-    that only asks whether the head has changed; `head` then gives it back without its date.
+    `known_commit` is the commit of the last sync. If the head is still that commit, a server without filters need not
+    send the whole content; `head` then returns it without its date.
     """
 
     url: str
@@ -66,12 +35,13 @@ class RemoteGit:
     known_commit: str | None = None
     ca_file: Path | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 @dataclass(frozen=True, slots=True)
 class GitLabProject:
     """A project of a GitLab instance. `project` is its full path (`group/sub/project`) or its numeric id;
-    `project_id`, where known from an earlier run, saves the call that resolves the path."""
+    `project_id`, if known from an earlier run, saves the call that resolves the path."""
 
     url: str
     project: str
@@ -80,6 +50,31 @@ class GitLabProject:
     token: SecretStr | None = None
     ca_file: Path | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
 
 
 SourceSpec = LocalGit | RemoteGit | GitLabProject
+
+
+def open_source(spec: SourceSpec, *, observer: RequestObserver | None = None) -> Source:
+    """The source that `spec` describes; nothing is contacted or read yet. Close it after use. The observer sees the
+    request kinds `api_project`, `api_head`, `api_branches`, `api_tree`, `api_blob`, `git_refs` and `git_fetch`.
+
+    Raises ConfigError if an address, token or CA file cannot be right.
+    """
+    # Imported when needed: python-gitlab and httpx cost 0.15 s each, a local sync needs neither.
+    match spec:
+        case LocalGit():
+            from reposync.sources.local import LocalGitSource
+
+            return LocalGitSource(spec)
+        case RemoteGit():
+            from reposync.sources.remote import RemoteGitSource
+
+            return RemoteGitSource(spec, observer=observer)
+        case GitLabProject():
+            from reposync.sources.gitlab import GitLabSource
+
+            return GitLabSource(spec, observer=observer)
+        case _:
+            assert_never(spec)

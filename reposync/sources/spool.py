@@ -10,13 +10,11 @@ from typing import IO
 
 from reposync.errors import SourceUnavailable
 from reposync.sources.deltas import BaseCache
-from reposync.sources.objects import BLOB, COMMIT, MAX_TREE_BYTES, hash_name, object_sha
+from reposync.sources.objects import BLOB, MAX_TREE_BYTES, hash_name, object_sha
 from reposync.sources.packs import PackDamaged, PackedObject, PackFile
 from reposync.sources.port import Blob
 
 FLUSH_BYTES = 1024 * 1024
-MAX_COMMIT_BYTES = 1024 * 1024
-"""Of one that is looked at among many. The parents stand first; nobody writes a message of that length."""
 
 
 class SpoolFull(Exception):
@@ -109,12 +107,6 @@ class ReceivedPack:
             if found.kind == BLOB and sha in wanted:
                 wanted.discard(sha)
                 yield Blob(sha, found.size_bytes, found.content)
-
-    def commits(self) -> Iterator[bytes]:
-        """The content of every commit, in one pass over the file. Raises PackDamaged."""
-        for found in self._pack.scan(max_bytes=MAX_COMMIT_BYTES, hash_name=self._hash_name):
-            if found.kind == COMMIT and found.content is not None:
-                yield found.content
 
     def contents(self, shas: Sequence[str], kind: int) -> dict[str, bytes]:
         """Commits or trees by name, verified. Raises PackDamaged, KeyError for what is not in the pack."""

@@ -1,0 +1,335 @@
+"""The HTTP client for GitLab, git and embedding servers: one set of bounds, redirects, retries and error messages.
+
+httpx with the rules of `outgoing`. Every failure becomes a TransientFailure, which `retry` repeats, an HttpRefused, or a
+final error of the kinds that the owner names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TypeVar
+
+import httpx
+
+from reposync import __version__
+from reposync.errors import RepoSyncError
+from reposync.outgoing import (
+    MinimumRate,
+    OtherServer,
+    RequestObserver,
+    RetryPolicy,
+    Timeouts,
+    TooLarge,
+    TooSlow,
+    certificate_reason,
+    client_options,
+    iter_decoded,
+    origin,
+    printable,
+    redirected,
+    same_origin,
+)
+
+T = TypeVar("T")
+
+MAX_REDIRECTS = 5
+MAX_ERROR_BYTES = 64 * 1024
+TOTAL_FACTOR = 10
+"""A body must be complete within so many read time-outs."""
+RATE_LIMIT_FACTOR = 4
+"""If a 429 names no wait, the delay is so many times that of an error: retrying soon makes it worse."""
+
+
+class TransientFailure(Exception):
+    """A call failed in a way that may pass. `reason` completes "... failed: ". `overloaded`: the server was reached and
+    gave up, so that a smaller request may work; `corrupt`: it answered, but not what it should; `body`: of an error
+    status."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        rate_limited: bool = False,
+        wait_seconds: float | None = None,
+        overloaded: bool = False,
+        corrupt: bool = False,
+        body: bytes = b"",
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rate_limited = rate_limited
+        self.wait_seconds = wait_seconds
+        self.overloaded = overloaded
+        self.corrupt = corrupt
+        self.body = body
+
+
+class HttpRefused(Exception):
+    """The server answered with a status that a retry does not change. `text`: the body as one printable line."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.body = body
+        self.text = printable(body)
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKinds:
+    """The errors that an HttpClient raises: final, unavailable for now, and damaged answers."""
+
+    final: type[RepoSyncError]
+    unavailable: type[RepoSyncError]
+    corrupt: type[RepoSyncError]
+
+
+@dataclass(slots=True)
+class HttpClient:
+    """Requests to the server of `url`, called `name` in messages. Opens no connection before the first request."""
+
+    url: str
+    errors: ErrorKinds
+    name: str = ""
+    ca_file: Path | None = None
+    ca_setting: str = "ca_file"
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    policy: RetryPolicy = field(default_factory=RetryPolicy)
+    observer: RequestObserver | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    auth: httpx.Auth | None = None
+    _client: httpx.AsyncClient | None = field(default=None, init=False)
+    _paused_until: float = field(default=0.0, init=False)
+
+    def __post_init__(self) -> None:
+        self.name = self.name or origin(self.url)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        url: str,
+        *,
+        kind: str = "",
+        headers: dict[str, str] | None = None,
+        content: bytes | None = None,
+        follow_redirects: bool = True,
+        within_seconds: float | None = None,
+    ) -> AsyncIterator[httpx.Response]:
+        """The response to a request, status 2xx; read its body in this context, with `body` or `read`.
+
+        Redirects of GET and HEAD are followed on the same server. `within_seconds` bounds head and body together.
+        Raises TransientFailure, HttpRefused, OtherServer, and the final error.
+        """
+        head_seconds = self.timeouts.connect_seconds + 2 * self.timeouts.read_seconds
+        try:
+            # The time-outs of httpx are between two bytes.
+            async with contextlib.AsyncExitStack() as stack, asyncio.timeout(within_seconds or head_seconds) as limit:
+                send = self._send(stack, method, url, kind, headers or {}, content, follow_redirects)
+                response = await send
+                if within_seconds is None:
+                    limit.reschedule(None)
+                if not response.is_success:
+                    await self._refuse(response)
+                yield response
+        except TooSlow as error:
+            raise TransientFailure(f"the answer is too slow: {error}", overloaded=True) from error
+        except TooLarge as error:
+            raise self.errors.final(f"{self.name} sends more than is accepted: {error}.") from error
+        except httpx.ConnectTimeout as error:
+            raise TransientFailure("no connection within the time-out") from error
+        except (httpx.TimeoutException, TimeoutError) as error:
+            raise TransientFailure("no answer within the time-out", overloaded=True) from error
+        except httpx.DecodingError as error:
+            raise TransientFailure(f"the answer cannot be decoded ({error})", corrupt=True) from error
+        except httpx.HTTPError as error:
+            if reason := certificate_reason(error):
+                raise self.errors.final(
+                    f"The certificate of {self.name} is not trusted: {reason}.",
+                    remedy=f"If its authority is your own, name its certificate as {self.ca_setting}.",
+                ) from error
+            if isinstance(error, httpx.ConnectError | httpx.ProxyError):
+                raise TransientFailure(f"the connection failed ({error or type(error).__name__})") from error
+            raise TransientFailure(f"the connection broke ({error or type(error).__name__})", overloaded=True) from error
+
+    def body(
+        self, response: httpx.Response, max_bytes: int, rate: MinimumRate | None = None
+    ) -> AsyncIterator[bytes]:
+        """The decompressed body in pieces, within `stream`."""
+        read_seconds = self.timeouts.read_seconds
+        return iter_decoded(response, rate or MinimumRate(read_seconds, TOTAL_FACTOR * read_seconds), max_bytes)
+
+    async def read(self, response: httpx.Response, max_bytes: int) -> bytes:
+        """The whole body, within `stream`."""
+        received = bytearray()
+        async for piece in self.body(response, max_bytes):
+            received += piece
+        return bytes(received)
+
+    async def retry(
+        self,
+        call: Callable[[], Awaitable[T]],
+        *,
+        doing: str,
+        policy: RetryPolicy | None = None,
+        on_attempt: Callable[[int], None] | None = None,
+        remedy: str = "The next run tries again.",
+    ) -> T:
+        """The result of `call`, repeated after a TransientFailure. A wait that a server requests is kept by all calls.
+
+        Raises the unavailable (or corrupt) error with the last reason; `doing` says what was tried, as in "Reading the
+        tree of group/project".
+        """
+        policy = policy or self.policy
+        try:
+            async with asyncio.timeout(policy.within_seconds) as limit:
+                return await self._repeat(call, policy, doing, on_attempt or (lambda attempt: None), remedy)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            text = f"{doing} failed: it was not done within {policy.within_seconds:g} s."
+            raise self.errors.unavailable(text, remedy=remedy) from error
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    # Requests --------------------------------------------------------------------------------------------------------
+
+    async def _send(
+        self,
+        stack: contextlib.AsyncExitStack,
+        method: str,
+        url: str,
+        kind: str,
+        headers: dict[str, str],
+        content: bytes | None,
+        follow_redirects: bool,
+    ) -> httpx.Response:
+        if not same_origin(self.url, url):
+            raise OtherServer(f"{self.name} names an address on a different server: {origin(url)}; nothing was sent.")
+        client = await self._connected()
+        for _ in range(MAX_REDIRECTS + 1):
+            if self.observer is not None:
+                self.observer.request(kind)
+            request = client.stream(method, url, content=content, headers=headers, auth=self.auth)
+            response = await stack.enter_async_context(request)
+            if not (follow_redirects and response.has_redirect_location and method in ("GET", "HEAD")):
+                return response
+            url = redirected(url, response.headers["Location"])
+        raise self.errors.final(f"{self.name} redirects in a circle.", remedy="Check its URL.")
+
+    async def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            options = await asyncio.to_thread(client_options, self.url, self.ca_file)
+            self._client = httpx.AsyncClient(
+                headers={"User-Agent": f"reposync/{__version__}"} | self.headers,
+                timeout=httpx.Timeout(self.timeouts.read_seconds, connect=self.timeouts.connect_seconds),
+                follow_redirects=False,
+                **options,
+            )
+        return self._client
+
+    async def _refuse(self, response: httpx.Response) -> None:
+        text = b""
+        with contextlib.suppress(TooLarge):
+            async for piece in self.body(response, MAX_ERROR_BYTES):
+                text += piece
+        status, headers = response.status_code, response.headers
+        if status == 429:
+            wait = retry_after_seconds(headers.get("Retry-After"), headers.get("RateLimit-Reset"))
+            raise TransientFailure("too many requests (429)", rate_limited=True, wait_seconds=wait, body=text)
+        if status >= 500 or status in (408, 425):
+            wait = retry_after_seconds(headers.get("Retry-After"))
+            raise TransientFailure(f"the server answered {status}", overloaded=True, wait_seconds=wait, body=text)
+        raise HttpRefused(status, text)
+
+    # Retries ---------------------------------------------------------------------------------------------------------
+
+    async def _repeat(
+        self,
+        call: Callable[[], Awaitable[T]],
+        policy: RetryPolicy,
+        doing: str,
+        on_attempt: Callable[[int], None],
+        remedy: str,
+    ) -> T:
+        waited_seconds, errors, attempt = 0.0, 0, 0
+        while True:
+            attempt += 1
+            on_attempt(attempt)
+            while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110 - others may extend it
+                await asyncio.sleep(pause)
+            try:
+                return await call()
+            except TransientFailure as failure:
+                errors += not failure.rate_limited
+                delay = _delay_seconds(policy, attempt, failure)
+                is_bearable = delay <= policy.longest_wait_seconds
+                if failure.wait_seconds is not None and is_bearable:
+                    self._paused_until = max(self._paused_until, time.monotonic() + delay)
+                is_over = errors >= policy.attempts or waited_seconds + delay > policy.max_wait_seconds
+                if is_over or not is_bearable:
+                    raise self._final(failure, policy, doing, attempt, waited_seconds, delay, remedy) from failure
+                if failure.rate_limited and self.observer is not None:
+                    self.observer.rate_limited(delay)
+                waited_seconds += delay
+                await asyncio.sleep(delay + random.uniform(0, delay / 10))  # noqa: S311 - spreads load
+
+    def _final(
+        self,
+        failure: TransientFailure,
+        policy: RetryPolicy,
+        doing: str,
+        attempt: int,
+        waited_seconds: float,
+        delay: float,
+        remedy: str,
+    ) -> RepoSyncError:
+        if failure.rate_limited:
+            return self.errors.unavailable(
+                f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks to wait "
+                f"{delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
+                remedy="The next run tries again; if this goes on, sync less often or ask for a higher limit.",
+                retry_after_seconds=failure.wait_seconds,
+            )
+        times = f" {attempt} times" if attempt > 1 else ""
+        if failure.corrupt:
+            return self.errors.corrupt(f"{doing} failed{times}: {failure.reason}.")
+        wait = "" if failure.wait_seconds is None else f" The server asks to wait {failure.wait_seconds:.0f} s."
+        return self.errors.unavailable(
+            f"{doing} failed{times}: {failure.reason}.{wait}",
+            remedy=remedy,
+            retry_after_seconds=failure.wait_seconds,
+        )
+
+
+def _delay_seconds(policy: RetryPolicy, attempt: int, failure: TransientFailure) -> float:
+    """What the server requests, else doubled each time with jitter."""
+    if failure.wait_seconds is not None:
+        return failure.wait_seconds
+    ceiling = min(policy.max_delay_seconds, policy.first_delay_seconds * 2.0 ** min(attempt - 1, 30))
+    delay = random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load
+    return min(delay * RATE_LIMIT_FACTOR, policy.longest_wait_seconds) if failure.rate_limited else delay
+
+
+def retry_after_seconds(header: str | None, reset: str | None = None) -> float | None:
+    """The wait that `Retry-After` (seconds or an HTTP date) or `RateLimit-Reset` (Unix time) requests; None if neither
+    can be read."""
+    if header is not None:
+        text = header.strip()
+        if text.isascii() and text.replace(".", "", 1).isdigit():
+            return float(text[:9])
+        with contextlib.suppress(ValueError, TypeError, OverflowError):
+            return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    if reset is not None and reset.strip().isascii() and reset.strip().isdigit():
+        return max(0.0, float(reset.strip()[:12]) - time.time())
+    return None
