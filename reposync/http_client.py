@@ -1,7 +1,7 @@
 """The HTTP client for GitLab, git and embedding servers: one set of bounds, redirects, retries and error messages.
 
-httpx with the rules of `outgoing`. Every failure becomes a TransientFailure, which `retry` repeats, an HttpRefused, or a
-final error of the kinds that the owner names.
+httpx with the rules of `outgoing`. Every failure becomes a TransientFailure, which `retry` repeats, an HttpRefused, or
+a final error of the kinds that the owner names.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class HttpClient:
     headers: dict[str, str] = field(default_factory=dict)
     auth: httpx.Auth | None = None
     _client: httpx.AsyncClient | None = field(default=None, init=False)
+    _connecting: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _paused_until: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
@@ -157,11 +158,11 @@ class HttpClient:
                 ) from error
             if isinstance(error, httpx.ConnectError | httpx.ProxyError):
                 raise TransientFailure(f"the connection failed ({error or type(error).__name__})") from error
-            raise TransientFailure(f"the connection broke ({error or type(error).__name__})", overloaded=True) from error
+            raise TransientFailure(
+                f"the connection broke ({error or type(error).__name__})", overloaded=True
+            ) from error
 
-    def body(
-        self, response: httpx.Response, max_bytes: int, rate: MinimumRate | None = None
-    ) -> AsyncIterator[bytes]:
+    def body(self, response: httpx.Response, max_bytes: int, rate: MinimumRate | None = None) -> AsyncIterator[bytes]:
         """The decompressed body in pieces, within `stream`."""
         read_seconds = self.timeouts.read_seconds
         return iter_decoded(response, rate or MinimumRate(read_seconds, TOTAL_FACTOR * read_seconds), max_bytes)
@@ -194,7 +195,7 @@ class HttpClient:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            text = f"{doing} failed: it was not done within {policy.within_seconds:g} s."
+            text = f"{doing} failed: no answer within {policy.within_seconds:g} s."
             raise self.errors.unavailable(text, remedy=remedy) from error
 
     async def close(self) -> None:
@@ -228,15 +229,16 @@ class HttpClient:
         raise self.errors.final(f"{self.name} redirects in a circle.", remedy="Check its URL.")
 
     async def _connected(self) -> httpx.AsyncClient:
-        if self._client is None:
-            options = await asyncio.to_thread(client_options, self.url, self.ca_file)
-            self._client = httpx.AsyncClient(
-                headers={"User-Agent": f"reposync/{__version__}"} | self.headers,
-                timeout=httpx.Timeout(self.timeouts.read_seconds, connect=self.timeouts.connect_seconds),
-                follow_redirects=False,
-                **options,
-            )
-        return self._client
+        async with self._connecting:
+            if self._client is None:
+                options = await asyncio.to_thread(client_options, self.url, self.ca_file)
+                self._client = httpx.AsyncClient(
+                    headers={"User-Agent": f"reposync/{__version__}"} | self.headers,
+                    timeout=httpx.Timeout(self.timeouts.read_seconds, connect=self.timeouts.connect_seconds),
+                    follow_redirects=False,
+                    **options,
+                )
+            return self._client
 
     async def _refuse(self, response: httpx.Response) -> None:
         text = b""
@@ -296,8 +298,8 @@ class HttpClient:
     ) -> RepoSyncError:
         if failure.rate_limited:
             return self.errors.unavailable(
-                f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks to wait "
-                f"{delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
+                f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks "
+                f"to wait {delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
                 remedy="The next run tries again; if this goes on, sync less often or ask for a higher limit.",
                 retry_after_seconds=failure.wait_seconds,
             )

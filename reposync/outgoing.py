@@ -54,8 +54,8 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a failed call is repeated: `attempts` after errors; after rate limits until `max_wait_seconds` of waiting
-    are used up. A requested wait over `longest_wait_seconds` ends the call. `within_seconds` bounds all attempts."""
+    """How often a failed call is repeated: up to `attempts` after errors; after rate limits until `max_wait_seconds` of
+    waiting are used up. A requested wait over `longest_wait_seconds` ends the call. `within_seconds` bounds it all."""
 
     attempts: int = 4
     first_delay_seconds: float = 0.5
@@ -294,7 +294,9 @@ def client_options(url: str, ca_file: Path | None = None, **transport: Any) -> d
         if proxy := proxy_for(f"{scheme}://{rest}"):
             proxy_context = ssl_context() if proxy.startswith("https:") else None
             target = httpx.Proxy(proxy, ssl_context=proxy_context)
-            mounts[f"{scheme}://"] = httpx.AsyncHTTPTransport(verify=context, proxy=target, trust_env=False, **transport)
+            mounts[f"{scheme}://"] = httpx.AsyncHTTPTransport(
+                verify=context, proxy=target, trust_env=False, **transport
+            )
     return {"verify": context, "trust_env": False, "mounts": mounts, **transport}
 
 

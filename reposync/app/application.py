@@ -333,7 +333,7 @@ class Application:
 def import_parts(registry: Registry) -> None:
     """What runs will need. Called in a thread: together these imports take seconds, and the event loop has none."""
     importlib.import_module("qdrant_client")
-    parts = ["vectors.index", "sources.git", "sources.gitlab", "sync.run", "content.chunking"]
+    parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.run", "content.chunking"]
     if registry.embedding.provider == "local":
         parts.append("embedding.local")
     for module in parts:

@@ -13,7 +13,7 @@ from functools import partial
 from reposync.app.application import Application
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
-from reposync.sources.spec import Timeouts
+from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.supervision import keep
 from reposync.telemetry.health import Health, HealthStatus
 from reposync.telemetry.redaction import Secrets
@@ -122,11 +122,16 @@ class HealthChecks:
         await asyncio.to_thread(check_weights)
 
     async def _ask_gitlab(self, server: GitLabInstance) -> None:
-        from reposync.sources.gitlab_ping import ping_gitlab
+        from reposync.sources.gitlab_client import GitLabClient
 
         limit = self._others.timeout_seconds
         timeouts = Timeouts(min(server.connect_timeout_seconds, limit), min(server.read_timeout_seconds, limit))
-        await ping_gitlab(server.url, token=server.token, ca_file=server.ca_file, timeouts=timeouts)
+        once = RetryPolicy(attempts=1, max_wait_seconds=0.0)
+        gitlab = GitLabClient(server.url, token=server.token, ca_file=server.ca_file, timeouts=timeouts, retry=once)
+        try:
+            await gitlab.ping()
+        finally:
+            await gitlab.close()
 
     async def _repeat(self, check: Check) -> None:
         pace = check.pace

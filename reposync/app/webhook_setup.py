@@ -16,8 +16,8 @@ from reposync.app.application import Application
 from reposync.catalog.targets import Target
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ConfigError, RepoSyncError, SourceError, UsageError
+from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_hooks import ENDPOINT, GitLabHooks, Hook, HookPlace, HookWish, fingerprint
-from reposync.sources.spec import Timeouts
 from reposync.store.repositories import Repository
 from reposync.store.repository import is_registered
 
@@ -141,10 +141,7 @@ async def install(
         clients: dict[str, GitLabHooks] = {}
         fingerprints: dict[str, str] = {}
         for name, server in servers.items():
-            timeouts = Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds)
-            clients[name] = GitLabHooks(
-                server.url, token=token or server.token, ca_file=server.ca_file, timeouts=timeouts
-            )
+            clients[name] = GitLabHooks(GitLabClient.configured(server, token=token))
             stack.push_async_callback(clients[name].close)
             secrets = server.webhook_secret, server.webhook_signing
             fingerprints[name] = await asyncio.to_thread(fingerprint, *secrets)

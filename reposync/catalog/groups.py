@@ -18,8 +18,9 @@ from reposync.clock import elapsed_seconds
 from reposync.config.registry import Group, Registry
 from reposync.config.schedule import Schedule
 from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable, first_error
+from reposync.outgoing import RequestObserver, RetryPolicy
+from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
-from reposync.sources.spec import Patience, SourceObserver, Timeouts
 from reposync.store.database import Database
 from reposync.store.followed import FollowedRepositories, RegistrationsChanged
 from reposync.store.groups import GroupClaim, Groups
@@ -54,9 +55,9 @@ class Discovery:
         index: Callable[[str], Index],
         worker: str,
         *,
-        observer: SourceObserver | None = None,
+        observer: RequestObserver | None = None,
         on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None,
-        patience: Patience | None = None,
+        retry: RetryPolicy | None = None,
         redact: Callable[[str], str] = str,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
@@ -67,7 +68,7 @@ class Discovery:
         self._worker = worker
         self._observer = observer
         self._on_result = on_result
-        self._patience = patience
+        self._retry = retry
         self._redact = redact
         self._lease_seconds = lease_seconds
         self._waits = Trouble("groups are looked through again")
@@ -181,16 +182,8 @@ class Discovery:
     async def _look_through(
         self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
     ) -> DiscoveryReport:
-        server = server_of(registry, group)
-        source = GitLabGroup(
-            server.url,
-            group.group,
-            token=server.token,
-            ca_file=server.ca_file,
-            timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
-            patience=self._patience,
-            observer=self._observer,
-        )
+        gitlab = GitLabClient.configured(server_of(registry, group), retry=self._retry, observer=self._observer)
+        source = GitLabGroup(gitlab, group.group)
         guard = partial(self._groups.hold, claim)
         follower = Follower(registry, self._repositories, self._versions, self._index, guard)
         try:

@@ -19,7 +19,8 @@ from reposync.config.references import Reference
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.registry_document import Clear, repository_of, resolved_definition
 from reposync.errors import ConfigError, Remedy, RepositoryNotFound, SourceElsewhere, UsageError
-from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec, Timeouts
+from reposync.outgoing import Timeouts
+from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Registration, Repositories, Repository
 from reposync.store.repository import definition_digest, is_registered
 from reposync.sync.prepare import ContentSettings

@@ -26,18 +26,18 @@ def open_embedder(config: EmbedderConfig) -> Embedder:
 
             return LocalEmbedder(config)
         case "openai":
+            from reposync.embedding.dialects import OpenAIDialect
             from reposync.embedding.http import HttpEmbedder
-            from reposync.embedding.openai import OpenAIDialect
 
             return HttpEmbedder(OpenAIDialect(config), config)
         case "tei":
+            from reposync.embedding.dialects import TeiDialect
             from reposync.embedding.http import HttpEmbedder
-            from reposync.embedding.tei import TeiDialect
 
             return HttpEmbedder(TeiDialect(config), config)
         case "ollama":
+            from reposync.embedding.dialects import OllamaDialect
             from reposync.embedding.http import HttpEmbedder
-            from reposync.embedding.ollama import OllamaDialect
 
             return HttpEmbedder(OllamaDialect(config), config)
         case _:

@@ -1,40 +1,39 @@
-"""Embedding by a server. What the dialects share: batches, limits, time-outs, patience, and distrust of answers."""
+"""Embedding by a server: batches, limits, time-outs, retries, and checks of the answers, for all dialects."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import re
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Final
+from typing import Final, Self
 
 import httpx
 import numpy as np
 import orjson
-from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, stop_before_delay
 
-from reposync.embedding.dialect import Answer, Dialect, NoJson, Nonsense, ServedModel
-from reposync.embedding.patience import Cooldown, Tell, Transient, Wait, retry_after_seconds
-from reposync.embedding.port import EmbeddingSpec, Matrix
+from reposync.embedding.dialects import Answer, Dialect, MalformedResponse, NoJson, ServedModel
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
 from reposync.embedding.settings import EmbedderConfig
-from reposync.embedding.truncation import looks_cut, same_vector, with_another_ending
 from reposync.embedding.windows import readable_windows, windows
 from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
-from reposync.outgoing import Pace, TooLarge, certificate_reason, client_options, pieces
+from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
+from reposync.outgoing import RetryPolicy, Timeouts, validate_transport
 
 DEFAULT_BATCH: Final = 32
-"""Inputs a request; also the most that TEI takes unless told otherwise."""
+"""Inputs in a request; also TEI's default maximum."""
 DEFAULT_CONCURRENCY: Final = 4
 PROBE: Final = "dimension"
-"""What is embedded once to learn the dimension where the configuration does not give it."""
+"""Embedded once to learn the dimension if the configuration does not contain it."""
+NOTICE_SECONDS: Final = 5.0
+"""Waits are reported after so long, and again every so often."""
 
-_MOST_ANSWER_BYTES: Final = 64 << 20
+MAX_ANSWER_BYTES: Final = 64 << 20
 _QUERY_ATTEMPTS: Final = 2
 _QUERY_SECONDS: Final = 15.0
-_TRANSIENT_STATUS: Final = frozenset({408, 425, 429, 500, 502, 503, 504, 529})
+_FIRST_DELAY_SECONDS: Final = 2.0
 _too_large = re.compile(
     r"too (?:long|large|many tokens)|(?:context|input|sequence)[ _](?:length|size|window)"
     r"|max\w*[ _](?:context|model|input|sequence|tokens)|less than \d+ tokens|exceed\w* .*(?:context|token)",
@@ -43,18 +42,31 @@ _too_large = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Lane:
-    """Queries do not queue behind the batches of a sync, and give up sooner: somebody waits for the answer."""
+class _Priority:
+    """Queries do not queue behind the batches of a sync, and give up sooner: a person waits for the answer."""
 
-    places: asyncio.Semaphore
-    attempts: int
+    slots: asyncio.Semaphore
+    retry: RetryPolicy
     timeout_seconds: float
-    tell: Tell | None = None
+    on_wait: OnWait | None = None
+
+    @classmethod
+    def of(cls, config: EmbedderConfig, attempts: int, timeout_seconds: float) -> _Priority:
+        longest = config.longest_wait_seconds
+        retry = RetryPolicy(
+            attempts=attempts,
+            first_delay_seconds=_FIRST_DELAY_SECONDS,
+            max_delay_seconds=longest,
+            longest_wait_seconds=longest,
+            max_wait_seconds=attempts * longest,
+            within_seconds=attempts * timeout_seconds,
+        )
+        return cls(asyncio.Semaphore(config.concurrency or DEFAULT_CONCURRENCY), retry, timeout_seconds)
 
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What the server said of itself, once for all who use the embedder."""
+    """What is known about the server, shared by all views of the embedder."""
 
     dimension: int | None
     spec: EmbeddingSpec | None = None
@@ -62,6 +74,39 @@ class _Knowledge:
     proven_chars: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     proving: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class _WaitReport:
+    """While it is entered, reports a wait that lasts, `SERVER: attempt 2 of 3`, and None when it is over."""
+
+    def __init__(self, server: str, priority: _Priority) -> None:
+        self.attempt = 0
+        self._server = server
+        self._on_wait = priority.on_wait
+        self._attempts = priority.retry.attempts
+        self._reporting: asyncio.Task[None] | None = None
+        self._reported = False
+
+    async def __aenter__(self) -> Self:
+        if self._on_wait is not None:
+            self._reporting = asyncio.create_task(self._report(self._on_wait), name=f"waiting for {self._server}")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._reporting is not None and self._on_wait is not None:
+            self._reporting.cancel()
+            if self._reported:
+                self._on_wait(None)
+
+    def began(self, attempt: int) -> None:
+        self.attempt = attempt
+
+    async def _report(self, on_wait: OnWait) -> None:
+        while True:
+            await asyncio.sleep(NOTICE_SECONDS)
+            state = f"attempt {self.attempt} of {self._attempts}" if self.attempt else "other requests are first"
+            on_wait(f"{self._server}: {state}")
+            self._reported = True
 
 
 class HttpEmbedder:
@@ -77,46 +122,46 @@ class HttpEmbedder:
         self._dialect = dialect
         self._config = config
         self._where = _public_address(dialect.endpoint)
-        concurrency = config.concurrency or DEFAULT_CONCURRENCY
-        self._bulk = _Lane(asyncio.Semaphore(concurrency), config.attempts, config.timeout_seconds)
-        self._query = _Lane(
-            asyncio.Semaphore(concurrency),
-            min(_QUERY_ATTEMPTS, config.attempts),
-            min(_QUERY_SECONDS, config.timeout_seconds),
+        self._bulk = _Priority.of(config, config.attempts, config.timeout_seconds)
+        self._query = _Priority.of(
+            config, min(_QUERY_ATTEMPTS, config.attempts), min(_QUERY_SECONDS, config.timeout_seconds)
         )
-        self._cooldown = Cooldown(config.longest_wait_seconds)
         self._known = _Knowledge(config.dimensions)
         headers = {"Accept": "application/json", "Content-Type": "application/json", "Accept-Encoding": "identity"}
         if config.api_key:
             headers["Authorization"] = f"Bearer {config.api_key}"
-        self._client = httpx.AsyncClient(
+        validate_transport(dialect.endpoint, config.ca_file)
+        self._http = HttpClient(
+            dialect.endpoint,
+            ErrorKinds(EmbeddingError, EmbeddingUnavailable, EmbeddingAnswerUnreadable),
+            name=f"the embedding server at {self._where}",
+            ca_file=config.ca_file,
+            ca_setting="embedding.ca_file",
+            timeouts=Timeouts(config.connect_timeout_seconds, config.timeout_seconds),
             headers=headers,
-            timeout=httpx.Timeout(config.timeout_seconds, connect=config.connect_timeout_seconds),
-            follow_redirects=False,  # the key would travel along
-            **client_options(dialect.endpoint, config.ca_file),
         )
 
-    def watched(self, tell: Tell) -> HttpEmbedder:
-        view = copy.copy(self)  # of the same client, places and knowledge
-        view._bulk = replace(self._bulk, tell=tell)
+    def watched(self, on_wait: OnWait) -> HttpEmbedder:
+        view = copy.copy(self)  # shares the client, the slots and the knowledge
+        view._bulk = replace(self._bulk, on_wait=on_wait)
         return view
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return await self._learned(self._bulk, recorded)
 
-    async def _learned(self, lane: _Lane, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
+    async def _learned(self, priority: _Priority, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         known = self._known
-        async with self._waits(lane):
+        async with self._waiting(priority):
             await known.asking.acquire()
         try:
             if known.spec is None:
-                known.served = await self._describe(lane)
+                known.served = await self._describe(priority)
                 if known.dimension is None and recorded is not None and recorded.dimension:
                     same = (self._dialect.provider, known.served.model, self._config.window)
                     if (recorded.provider, recorded.model, recorded.window_chars) == same:
                         known.dimension = recorded.dimension
                 if known.dimension is None:
-                    known.dimension = (await self._vectors([PROBE], lane)).shape[1]
+                    known.dimension = (await self._vectors([PROBE], priority)).shape[1]
                 known.spec = EmbeddingSpec(
                     self._dialect.provider, known.served.model, known.dimension, self._config.window
                 )
@@ -133,23 +178,22 @@ class HttpEmbedder:
         return matrix if len(matrix) == 1 else _unit_rows(matrix.mean(axis=0, keepdims=True), self._where)
 
     async def ping(self) -> None:
-        """A server that does not know the address, as some that speak a dialect do not, is there all the same."""
+        """A server that does not know the path, as some that speak a dialect do not, is there all the same."""
+        once = replace(self._query, retry=RetryPolicy(attempts=1, max_wait_seconds=0.0))
         try:
-            await self._once("GET", self._dialect.about, b"", self._query.timeout_seconds)
-        except Transient as failure:
-            raise failure.error from failure
+            await self._exchange("GET", self._dialect.info_url, b"", once, _WaitReport(self._where, once))
         except (_NotFound, _Refused):
             return
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._http.close()
 
-    async def _embed(self, texts: Sequence[str], lane: _Lane) -> list[Matrix]:
+    async def _embed(self, texts: Sequence[str], priority: _Priority) -> list[Matrix]:
         if not texts:
             return []
-        await self._learned(lane)
+        await self._learned(priority)
         pieces = [self._pieces(text) for text in texts]
-        rows = await self._rows([piece for parts in pieces for piece in parts], lane)
+        rows = await self._rows([piece for parts in pieces for piece in parts], priority)
         matrices, start = [], 0
         for parts in pieces:
             own = rows[start : start + len(parts)]
@@ -158,19 +202,19 @@ class HttpEmbedder:
         return matrices
 
     def _pieces(self, text: str) -> list[str]:
-        """What stands for `text` in requests: itself, or its windows that are not blank."""
+        """The inputs for `text`: itself, or its windows that are not blank."""
         if self._config.window is None:
             return [text or " "]
         return readable_windows(text, self._config.window)
 
-    async def _rows(self, inputs: Sequence[str], lane: _Lane) -> list[Matrix]:
-        """A matrix for each input (of several rows where it had to be halved), in order."""
+    async def _rows(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
+        """A matrix for each input (of several rows if it had to be halved), in order."""
         batches = list(self._batches(inputs))
         if len(batches) == 1:
-            return await self._batch(batches[0], lane)
+            return await self._batch(batches[0], priority)
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._batch(batch, lane)) for batch in batches]
+                tasks = [group.create_task(self._batch(batch, priority)) for batch in batches]
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
         return [matrix for task in tasks for matrix in task.result()]
@@ -187,18 +231,18 @@ class HttpEmbedder:
             chars += len(text)
         yield inputs[start:]
 
-    async def _batch(self, inputs: Sequence[str], lane: _Lane) -> list[Matrix]:
+    async def _batch(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
         try:
-            vectors = await self._vectors(inputs, lane)
+            vectors = await self._vectors(inputs, priority)
         except _TooLarge as refusal:
             if len(inputs) == 1:
-                return [await self._halves(inputs[0], refusal, lane)]
+                return [await self._halves(inputs[0], refusal, priority)]
         else:
             return [vectors[row : row + 1] for row in range(len(inputs))]
         middle = len(inputs) // 2
-        return await self._batch(inputs[:middle], lane) + await self._batch(inputs[middle:], lane)
+        return await self._batch(inputs[:middle], priority) + await self._batch(inputs[middle:], priority)
 
-    async def _halves(self, text: str, refusal: _TooLarge, lane: _Lane) -> Matrix:
+    async def _halves(self, text: str, refusal: _TooLarge, priority: _Priority) -> Matrix:
         if self._config.window is None:
             raise EmbeddingError(
                 f"A text of {len(text)} characters is too long for the model behind {self._where}{refusal.reason}.",
@@ -207,7 +251,7 @@ class HttpEmbedder:
         if len(text) < 2:
             raise EmbeddingError(f"The server at {self._where} finds a single character too long.") from refusal
         halves = windows(text, (len(text) + 1) // 2)
-        return np.concatenate([row for half in halves for row in await self._batch([half], lane)])
+        return np.concatenate([row for half in halves for row in await self._batch([half], priority)])
 
     def _window_hint(self) -> str:
         tokens = self._known.served.input_tokens if self._known.served is not None else None
@@ -216,49 +260,49 @@ class HttpEmbedder:
 
     # One request ---------------------------------------------------------------------------------------------------
 
-    async def _describe(self, lane: _Lane) -> ServedModel:
+    async def _describe(self, priority: _Priority) -> ServedModel:
         async def get(url: str) -> bytes:
-            async with self._waits(lane) as wait, lane.places:
-                return await self._patiently("GET", url, b"", lane, wait)
+            async with self._waiting(priority) as report, priority.slots:
+                return await self._exchange("GET", url, b"", priority, report)
 
         try:
             return await self._dialect.describe(get)
-        except Nonsense as error:
-            raise self._unreadable("describes itself", error) from error
+        except MalformedResponse as error:
+            raise self._malformed("describes itself", error) from error
 
-    def _unreadable(self, does: str, nonsense: Nonsense) -> EmbeddingError:
-        kind = EmbeddingAnswerUnreadable if isinstance(nonsense, NoJson) else EmbeddingError
-        return kind(f"The server at {self._where} {does} with {nonsense}.")
+    def _malformed(self, does: str, error: MalformedResponse) -> EmbeddingError:
+        kind = EmbeddingAnswerUnreadable if isinstance(error, NoJson) else EmbeddingError
+        return kind(f"The server at {self._where} {does} with {error}.")
 
-    async def _vectors(self, inputs: Sequence[str], lane: _Lane, *, proof: bool = False) -> Matrix:
-        """Unit rows, one an input. Raises _TooLarge."""
-        async with self._waits(lane) as wait, lane.places:  # before the body: waiting batches cost no memory
+    async def _vectors(self, inputs: Sequence[str], priority: _Priority, *, proof: bool = False) -> Matrix:
+        """Unit rows, one for each input. Raises _TooLarge."""
+        async with self._waiting(priority) as report, priority.slots:  # before the body: waiting batches cost no memory
             body = self._request(inputs)
             try:
-                received = await self._patiently("POST", self._dialect.endpoint, body, lane, wait)
+                received = await self._exchange("POST", self._dialect.endpoint, body, priority, report)
             except _Refused as refusal:
-                self._dialect.concede(refusal.complaint)
-                rephrased = self._request(inputs)
-                if rephrased == body:
+                self._dialect.relax_request(refusal.complaint)
+                relaxed = self._request(inputs)
+                if relaxed == body:
                     raise
-                received = await self._patiently("POST", self._dialect.endpoint, rephrased, lane, wait)
+                received = await self._exchange("POST", self._dialect.endpoint, relaxed, priority, report)
         try:
             answer = self._dialect.answer(received)
-        except Nonsense as error:
-            raise self._unreadable("answered", error) from error
+        except MalformedResponse as error:
+            raise self._malformed("answered", error) from error
         vectors = self._checked(answer, len(inputs))
         if not proof and answer.tokens is not None and looks_cut(inputs, answer.tokens):
-            await self._prove_whole(inputs, vectors, lane)
+            await self._prove_whole(inputs, vectors, priority)
         return vectors
 
-    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix, lane: _Lane) -> None:
-        """Costs one input more, once for a length. Raises EmbeddingError where the end of a text is not read."""
+    async def _prove_whole(self, inputs: Sequence[str], vectors: Matrix, priority: _Priority) -> None:
+        """Costs one more input, once for each length. Raises EmbeddingError if the end of a text is not read."""
         longest = max(range(len(inputs)), key=lambda position: len(inputs[position]))
         length = len(inputs[longest])
         async with self._known.proving:
             if length <= self._known.proven_chars:
                 return
-            (other,) = await self._vectors([with_another_ending(inputs[longest])], lane, proof=True)
+            (other,) = await self._vectors([with_different_ending(inputs[longest])], priority, proof=True)
             if same_vector(vectors[longest], other):
                 raise EmbeddingError(
                     f"The server at {self._where} silently cuts long texts: it does not read the end of one of {length}"
@@ -285,74 +329,43 @@ class HttpEmbedder:
             )
         return _unit_rows(answer.vectors, self._where)
 
-    def _waits(self, lane: _Lane) -> Wait:
-        return Wait(lane.tell, f"the embedding server at {httpx.URL(self._where).netloc.decode()}", lane.attempts)
+    def _waiting(self, priority: _Priority) -> _WaitReport:
+        return _WaitReport(f"the embedding server at {httpx.URL(self._where).netloc.decode()}", priority)
 
-    async def _patiently(self, method: str, url: str, body: bytes, lane: _Lane, wait: Wait) -> bytes:
-        """The body of a 200 answer. Raises what `_refusal` makes of any other, once all attempts are spent, or the time
-        for all of them, or the server asks for a longer pause than is waited for."""
-        deadline = time.monotonic() + lane.attempts * lane.timeout_seconds
-        retrying = AsyncRetrying(
-            stop=stop_after_attempt(lane.attempts) | stop_before_delay(lane.attempts * lane.timeout_seconds),
-            wait=self._cooldown.wait,
-            retry=retry_if_exception(self._cooldown.is_bearable),
-            reraise=True,
+    async def _exchange(self, method: str, url: str, body: bytes, priority: _Priority, report: _WaitReport) -> bytes:
+        """The body of a successful answer."""
+
+        async def once() -> bytes:
+            request = self._http.stream(
+                method, url, content=body, follow_redirects=False, within_seconds=priority.timeout_seconds
+            )
+            try:
+                async with request as response:
+                    return await self._http.read(response, MAX_ANSWER_BYTES)
+            except HttpRefused as refused:
+                raise self._refusal(refused) from refused
+            except TransientFailure as failure:
+                complaint = _complaint(failure.body, self._config.api_key)
+                if _too_large.search(complaint):
+                    raise _TooLarge(f": {complaint}") from failure
+                failure.reason += f": {complaint}" if complaint else ""
+                raise
+
+        return await self._http.retry(
+            once,
+            doing=f"A request to the embedding server at {self._where}",
+            policy=priority.retry,
+            on_attempt=report.began,
+            remedy="Check embedding.url, and that the server runs and is not overloaded (lower "
+            "embedding.concurrency or embedding.batch, or raise embedding.timeout_seconds).",
         )
-        try:
-            async for attempt in retrying:
-                with attempt:
-                    wait.attempt = attempt.retry_state.attempt_number
-                    await self._cooldown.over()
-                    left = max(0.0, deadline - time.monotonic())
-                    return await self._once(method, url, body, min(left, lane.timeout_seconds))
-        except Transient as failure:
-            raise failure.error from failure
-        raise AssertionError("tenacity ends with an answer or with an error")
 
-    async def _once(self, method: str, url: str, body: bytes, timeout_seconds: float) -> bytes:
-        pace = Pace(timeout_seconds, timeout_seconds)
-        try:
-            # The client's own time-outs are between two bytes.
-            async with asyncio.timeout(timeout_seconds), self._client.stream(method, url, content=body) as response:
-                received = await _read(response, pace, self._where)
-        except (httpx.TimeoutException, TimeoutError) as error:
-            raise Transient(
-                EmbeddingUnavailable(
-                    f"The embedding server at {self._where} did not answer in time ({_limit(error, timeout_seconds)}).",
-                    remedy="Check its load, lower embedding.batch, or raise embedding.timeout_seconds.",
-                )
-            ) from error
-        except httpx.TransportError as error:
-            if reason := certificate_reason(error):
-                raise EmbeddingError(
-                    f"The certificate of the embedding server at {self._where} is not trusted: {reason}.",
-                    remedy="If its authority is your own, name its certificate as embedding.ca_file.",
-                ) from error
-            raise Transient(
-                EmbeddingUnavailable(
-                    f"The embedding server at {self._where} cannot be reached ({error or type(error).__name__}).",
-                    remedy="Check embedding.url, and that the server runs.",
-                )
-            ) from error
-        if response.status_code == HTTPStatus.OK:
-            return received
-        raise self._refusal(response, received)
-
-    def _refusal(self, response: httpx.Response, body: bytes) -> Exception:
-        status = response.status_code
-        complaint = _complaint(body, self._config.api_key)
+    def _refusal(self, refused: HttpRefused) -> Exception:
+        status, complaint = refused.status, _complaint(refused.body, self._config.api_key)
         reason = f": {complaint}" if complaint else ""
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE or (status >= 400 and _too_large.search(complaint)):
             return _TooLarge(reason)
         what = f"The embedding server at {self._where} answered {status}"
-        if status in _TRANSIENT_STATUS:
-            waits = retry_after_seconds(response.headers.get("Retry-After"))
-            if waits is not None:
-                self._cooldown.asked(waits)
-            remedy = "It is overloaded or not ready: try again later, or lower embedding.concurrency."
-            if waits is not None and waits > self._config.longest_wait_seconds:
-                remedy = f"It asks to wait {waits:.0f} s. Lower embedding.concurrency, or ask for a higher limit."
-            return Transient(EmbeddingUnavailable(f"{what}{reason}.", remedy=remedy, retry_after_seconds=waits))
         if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):  # bodies quote parts of the key
             return EmbeddingError(f"{what}: it refuses the API key.", remedy="Check embedding.api_key.")
         if 300 <= status < 400:
@@ -362,12 +375,6 @@ class HttpEmbedder:
         if status == HTTPStatus.NOT_FOUND:
             return _NotFound(f"{what}{reason}.", remedy="Check embedding.url and embedding.model.")
         return _Refused(f"{what}{reason}.", complaint)
-
-
-def _limit(error: Exception, timeout_seconds: float) -> str:
-    if isinstance(error, httpx.ConnectTimeout):
-        return "it took no connection"
-    return f"{timeout_seconds:.3g} s"
 
 
 class _TooLarge(Exception):
@@ -386,20 +393,8 @@ class _Refused(EmbeddingInputRefused):
         self.complaint = complaint
 
 
-async def _read(response: httpx.Response, pace: Pace, where: str) -> bytes:
-    received = bytearray()
-    try:
-        async for part in pieces(response, pace, _MOST_ANSWER_BYTES):
-            received += part
-    except TooLarge as error:
-        raise EmbeddingError(f"The server at {where} answered more than is taken: {error}.") from error
-    except httpx.DecodingError as error:
-        raise EmbeddingError(f"The answer of the server at {where} cannot be unpacked: {error}.") from error
-    return bytes(received)
-
-
 def _complaint(body: bytes, secret: str | None) -> str:
-    """The server's own sentence, in its usual places. Never the whole body: some quote the input, or the key."""
+    """The server's error message, from its usual places. Never the whole body: some quote the input, or the key."""
     try:
         document = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -427,3 +422,40 @@ def _unit_rows(vectors: Matrix, where: str) -> Matrix:
         raise EmbeddingError(f"The server at {where} answered a vector that is zero or holds no finite numbers.")
     unit: Matrix = (vectors / norms[:, None]).astype(np.float32)
     return unit
+
+
+# Silent truncation ----------------------------------------------------------------------------------------------------
+# OpenAI's own API refuses a text that is too long; several servers that speak its dialect embed its beginning instead.
+# The vectors then look right and find nothing of the rest.
+
+_SHORT: Final = 400
+"""Characters that every embedding model reads whole."""
+
+_MOST_CHARS_A_TOKEN: Final = 7.0
+"""Visible characters. Tokenizers need a token for each 2.5 to 4 of source code or prose."""
+
+_USUAL_LIMITS: Final = frozenset({128, 256, 384, 512, 514, 1024, 2048, 4096, 8192, 8194, 32768})
+_OTHER_WORDS: Final = "walrus orchard ninety glacier velvet trumpet saffron harbor "
+
+
+def looks_cut(inputs: Sequence[str], tokens: int) -> bool:
+    """Whether `tokens`, all that the server says it read of `inputs`, are suspiciously few or exactly a usual limit."""
+    if max(map(len, inputs)) <= _SHORT:
+        return False
+    if tokens % len(inputs) == 0 and tokens // len(inputs) in _USUAL_LIMITS:
+        return True
+    if sum(map(len, inputs)) <= _MOST_CHARS_A_TOKEN * tokens:
+        return False
+    return sum(len(word) for text in inputs for word in text.split()) > _MOST_CHARS_A_TOKEN * tokens
+
+
+def with_different_ending(text: str) -> str:
+    """`text` with other words in its last tenth: a model that reads it all returns a different vector."""
+    tenth = max(1, len(text) // 10)
+    ending = _OTHER_WORDS * (tenth // len(_OTHER_WORDS) + 1)
+    return text[:-tenth] + ending[:tenth]
+
+
+def same_vector(one: Matrix, other: Matrix) -> bool:
+    """Up to rounding: servers that compute in 16 bits differ by about 1e-6 between two batches."""
+    return bool(1 - float(np.vdot(one, other)) < 1e-5)

@@ -21,8 +21,7 @@ os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 import onnxruntime  # type: ignore[import-untyped]
 from tokenizers import Tokenizer
 
-from reposync.embedding.patience import Tell
-from reposync.embedding.port import EmbeddingSpec, Matrix
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
 from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.weights import REINSTALL, check_weights
 from reposync.embedding.windows import readable_windows
@@ -99,7 +98,7 @@ class LocalEmbedder:
 
         return await in_thread(run, self._query)
 
-    def watched(self, tell: Tell) -> LocalEmbedder:
+    def watched(self, on_wait: OnWait) -> LocalEmbedder:
         return self
 
     async def ping(self) -> None:

@@ -1,4 +1,4 @@
-"""Sparse search alone: no model, no vectors."""
+"""The provider `none`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from reposync.embedding.patience import Tell
-from reposync.embedding.port import EmbeddingSpec, Matrix
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
 
 
 class NoEmbedder:
-    """Provider `none`. Its matrices have no row and no column; the index is written and searched without `dense`."""
+    """Provider `none`: sparse search alone. Its matrices have no rows; the index is used without `dense`."""
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec(provider="none", model="none", dimension=0, window_chars=None)
@@ -22,7 +21,7 @@ class NoEmbedder:
     async def embed_query(self, text: str) -> Matrix:
         return np.empty((0, 0), np.float32)
 
-    def watched(self, tell: Tell) -> NoEmbedder:
+    def watched(self, on_wait: OnWait) -> NoEmbedder:
         return self
 
     async def ping(self) -> None:

@@ -1,23 +1,26 @@
-"""The port that every embedder fills, and the shapes that it hands on."""
+"""The port of embedders, and the shapes of its values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from reposync.embedding.patience import Tell
-
 Matrix = NDArray[np.float32]
-"""float32, shape (windows, dimension), rows of unit length. One row where the model reads a chunk whole."""
+"""float32, shape (windows, dimension), rows of unit length. One row if the model reads a chunk whole."""
+
+
+OnWait = Callable[[str | None], None]
+"""Called on the event loop with what is waited for, `the embedding server at HOST: attempt 2 of 3`, and with None when
+the wait is over. Must return at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingSpec:
-    """What a collection has to fit.
+    """The embedding that a collection is made for.
 
     `dimension` is 0 for sparse search alone (provider `none`). `window_chars` is the most characters that the
     model reads at once: a longer chunk is split into windows and stored as one multivector; None: every chunk is one
@@ -36,7 +39,7 @@ class EmbeddingSpec:
 
 @dataclass(frozen=True, slots=True)
 class SparseVector:
-    """BM25 term weights of a document, or 1 a term of a query. Parallel arrays; indices are distinct."""
+    """BM25 term weights of a document, or 1 for each term of a query. Parallel arrays; indices are distinct."""
 
     indices: NDArray[np.uint32]
     values: NDArray[np.float32]
@@ -44,25 +47,25 @@ class SparseVector:
 
 class Embedder(Protocol):
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
-        """Model and shape. Asks a server for its dimension, once, where neither the configuration nor `recorded` (what
-        a collection was made for) tells it; a `recorded` spec of another model or window is ignored."""
+        """Model and shape. Requests the dimension from a server, once, if neither the configuration nor `recorded` (the
+        collection's spec) contains it; a `recorded` spec of a different model or window is ignored."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
-        """One matrix a text, in order. Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""
+        """A matrix for each text, in order. Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""
         ...
 
     async def embed_query(self, text: str) -> Matrix:
         """The query's matrix, one row."""
         ...
 
-    def watched(self, tell: Tell) -> Embedder:
-        """The same embedder, whose calls for documents tell what they wait for when that takes more than a moment."""
+    def watched(self, on_wait: OnWait) -> Embedder:
+        """The same embedder, whose `embed` reports waits that take more than a moment."""
         ...
 
     async def ping(self) -> None:
-        """Whether it could embed now, as far as that can be told without embedding anything: servers take money for
-        that. Never repeated. Raises EmbeddingUnavailable or EmbeddingError."""
+        """Check that it could embed now, without embedding anything: servers charge for that. Never repeated. Raises
+        EmbeddingUnavailable or EmbeddingError."""
         ...
 
     async def close(self) -> None: ...

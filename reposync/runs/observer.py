@@ -11,8 +11,8 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Told on the event loop; every method must return at once and raise nothing. Fills the `SourceObserver` of sources
-    and the `LockObserver` of locks too."""
+    """Called on the event loop; every method must return at once and raise nothing. Also a `RequestObserver` of sources
+    and a `LockObserver` of locks."""
 
     def store_waited(self, reason: str) -> None:
         """The database cannot be used yet: another process changes its schema, or stands in the way of that."""

@@ -19,6 +19,7 @@ from reposync.store.following import IndexedCommit, indexed_commits
 from reposync.store.repositories import Repository
 from reposync.store.row_watch import Following
 from reposync.store.run import Run
+from reposync.store.status import RunStatus
 from reposync.store.versions import VersionState
 
 if TYPE_CHECKING:
@@ -32,9 +33,8 @@ _KNOWN_ANSWERS = 2_000
 
 _NO_SOURCE = "It left the configuration: only the indexed commit itself is known."
 _LIMITS = {
-    Ancestry.UNKNOWABLE: "Its server does not tell which commit comes after which (it has no filters): "
-    "only the indexed commit itself is known.",
-    Ancestry.SHORT_NAME: "Its server looks up no commit by the beginning of its name: ask with the full one.",
+    Ancestry.UNKNOWABLE: "Plain git servers cannot compare commits: the indexed commit itself counts, and a run that "
+    "began after the request.",
     Ancestry.TOO_FAR: "The two commits lie too far apart to be compared.",
 }
 
@@ -54,6 +54,8 @@ class Relation(StrEnum):
 
     SAME = "same"
     DESCENDANT = "descendant"
+    LATER = "later"
+    """Plain git servers cannot compare commits: a run that began after the wait has completed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,15 @@ class SearchableCommits:
         found = await runs.active(row.id) or await runs.history(row.name, limit=1)
         return found[0] if found else None
 
+    async def has_run_since(self, name: str, moment: datetime) -> bool:
+        """Whether a run that began after `moment` has completed. Raises StoreUnavailable."""
+        runs = await self._application().runs.history(name, RunStatus.COMPLETED, limit=1)
+        return any(run.started_at is not None and run.started_at > moment for run in runs)
+
+    def now(self) -> datetime:
+        """By the database's clock."""
+        return self._application().database.clock.now()
+
     async def relation(self, row: Repository, source: SourceSpec, commit: str, tip: str | None) -> Ancestry:
         """Asked once for all, and remembered: the history of a commit never changes. Raises SourceError."""
         key = (row.id, commit, tip)
@@ -167,13 +178,18 @@ class _Waiting:
         self._source = source
         self._commit = commit
         self._trouble: SourceError | None = None
+        self._is_unknowable = False
         self._limit: str | None = None if source is not None else _NO_SOURCE
         self._ask_after = float("-inf")
+        self._began = commits.now()
 
     async def state(self, indexed: IndexedCommit | None) -> CommitState:
         if indexed is None:
             raise RepositoryNotFound(f"The repository {self._row.name!r} was removed meanwhile.")
         relation = await self._relation(indexed.commit)
+        synced = indexed.last_sync_at
+        if relation is None and self._is_unknowable and synced is not None and synced > self._began:
+            relation = Relation.LATER if await self._commits.has_run_since(indexed.name, self._began) else None
         return CommitState(
             repository=indexed.name,
             commit=self._commit,
@@ -199,6 +215,7 @@ class _Waiting:
             self._trouble, self._ask_after = error, time.monotonic() + ASK_AGAIN_SECONDS
             return begins_like_it
         self._trouble, self._limit = None, _LIMITS.get(answer)
+        self._is_unknowable = answer is Ancestry.UNKNOWABLE
         if answer is Ancestry.UNKNOWN_COMMIT:
             raise CommitNotFound(
                 f"{self._row.name!r} has no commit {self._commit}.", remedy="Push it before you wait for it."

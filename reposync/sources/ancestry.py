@@ -171,9 +171,9 @@ class _History:
 
 async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: RequestObserver | None) -> Ancestry:
     from reposync.http_client import HttpRefused
-    from reposync.sources.gitlab_server import GitLabServer, Refusal
+    from reposync.sources.gitlab_client import GitLabClient, Refusal
 
-    server = GitLabServer(
+    server = GitLabClient(
         spec.url, token=spec.token, ca_file=spec.ca_file, timeouts=spec.timeouts, retry=_RETRY, observer=observer
     )
     project = spec.project_id if spec.project_id is not None else spec.project

@@ -54,7 +54,9 @@ class PacketReader:
             try:
                 length = int(buffer[at : at + 4], 16)
             except ValueError as error:
-                raise FramingError(f"the answer is not git's: {bytes(buffer[at : at + 4])!r} is no packet length") from error
+                raise FramingError(
+                    f"the answer is not git's: {bytes(buffer[at : at + 4])!r} is no packet length"
+                ) from error
             if length < 4:
                 if length == 3:
                     raise FramingError("the answer is not git's: 0003 is no packet length")

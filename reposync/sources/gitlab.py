@@ -25,7 +25,7 @@ from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, Sour
 from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import RequestObserver
 from reposync.sources.gitlab_blobs import GitLabBlobs
-from reposync.sources.gitlab_server import PAGE_ROWS, GitLabServer, Refusal
+from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
 from reposync.sources.listing import Listing
 from reposync.sources.objects import UnreadableBlobs, branch_not_found, title_of
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
@@ -37,7 +37,7 @@ class GitLabSource:
 
     def __init__(self, spec: GitLabProject, *, observer: RequestObserver | None = None) -> None:
         """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
-        self._server = GitLabServer(
+        self._server = GitLabClient(
             spec.url,
             token=spec.token,
             ca_file=spec.ca_file,
@@ -190,9 +190,7 @@ class GitLabSource:
         if refused.status != 404 or Refusal.of(refused).is_about("Project"):
             return self._explained(refused)
         try:
-            names = await self._server.call(
-                "api_branches", partial(_branches, number), doing=self._reading("branches")
-            )
+            names = await self._server.call("api_branches", partial(_branches, number), doing=self._reading("branches"))
         except HttpRefused as second:
             return self._explained(second)
         where = f"Project {self._project} on {self._instance}"

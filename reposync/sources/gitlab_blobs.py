@@ -14,7 +14,7 @@ from reposync.errors import SourceCorrupt, SourceUnavailable
 from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer
 from reposync.sources.git_protocol import Advertisement, FetchRefused
-from reposync.sources.gitlab_server import MAX_CALLS, GitLabServer, Refusal
+from reposync.sources.gitlab_client import MAX_CALLS, GitLabClient, Refusal
 from reposync.sources.objects import BLOB, COMMIT, TREE, hash_name, object_sha, parse_commit, walk_tree
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, TreeEntry
@@ -39,7 +39,7 @@ class GitLabBlobs:
 
     def __init__(
         self,
-        server: GitLabServer,
+        server: GitLabClient,
         project: str,
         path: str | None,
         resolve: Callable[[], Awaitable[str]],
@@ -254,8 +254,8 @@ class GitLabBlobs:
     def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
         [(reason, count)] = Counter(unreadable.values()).most_common(1)
         return SourceCorrupt(
-            f"{self._server.url} sends no content of {self._project}: of the first {len(unreadable)} blobs none could be "
-            f"read, and {count} times a blob {reason}.",
+            f"{self._server.url} sends no content of {self._project}: of the first {len(unreadable)} blobs none could "
+            f"be read, and {count} times a blob {reason}.",
             remedy="Check the proxy in between, and GitLab itself. The next run tries again.",
         )
 

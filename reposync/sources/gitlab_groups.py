@@ -15,7 +15,7 @@ from urllib.parse import quote
 from reposync.errors import SourceCorrupt, SourceError
 from reposync.http_client import HttpRefused
 from reposync.outgoing import printable
-from reposync.sources.gitlab_server import PAGE_ROWS, GitLabServer, Refusal
+from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
 
 MAX_PROJECTS = 10_000
 MAX_PAGES = MAX_PROJECTS // PAGE_ROWS + 1
@@ -44,9 +44,9 @@ class GroupListing:
 
 
 class GitLabGroup:
-    """A group of a GitLab instance; `group` is its full path or numeric id. Close it after use, which closes `server`."""
+    """A group of a GitLab instance; `group` is its full path or numeric id. Closing it closes `server`."""
 
-    def __init__(self, server: GitLabServer, group: str) -> None:
+    def __init__(self, server: GitLabClient, group: str) -> None:
         self._server = server
         self._group = group.strip("/")
 
@@ -103,14 +103,14 @@ class GitLabGroup:
         path = f"/groups/{quote(self._group, safe='')}/projects"
         found: dict[int, ListedProject] = {}
         faults: list[str] = []
-        page_count = row_count = 0
+        page_count = 0
         async with aclosing(self._server.pages("api_group", path, query, doing=f"Listing {where}")) as pages:
             async for rows in pages:
                 page_count += 1
-                for row_count, row in enumerate(rows, row_count + 1):
+                for row_number, row in enumerate(rows, 1):
                     listed = _listed(row)
                     if isinstance(listed, str):
-                        faults.append(f"row {row_count}: {listed}")
+                        faults.append(f"row {row_number} of page {page_count}: {listed}")
                     else:
                         found[listed.id] = listed
                 if len(found) > MAX_PROJECTS or page_count > MAX_PAGES:

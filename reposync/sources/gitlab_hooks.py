@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from reposync.errors import SourceDenied, SourceError, SourceUnavailable
 from reposync.http_client import HttpRefused
 from reposync.outgoing import printable
-from reposync.sources.gitlab_server import GitLabServer, Refusal
+from reposync.sources.gitlab_client import GitLabClient, Refusal
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class GitLabHooks:
     """The hooks of one GitLab instance. Close it after use, which closes `server`. Every method raises SourceDenied,
     SourceGone, SourceUnavailable, SourceError."""
 
-    def __init__(self, server: GitLabServer) -> None:
+    def __init__(self, server: GitLabClient) -> None:
         self._server = server
 
     async def ensure(self, place: HookPlace, wish: HookWish, *, dry_run: bool = False) -> tuple[Action, Hook | None]:

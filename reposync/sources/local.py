@@ -45,8 +45,8 @@ class _Opened:
 
 
 class LocalGitSource:
-    """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts (on
-    HEAD if there is none, detached or not). The first call checks whether it is a repository."""
+    """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts,
+    or on HEAD, detached or not. The first call checks whether it is a repository."""
 
     def __init__(self, spec: LocalGit) -> None:
         self._path = spec.path

@@ -115,7 +115,10 @@ class RemoteGitSource:
                         yield blob
         if unreadable:
             raise UnreadableBlobs.among(
-                entries, unreadable, where=self._url, remedy="Ask the administrator of that server to check the repository."
+                entries,
+                unreadable,
+                where=self._url,
+                remedy="Ask the administrator of that server to check the repository.",
             )
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:

@@ -64,7 +64,6 @@ MAX_MISSING = 25
 _NOT_OUR_REF = re.compile(r"not our ref ([0-9a-f]{40,64})")
 
 
-
 class UploadPack:
     """One repository on one git server. Every method raises SourceUnavailable after its retries, HttpRefused for 401,
     403, 404 and the like, SourceError if this is no git server."""
@@ -110,7 +109,9 @@ class UploadPack:
     async def advertised(self) -> Advertisement:
         """Capabilities (and with version 0 the refs), requested once."""
         if self._advertised is None:
-            self._advertised = await self._http.retry(self._request_advertisement, doing=f"Reading refs of {self.shown}")
+            self._advertised = await self._http.retry(
+                self._request_advertisement, doing=f"Reading refs of {self.shown}"
+            )
             if self._advertised.object_format not in ("sha1", "sha256"):
                 raise SourceError(f"{self.shown} uses {self._advertised.object_format} object names; unknown here.")
         return self._advertised
@@ -129,7 +130,7 @@ class UploadPack:
     async def fetch(
         self, wants: Sequence[str], *, depth: int | None = None, filter_spec: str | None = None
     ) -> ReceivedPack:
-        """A pack with the objects `wants`. Raises FetchRefused, SpoolFull; SourceCorrupt if every attempt was damaged."""
+        """A pack with the objects `wants`. Raises FetchRefused, SpoolFull; SourceCorrupt if all attempts failed."""
         server = await self.advertised()
         body = fetch_request(server, wants, depth=depth, filter_spec=filter_spec)
         receive = partial(self._receive, body, server.version, 32 if server.object_format == "sha256" else 20)

@@ -44,7 +44,7 @@ class QueueFigures:
 class Metrics:
     """Counts what this pod does. Methods return at once, raise nothing, and may be called from any thread.
 
-    It is a `sources.spec.SourceObserver`. What the database knows (queue, freshness, repositories) is set before each
+    It is a `outgoing.RequestObserver`. What the database knows (queue, freshness, repositories) is set before each
     scrape, whole: what is not in it any more, such as a repository that was removed, disappears.
     """
 

@@ -22,7 +22,7 @@ from reposync.errors import (
     IndexUnsupported,
     VectorIndexError,
 )
-from reposync.outgoing import Pace, TooLarge, certificate_reason, client_options, parse_json, pieces
+from reposync.outgoing import MinimumRate, TooLarge, certificate_reason, client_options, iter_decoded, parse_json
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
 from reposync.vectors.port import CollectionMissing, IndexSettings
 
@@ -182,8 +182,8 @@ class BoundedTransport(httpx.AsyncBaseTransport):
                 response = await self._inner.handle_async_request(request)
                 response.request = request
                 try:
-                    pace = Pace(self._seconds, _ANSWER_FACTOR * self._seconds)
-                    async for piece in pieces(response, pace, MAX_ANSWER_BYTES):
+                    rate = MinimumRate(self._seconds, _ANSWER_FACTOR * self._seconds)
+                    async for piece in iter_decoded(response, rate, MAX_ANSWER_BYTES):
                         body += piece
                 finally:
                     await response.aclose()

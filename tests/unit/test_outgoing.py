@@ -1,18 +1,31 @@
-"""Which way a request goes, and how long its answer may take: the rules alone."""
+"""Rules of outgoing connections: addresses, proxies, certificates, and the rate of answers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from reposync import outgoing
 from reposync.app.application import embedder_config, index_settings
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.config.settings import Configuration, Settings
-from reposync.errors import ConfigError
-from reposync.outgoing import Pace, TooLarge, TooSlow, authorities, check_unfolded, proxy_for
+from reposync.errors import ConfigError, SourceError
+from reposync.outgoing import (
+    MinimumRate,
+    TooLarge,
+    TooSlow,
+    ca_bundle,
+    check_decompression_ratio,
+    parse_address,
+    proxy_for,
+    redirected,
+    same_origin,
+    validate_transport,
+    validated_token,
+)
 
 PROXY = "http://proxy.example.com:3128"
 
@@ -72,10 +85,10 @@ def test_no_proxy_means_names_networks_and_ports(url: str, excepted: str, is_dir
 def test_a_ca_file_goes_before_the_environment_and_that_before_mozillas_list() -> None:
     environ = {"REQUESTS_CA_BUNDLE": "/second.pem", "SSL_CERT_FILE": "/first.pem"}
 
-    assert authorities(Path("/own.pem"), environ) == Path("/own.pem")
-    assert authorities(None, environ) == Path("/first.pem")
-    assert authorities(None, {"REQUESTS_CA_BUNDLE": "/second.pem"}) == Path("/second.pem")
-    assert authorities(None, {}).name == "cacert.pem"
+    assert ca_bundle(Path("/own.pem"), environ) == Path("/own.pem")
+    assert ca_bundle(None, environ) == Path("/first.pem")
+    assert ca_bundle(None, {"REQUESTS_CA_BUNDLE": "/second.pem"}) == Path("/second.pem")
+    assert ca_bundle(None, {}).name == "cacert.pem"
 
 
 @pytest.mark.parametrize("value", ["socks5h://p:1080", "ftp://p", "http://", "http://[bad", "https://p:0"])
@@ -96,29 +109,87 @@ def test_an_answer_is_given_up_where_it_drips_or_never_ends(monkeypatch: pytest.
     clock = Clock()
     monkeypatch.setattr(outgoing, "time", clock)
 
-    quick = Pace(window_seconds=60, total_seconds=600)
+    quick = MinimumRate(window_seconds=60, total_seconds=600)
     for _ in range(59):
-        quick.took(10)  # an answer that is short and slow is over before anybody judges it
+        quick.received(10)  # an answer that is short and slow is over before anybody judges it
         clock.now += 1
 
-    dripping = Pace(window_seconds=60, total_seconds=600)
+    dripping = MinimumRate(window_seconds=60, total_seconds=600)
     with pytest.raises(TooSlow, match="bytes came in 60 s"):
         for _ in range(61):
-            dripping.took(900)
+            dripping.received(900)
             clock.now += 1
 
-    endless = Pace(window_seconds=60, total_seconds=600)
+    endless = MinimumRate(window_seconds=60, total_seconds=600)
     with pytest.raises(TooSlow, match="within 600 s"):
         for _ in range(700):
-            endless.took(1_000_000)
+            endless.received(1_000_000)
             clock.now += 1
 
 
 def test_what_unfolds_a_hundred_times_is_a_bomb_once_it_is_large() -> None:
-    check_unfolded(100, 16 << 20)  # small: a listing of many equal rows
-    check_unfolded(10 << 20, 100 << 20)
-    with pytest.raises(TooLarge, match="unfold"):
-        check_unfolded(100_000, 17 << 20)
+    check_decompression_ratio(100, 16 << 20)  # small: a listing of many equal rows
+    check_decompression_ratio(10 << 20, 100 << 20)
+    with pytest.raises(TooLarge, match="decompress"):
+        check_decompression_ratio(100_000, 17 << 20)
+
+
+def test_user_and_password_are_taken_out_of_an_address() -> None:
+    address = parse_address("https://ada:s%40cret@git.example.com:8443/a/b.git/?x=1#y", what="The address")
+
+    assert address.url == "https://git.example.com:8443/a/b.git"
+    assert address.username == "ada"
+    assert address.password is not None
+    assert address.password.get_secret_value() == "s@cret"
+    assert "s@cret" not in repr(address)
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["git@host:group/project.git", "ssh://git:hunter2@host/x", "file:///etc", "", "https://", "http://[::1", "/srv/x"],
+)
+def test_addresses_that_are_not_http_are_refused_without_showing_a_password(url: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_address(url, what="The address")
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        ("https://a.example/x", "https://a.example/y", True),
+        ("https://a.example/x", "https://a.example:443/y", True),
+        ("http://a.example/x", "https://a.example/y", True),
+        ("https://a.example/x", "http://a.example/y", False),
+        ("https://a.example/x", "https://b.example/y", False),
+        ("https://a.example/x", "https://a.example:8443/y", False),
+        ("http://a.example:8080/x", "https://a.example/y", False),
+        ("https://a.example/x", "https://a.example.evil/y", False),
+    ],
+)
+def test_secrets_stay_with_the_server_they_were_meant_for(old: str, new: str, same: bool) -> None:
+    assert same_origin(old, new) is same
+    if same:
+        assert redirected(old, new) == new
+    else:
+        with pytest.raises(SourceError, match="redirects to a different server"):
+            redirected(old, new)
+
+
+def test_a_token_from_a_file_loses_its_line_end_and_one_with_a_line_break_is_refused_unshown() -> None:
+    assert validated_token(SecretStr("glpat-x\n"), what="The token") == "glpat-x"
+    assert validated_token(SecretStr(" \n"), what="The token") is None
+    with pytest.raises(ConfigError) as refused:
+        validated_token(SecretStr("glpat-secret\nX-Evil: 1"), what="The token")
+    assert "glpat" not in str(refused.value)
+
+
+def test_a_ca_file_that_is_none_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+
+    for name in ("ca.pem", "missing.pem"):
+        with pytest.raises(ConfigError, match=name):
+            validate_transport("https://gitlab.example.com", tmp_path / name)
 
 
 def test_ca_files_of_all_services_are_read_from_the_registry(tmp_path: Path) -> None:

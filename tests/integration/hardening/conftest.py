@@ -10,10 +10,10 @@ from pydantic import SecretStr
 
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.settings import EmbedderConfig
+from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.runs.redis_client import RedisClient
-from reposync.sources.git import GitSource
-from reposync.sources.gitlab import GitLabSource
-from reposync.sources.spec import Patience, Timeouts
+from reposync.sources.factory import open_source
+from reposync.sources.spec import GitLabProject, RemoteGit
 from reposync.store.database import Database
 from reposync.vectors.index import open_index
 from reposync.vectors.port import CollectionMissing, IndexSettings
@@ -22,7 +22,7 @@ from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 
 SECRET = "glpat-hush-hush-hush"
-ONCE = Patience(attempts=1, max_wait_seconds=0.0)
+ONCE = RetryPolicy(attempts=1, max_wait_seconds=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,11 @@ class Client:
 
 
 async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
-    source = GitLabSource(
-        url, "platform/payments-api", token=SecretStr(SECRET), project_id=42, ca_file=ca_file, patience=ONCE,
-        connect_timeout_seconds=seconds, read_timeout_seconds=seconds,
+    source = open_source(
+        GitLabProject(
+            url, "platform/payments-api", token=SecretStr(SECRET), project_id=42, ca_file=ca_file, retry=ONCE,
+            timeouts=Timeouts(seconds, seconds),
+        )
     )  # fmt: skip
     try:
         return (await source.head()).sha
@@ -48,9 +50,11 @@ async def ask_gitlab(url: str, ca_file: Path | None, seconds: float) -> object:
 
 
 async def ask_git(url: str, ca_file: Path | None, seconds: float) -> object:
-    source = GitSource.remote(
-        f"{url}/platform/payments-api.git", username="oauth2", password=SecretStr(SECRET), ca_file=ca_file,
-        timeouts=Timeouts(seconds, seconds), patience=ONCE,
+    source = open_source(
+        RemoteGit(
+            f"{url}/platform/payments-api.git", username="oauth2", password=SecretStr(SECRET), ca_file=ca_file,
+            timeouts=Timeouts(seconds, seconds), retry=ONCE,
+        )
     )  # fmt: skip
     try:
         return (await source.head()).sha

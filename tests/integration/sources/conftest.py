@@ -10,22 +10,23 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from reposync.sources.git import GitSource
+from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.port import Blob, Source, TreeEntry
 from reposync.sources.remote import RemoteGitSource
-from reposync.sources.spec import Patience
+from reposync.sources.smart_http import MAX_SPOOL_BYTES
+from reposync.sources.spec import GitLabProject, RemoteGit
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
 
 TOKEN = "glpat-reposync-secret"
 PATH = "platform/payments-api"
 # As patient as the real one, a hundred times as quick.
-QUICK = Patience(first_delay_seconds=0.005, max_delay_seconds=0.02, max_wait_seconds=5)
+QUICK = RetryPolicy(first_delay_seconds=0.005, max_delay_seconds=0.02, max_wait_seconds=5)
 
 
 class Watched:
-    """Keeps what an observer is told."""
+    """A RequestObserver that keeps its calls."""
 
     def __init__(self) -> None:
         self.requests: list[str] = []
@@ -86,9 +87,11 @@ async def gitlab(server: GitLabServer, project: Project) -> AsyncGenerator[Calla
     """Makes sources of the project; `project_id=None` makes one that has to find it."""
     made: list[GitLabSource] = []
 
-    def make(path: str = PATH, *, project_id: int | None = 42, **changes: Any) -> GitLabSource:
-        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "patience": QUICK, "project_id": project_id}
-        made.append(GitLabSource(server.url, path, **(arguments | changes)))
+    def make(
+        path: str = PATH, *, project_id: int | None = 42, observer: RequestObserver | None = None, **changes: Any
+    ) -> GitLabSource:
+        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "retry": QUICK, "project_id": project_id}
+        made.append(GitLabSource(GitLabProject(server.url, path, **(arguments | changes)), observer=observer))
         return made[-1]
 
     yield make
@@ -101,9 +104,16 @@ async def remote(server: GitLabServer, project: Project) -> AsyncGenerator[Calla
     """Makes plain git sources of the project's URL."""
     made: list[RemoteGitSource] = []
 
-    def make(url: str | None = None, **changes: Any) -> RemoteGitSource:
-        arguments: dict[str, Any] = {"username": "oauth2", "password": SecretStr(TOKEN), "patience": QUICK}
-        made.append(GitSource.remote(url or f"{server.url}/{PATH}.git", **(arguments | changes)))
+    def make(
+        url: str | None = None,
+        *,
+        observer: RequestObserver | None = None,
+        max_spool_bytes: int = MAX_SPOOL_BYTES,
+        **changes: Any,
+    ) -> RemoteGitSource:
+        arguments: dict[str, Any] = {"username": "oauth2", "password": SecretStr(TOKEN), "retry": QUICK}
+        spec = RemoteGit(url or f"{server.url}/{PATH}.git", **(arguments | changes))
+        made.append(RemoteGitSource(spec, observer=observer, max_spool_bytes=max_spool_bytes))
         return made[-1]
 
     yield make

@@ -11,9 +11,10 @@ from contextlib import aclosing, asynccontextmanager
 import pytest
 
 from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
+from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.spec import Patience
+from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import Gate, GitLabServer, OtherHost, Project
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sources.conftest import TOKEN, Watched, contents, expected, same_tree
@@ -59,7 +60,7 @@ async def test_a_limit_that_asks_for_an_hour_ends_the_call_at_once_and_says_so(
     server.faults.throttle_rack(retry_after_seconds=3600, times=None)
     watched = Watched()
 
-    with pytest.raises(SourceUnavailable, match=r"rate limit.*another 3600 s.*5 s at most") as caught:
+    with pytest.raises(SourceUnavailable, match=r"rate limit.*3600 s more.*5 s at most") as caught:
         await gitlab(observer=watched).head()
 
     assert caught.value.retryable
@@ -92,11 +93,11 @@ async def test_a_limit_that_never_ends_ends_the_call_when_its_patience_is_used_u
     server: GitLabServer, gitlab: Make
 ) -> None:
     server.faults.throttle_application(times=None)
-    patience = Patience(first_delay_seconds=0.01, max_delay_seconds=0.02, max_wait_seconds=0.3)
+    retry = RetryPolicy(first_delay_seconds=0.01, max_delay_seconds=0.02, max_wait_seconds=0.3)
     watched = Watched()
 
     with pytest.raises(SourceUnavailable, match="rate limit"):
-        await gitlab(patience=patience, observer=watched).head()
+        await gitlab(retry=retry, observer=watched).head()
 
     assert 0 < sum(watched.waits) <= 0.3
 
@@ -127,7 +128,7 @@ async def test_what_breaks_twice_is_asked_for_a_third_time(
 async def test_a_gitlab_that_is_down_is_asked_four_times_and_no_more(server: GitLabServer, gitlab: Make) -> None:
     server.faults.bad_gateway(times=None, status=503)
 
-    with pytest.raises(SourceUnavailable, match=r"failed 4 times: GitLab answered 503\.") as caught:
+    with pytest.raises(SourceUnavailable, match=r"failed 4 times: the server answered 503\.") as caught:
         await gitlab().head()
 
     assert caught.value.retryable
@@ -210,9 +211,8 @@ async def test_blobs_that_gitlab_lost_are_named_after_the_others_were_read(
 
 
 async def test_a_gitlab_that_is_not_there_says_so(server: GitLabServer, project: Project, gitlab: Make) -> None:
-    source = GitLabSource(
-        "http://127.0.0.1:9", "a/b", token=None, patience=Patience(attempts=2, first_delay_seconds=0.01)
-    )
+    retry = RetryPolicy(attempts=2, first_delay_seconds=0.01)
+    source = GitLabSource(GitLabProject("http://127.0.0.1:9", "a/b", retry=retry))
 
     with pytest.raises(SourceUnavailable, match=r"a/b on http://127\.0\.0\.1:9 failed 2 times: the connection failed"):
         await source.head()
@@ -241,7 +241,7 @@ async def test_no_redirect_makes_another_host_see_the_token(
             await everything()  # git is left alone, REST goes on
         else:
             with pytest.raises(
-                SourceError, match=r"redirects to another server, http://127.*nothing was sent"
+                SourceError, match=r"redirects to a different server, http://127.*nothing was sent"
             ) as caught:
                 await everything()
             assert TOKEN not in str(caught.value)
@@ -283,7 +283,7 @@ async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_i
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     gate = server.faults.hold(path=path, after_bytes=after_bytes, times=None)
-    source = gitlab(read_timeout_seconds=120)
+    source = gitlab(timeouts=Timeouts(read_seconds=120))
 
     async def everything() -> None:
         entries = (await source.tree(await source.head())).entries
@@ -320,8 +320,8 @@ async def test_a_server_that_never_answers_is_given_up_after_the_time_out(
     server: GitLabServer, gitlab: Make, path: str
 ) -> None:
     server.faults.hold(path=path, times=None)
-    patience = Patience(attempts=2, first_delay_seconds=0.001)
-    source = gitlab(read_timeout_seconds=0.2, patience=patience)
+    retry = RetryPolicy(attempts=2, first_delay_seconds=0.001)
+    source = gitlab(timeouts=Timeouts(read_seconds=0.2), retry=retry)
 
     with pytest.raises(SourceUnavailable, match="no answer within the time-out"):
         await contents(source, (await source.tree(await source.head())).entries)

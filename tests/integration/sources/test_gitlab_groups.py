@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from reposync.errors import SourceCorrupt, SourceError
 from reposync.sources import gitlab_groups
+from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup, ListedProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.gitlab_server.projects import namespace_id
@@ -25,8 +26,8 @@ async def group(server: GitLabServer, project: Project) -> AsyncGenerator[OpenGr
     opened: list[GitLabGroup] = []
 
     def open_group(path: str = "platform", **changes: Any) -> GitLabGroup:
-        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "patience": QUICK}
-        opened.append(GitLabGroup(server.url, path, **(arguments | changes)))
+        arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "retry": QUICK}
+        opened.append(GitLabGroup(GitLabClient(server.url, **(arguments | changes)), path))
         return opened[-1]
 
     yield open_group
@@ -79,7 +80,7 @@ async def test_a_listing_beyond_all_reason_is_given_up(
     for number in range(150):
         server.add_project(f"platform/service-{number}", project.repository.path)
     monkeypatch.setattr(gitlab_groups, "MAX_PROJECTS", 120)
-    with pytest.raises(SourceError, match=r"group platform on .* are more than 120") as raised:
+    with pytest.raises(SourceError, match=r"group platform on .* more than 120 projects") as raised:
         await group().projects(archived=False)
     assert "List smaller groups" in str(raised.value)
 
@@ -91,7 +92,7 @@ async def test_empty_pages_that_go_on_for_ever_are_given_up(
     for number in range(10):
         link = f'<{server.url}/api/v4/groups/platform/projects?id_after={number}>; rel="next"'
         server.faults.answer(200, "[]", path="/groups/", headers={"Link": link}, media_type="application/json")
-    with pytest.raises(SourceError, match="on more than 5 pages"):
+    with pytest.raises(SourceError, match="or 5 pages"):
         await group().projects(archived=False)
 
 

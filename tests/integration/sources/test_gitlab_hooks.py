@@ -11,8 +11,9 @@ import pytest
 from pydantic import SecretStr
 
 from reposync.errors import SourceDenied, SourceError, SourceGone, SourceUnavailable
+from reposync.outgoing import RetryPolicy
+from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_hooks import ENDPOINT, GitLabHooks, HookPlace, HookWish, fingerprint
-from reposync.sources.spec import Patience
 from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
 from tests.fixtures.gitlab_server.contract import CONTRACT
 from tests.fixtures.gitlab_server.state import Hook
@@ -48,8 +49,8 @@ def project(server: GitLabServer) -> Project:
 
 @pytest.fixture
 async def hooks(server: GitLabServer) -> AsyncIterator[GitLabHooks]:
-    quick = Patience(attempts=2, first_delay_seconds=0.01, max_delay_seconds=0.01, max_wait_seconds=1)
-    hooks = GitLabHooks(server.url, token=SecretStr(TOKEN), patience=quick)
+    quick = RetryPolicy(attempts=2, first_delay_seconds=0.01, max_delay_seconds=0.01, max_wait_seconds=1)
+    hooks = GitLabHooks(GitLabClient(server.url, token=SecretStr(TOKEN), retry=quick))
     yield hooks
     await hooks.close()
 

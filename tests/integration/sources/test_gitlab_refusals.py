@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from reposync.errors import ConfigError, RepoSyncError, SourceDenied, SourceGone
 from reposync.sources.gitlab import GitLabSource
+from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sources.conftest import TOKEN, contents, expected, same_tree
@@ -36,7 +37,7 @@ async def refusal(source: GitLabSource) -> RepoSyncError:
     [
         ({"expired": True}, SourceDenied, "has expired"),
         ({"revoked": True}, SourceDenied, "was revoked"),
-        ({"scopes": ("read_user",)}, SourceDenied, "lacks a scope: .* wants api or read_api"),
+        ({"scopes": ("read_user",)}, SourceDenied, "lacks a scope: .* needs api or read_api"),
         ({"projects": ()}, SourceGone, "missing, or hidden from this token"),
         (None, SourceDenied, "is not known there"),
     ],
@@ -153,10 +154,10 @@ async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(
 @pytest.mark.parametrize("url", ["gitlab.example.com", "ssh://gitlab.example.com", "https://"])
 def test_an_address_that_is_none_is_refused_before_anything_is_asked(url: str) -> None:
     with pytest.raises(ConfigError, match="GitLab's address"):
-        GitLabSource(url, "a/b", token=None)
+        GitLabSource(GitLabProject(url, "a/b"))
 
 
 def test_a_token_with_a_line_break_is_refused_without_being_shown() -> None:
     with pytest.raises(ConfigError) as caught:
-        GitLabSource("https://gitlab.example.com", "a/b", token=SecretStr("glpat-x\ny"))
+        GitLabSource(GitLabProject("https://gitlab.example.com", "a/b", token=SecretStr("glpat-x\ny")))
     assert "glpat" not in str(caught.value)

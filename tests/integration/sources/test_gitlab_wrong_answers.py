@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from reposync.errors import SourceCorrupt, SourceUnavailable
+from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.gitlab_blobs import HOPELESS_BLOBS
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Blob, TreeEntry
-from reposync.sources.spec import Patience
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sources.conftest import QUICK, contents, expected, same_tree
@@ -20,7 +20,7 @@ from tests.integration.sources.conftest import QUICK, contents, expected, same_t
 Make = Callable[..., GitLabSource]
 Rows = list[dict[str, Any]]
 LIMIT = 2000
-ONCE = Patience(attempts=1)
+ONCE = RetryPolicy(attempts=1)
 
 
 async def read(source: GitLabSource, entries: list[TreeEntry]) -> tuple[dict[str, Blob], dict[str, str]]:
@@ -153,7 +153,7 @@ async def test_a_file_is_too_large_only_if_gitlab_says_so_of_that_very_blob(
     words: str,
 ) -> None:
     repository.commit({"huge.bin": bytes(300_000), "small.py": b"1\n"})
-    source = gitlab(patience=ONCE)
+    source = gitlab(retry=ONCE)
     entries = await entries_of(source)
     [huge] = [entry.sha for entry in entries if entry.path == b"huge.bin"]
     given = {name: huge if value == "its" else value for name, value in headers.items()}
@@ -176,7 +176,7 @@ async def test_a_size_that_gitlab_is_too_busy_to_say_is_asked_for_again_and_then
     assert len((await read(source, entries))[0]) == 1
 
     server.faults.bad_gateway(method="HEAD", times=None)
-    with pytest.raises(SourceUnavailable, match=r"Reading blob .* GitLab answered 502"):
+    with pytest.raises(SourceUnavailable, match=r"Reading blob .* the server answered 502"):
         await read(source, entries)
 
 
@@ -198,7 +198,7 @@ async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hund
     repository.many(HOPELESS_BLOBS * 2)
     project.git_refused = 403
     server.faults.web_page(500)
-    source = gitlab(patience=ONCE)
+    source = gitlab(retry=ONCE)
     entries = await entries_of(source)
 
     with pytest.raises(SourceCorrupt, match=r"of the first 10\d blobs none .* 10\d times .* text/html") as caught:
@@ -214,7 +214,7 @@ async def test_one_file_that_comes_rightly_keeps_the_read_going_to_its_end(
 ) -> None:
     repository.many(HOPELESS_BLOBS * 2)
     project.git_refused = 403
-    source = gitlab(patience=ONCE)
+    source = gitlab(retry=ONCE)
     entries = await entries_of(source)
     server.faults.web_page(500, path=f"/blobs/(?!{entries[50].sha}).*/raw")
 
@@ -369,8 +369,8 @@ async def test_a_wrong_listing_beside_a_git_that_filters_nothing_says_why_git_wa
     repository.many(40)
     project.allow_filter = False
     server.faults.edit_rows(without_five)
-    source = gitlab(patience=QUICK)
+    source = gitlab(retry=QUICK)
     head = await source.head()
 
-    with pytest.raises(SourceCorrupt, match=r"gives none \(it would send every content along\)"):
+    with pytest.raises(SourceCorrupt, match=r"cannot confirm it \(it would send all contents too\)"):
         await source.tree(head)

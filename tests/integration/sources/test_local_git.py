@@ -13,7 +13,6 @@ import pytest
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
 from reposync.sources.factory import open_source
-from reposync.sources.git import GitSource
 from reposync.sources.local import LocalGitSource
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.spec import LocalGit
@@ -28,7 +27,7 @@ async def local() -> AsyncGenerator[Open, None]:
     made: list[LocalGitSource] = []
 
     def make(path: Path, branch: str | None = None) -> LocalGitSource:
-        made.append(GitSource.local(path, branch))
+        made.append(LocalGitSource(LocalGit(path, branch)))
         return made[-1]
 
     yield make

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from reposync.sources.git import GitSource
+from reposync.sources.local import LocalGitSource
+from reposync.sources.spec import LocalGit
 from tests.fixtures.repositories import GitRepository
 
 READ = """
@@ -18,11 +19,12 @@ from pathlib import Path
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
 
-from reposync.sources.git import GitSource
+from reposync.sources.local import LocalGitSource
+from reposync.sources.spec import LocalGit
 
 
 async def main():
-    source = GitSource.local(Path(sys.argv[1]))
+    source = LocalGitSource(LocalGit(Path(sys.argv[1])))
     tree = await source.tree(await source.head())
     print(len([blob async for blob in source.read(tree.entries, max_bytes=1000) if blob.content]))
     await source.close()
@@ -56,7 +58,7 @@ async def test_packs_that_are_repacked_while_not_open_are_found_again(
     monkeypatch.setattr("reposync.sources.disk.MAX_OPEN_PACKS", 2)
     monkeypatch.setattr("reposync.sources.local.BATCH_BLOBS", 1)
     repository = in_packs(tmp_path / "many.git", 10)
-    source = GitSource.local(repository.path)
+    source = LocalGitSource(LocalGit(repository.path))
     tree = await source.tree(await source.head())
 
     found = set()

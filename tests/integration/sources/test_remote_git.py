@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import ssl
-import subprocess
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,13 +27,12 @@ from reposync.errors import (
     SourceGone,
     SourceUnavailable,
 )
-from reposync.sources.bulk import BlobFetcher
+from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.sources.factory import open_source
-from reposync.sources.git import GitSource
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.remote import RemoteGitSource
-from reposync.sources.smart_http import UploadPack
-from reposync.sources.spec import Patience, RemoteGit, Timeouts
+from reposync.sources.smart_http import BlobFetcher, UploadPack
+from reposync.sources.spec import GitLabProject, RemoteGit
 from reposync.sources.spool import SpoolFull
 from tests.fixtures.gitlab_server import GitLabServer, OtherHost, Project
 from tests.fixtures.gitlab_server.serving import ThreadedServer
@@ -181,7 +177,7 @@ async def test_a_gitlab_behind_such_a_proxy_is_read_all_the_same(
 ) -> None:
     repository.many(50)
     with OldProxy(server.url) as proxy:
-        source = GitLabSource(proxy.url, PATH, token=SecretStr(TOKEN), project_id=42, patience=QUICK)
+        source = GitLabSource(GitLabProject(proxy.url, PATH, token=SecretStr(TOKEN), project_id=42, retry=QUICK))
 
         entries = (await source.tree(await source.head())).entries
 
@@ -280,7 +276,7 @@ async def test_a_page_with_status_200_is_a_passing_fault_with_advice_on_the_url(
     """A login page or a notice of maintenance, sent by a proxy, will be gone at the next run."""
     for media_type in ("text/html", "application/x-git-upload-pack-advertisement"):
         with OtherHost(body=body.encode(), media_type=media_type) as other:
-            source = GitSource.remote(f"{other.url}/x.git", patience=QUICK)
+            source = RemoteGitSource(RemoteGit(f"{other.url}/x.git", retry=QUICK))
             with pytest.raises(SourceCorrupt, match=r"not answer as a git server|cut short|not git's") as raised:
                 await source.head()
             assert raised.value.retryable
@@ -291,7 +287,7 @@ async def test_a_page_with_status_200_is_a_passing_fault_with_advice_on_the_url(
 @pytest.mark.parametrize("url", ["git@host:a/b.git", "ssh://git@host/a", "file:///etc", "git://host/a"])
 def test_other_kinds_of_addresses_are_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError, match=r"https://host/path|not a URL"):
-        GitSource.remote(url)
+        RemoteGitSource(RemoteGit(url))
 
 
 # Redirects -----------------------------------------------------------------------------------------------------------
@@ -353,12 +349,12 @@ async def test_a_server_that_hangs_is_given_up_and_one_that_is_not_there_is_name
     server: GitLabServer, repository: GitRepository, project: Project, remote: Make
 ) -> None:
     server.faults.hold(path=r"\.git/", times=None)
-    impatient = Patience(attempts=2, first_delay_seconds=0.001)
+    impatient = RetryPolicy(attempts=2, first_delay_seconds=0.001)
 
     with pytest.raises(SourceUnavailable, match="no answer within the time-out"):
-        await remote(timeouts=Timeouts(read_seconds=0.2), patience=impatient).head()
+        await remote(timeouts=Timeouts(read_seconds=0.2), retry=impatient).head()
     with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.1:9/x\.git .* the connection failed"):
-        await remote("http://127.0.0.1:9/x.git", patience=impatient).head()
+        await remote("http://127.0.0.1:9/x.git", retry=impatient).head()
 
 
 async def test_the_event_loop_ticks_while_a_pack_is_withheld_and_cancelling_is_prompt(
@@ -408,10 +404,7 @@ async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_
         f"{server.url}/{PATH}.git",
         username="oauth2",
         password=TOKEN,
-        ca_file=None,
-        timeouts=Timeouts(),
-        patience=QUICK,
-        observer=None,
+        retry=QUICK,
         max_spool_bytes=600,
     )
     unreadable: dict[str, str] = {}
@@ -429,77 +422,3 @@ async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_
     for sha, blob in found.items():
         assert blob.size_bytes == len(shas[sha])
         assert blob.content == (shas[sha] if len(shas[sha]) <= 1000 else None)
-
-
-# TLS -----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of its own authority for 127.0.0.1, key included."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("openssl, which makes the certificate, is not installed")
-    folder = tmp_path_factory.mktemp("tls")
-    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    arguments = ["req", "-x509", *key, "-days", "2", "-subj", "/CN=test"]
-    files = ["-keyout", str(folder / "key.pem"), "-out", str(folder / "ca.pem")]
-    subject = ["-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:TRUE"]
-    subprocess.run([program, *arguments, *files, *subject], check=True, capture_output=True)
-    return folder
-
-
-@pytest.fixture
-async def https(server: GitLabServer, certificate: Path) -> AsyncGenerator[str, None]:
-    """The server's address behind TLS."""
-    behind = urlsplit(server.url)
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate / "ca.pem", certificate / "key.pem")
-
-    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while piece := await reader.read(65536):
-                writer.write(piece)
-                await writer.drain()
-        except (OSError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        to_reader, to_writer = await asyncio.open_connection(behind.hostname, behind.port)
-        await asyncio.gather(pipe(reader, to_writer), pipe(to_reader, writer))
-
-    listening = await asyncio.start_server(forward, "127.0.0.1", 0, ssl=context)
-    async with listening:
-        yield f"https://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-
-
-async def test_an_own_ca_file_is_what_makes_a_server_trusted(
-    server: GitLabServer, repository: GitRepository, project: Project, https: str, certificate: Path
-) -> None:
-    repository.many(30)
-    ca_file = certificate / "ca.pem"
-    gitlab = GitLabSource(https, PATH, token=SecretStr(TOKEN), project_id=42, ca_file=ca_file, patience=QUICK)
-    remote = GitSource.remote(
-        f"{https}/{PATH}.git", username="oauth2", password=SecretStr(TOKEN), ca_file=ca_file, patience=QUICK
-    )
-
-    for source in (gitlab, remote):
-        entries = (await source.tree(await source.head())).entries
-        assert await contents(source, entries) == expected(repository, entries)
-        await source.close()
-
-
-async def test_a_certificate_that_is_not_trusted_is_refused_at_once_with_advice(
-    server: GitLabServer, repository: GitRepository, project: Project, https: str
-) -> None:
-    repository.commit({"a": b"1"})
-    gitlab = GitLabSource(https, PATH, token=SecretStr(TOKEN), project_id=42, patience=QUICK)
-    remote = GitSource.remote(f"{https}/{PATH}.git", patience=QUICK)
-
-    for source in (gitlab, remote):
-        with pytest.raises(SourceError, match=r"certificate of https://127.* is not trusted: .*self.signed.*ca_file"):
-            await source.head()
-        await source.close()
-    assert len(server.log) == 0

@@ -8,9 +8,10 @@ import pytest
 from pydantic import SecretStr
 
 from reposync.errors import SourceCorrupt, SourceGone
+from reposync.outgoing import RetryPolicy
 from reposync.sources.gitlab import GitLabSource
+from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
-from reposync.sources.gitlab_ping import ping_gitlab
 from reposync.sources.remote import RemoteGitSource
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
@@ -54,7 +55,7 @@ async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_r
 @every_unreadable_answer
 async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, project: Project, body: bytes) -> None:
     server.faults.answer(200, body, media_type="application/json", path="/groups/", times=None)
-    group = GitLabGroup(server.url, "platform", token=SecretStr(TOKEN), patience=QUICK)
+    group = GitLabGroup(GitLabClient(server.url, token=SecretStr(TOKEN), retry=QUICK), "platform")
 
     with pytest.raises(SourceCorrupt):
         await group.projects(archived=False)
@@ -66,8 +67,10 @@ async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, pr
 async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(server: GitLabServer, body: bytes) -> None:
     server.faults.answer(200, body, media_type="application/json", path="/version", times=None)
 
+    client = GitLabClient(server.url, token=SecretStr(TOKEN), retry=RetryPolicy(attempts=1))
     with pytest.raises(SourceCorrupt):
-        await ping_gitlab(server.url, token=SecretStr(TOKEN))
+        await client.ping()
+    await client.close()
 
 
 async def test_a_refusal_that_nests_without_end_is_still_a_refusal(

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from reposync.sources.git import GitSource
+from reposync.sources.local import LocalGitSource
+from reposync.sources.spec import LocalGit
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import SyncSettings, read_target
 from tests.fixtures.repositories import GitRepository
@@ -149,7 +150,7 @@ async def test_a_run_is_cancelled_in_the_middle_of_slow_patterns(tmp_path: Path)
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(1) as alone:
         loop.set_default_executor(alone)
-        source = GitSource.local(repository.path)
+        source = LocalGitSource(LocalGit(repository.path))
         planning = asyncio.create_task(read_target(source, settings, await source.head(), {}))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(planning, 3)

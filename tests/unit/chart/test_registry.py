@@ -17,7 +17,7 @@ from reposync.config.document import read_document
 from reposync.config.loading import load_registry
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Settings
-from reposync.outgoing import AUTHORITY_VARIABLES
+from reposync.outgoing import CA_VARIABLES
 from tests.fixtures.chart import CHART, ROOT, Refused, Values, chart, render, together
 from tests.unit.chart.matrix import GITLAB, INSTALLATIONS, PRIVATE, SERVERS
 
@@ -102,7 +102,7 @@ def known_variables() -> set[str]:
     asked = _Asked()
     Settings.from_environment(asked)
     proxies = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
-    return asked.names | proxies | set(AUTHORITY_VARIABLES)
+    return asked.names | proxies | set(CA_VARIABLES)
 
 
 def test_the_program_knows_every_variable_of_its_pods():

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from reposync.sources.spec import SourceObserver
+from reposync.outgoing import RequestObserver
 from reposync.telemetry.lag import watch_loop
 from reposync.telemetry.metrics import MOST_VALUES, Metrics, QueueFigures
 
@@ -100,7 +100,7 @@ def test_the_first_failure_is_an_increase() -> None:
 
 
 def test_requests_and_rate_limits_of_sources_are_counted(metrics: Metrics) -> None:
-    observer: SourceObserver = metrics
+    observer: RequestObserver = metrics
     observer.request("api_tree")
     observer.request("api_tree")
     observer.rate_limited(2.5)

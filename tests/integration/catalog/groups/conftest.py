@@ -14,8 +14,8 @@ import pytest
 
 from reposync.catalog.group_follow import DiscoveryReport
 from reposync.catalog.groups import Discovery
+from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
-from reposync.sources.spec import Patience
 from reposync.store.addresses import sqlite_url
 from reposync.store.groups import Groups, GroupState
 from reposync.store.repositories import Repository
@@ -33,7 +33,7 @@ from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
 
 TOKEN = "glpat-abcdefghij0123456789"
-QUICK = Patience(first_delay_seconds=0.005, max_delay_seconds=0.02, max_wait_seconds=1)
+QUICK = RetryPolicy(first_delay_seconds=0.005, max_delay_seconds=0.02, max_wait_seconds=1)
 PLATFORM = "{gitlab: main, group: platform}"
 _numbers = itertools.count()
 
@@ -71,7 +71,7 @@ class GroupWorld(World):
 
     @property
     def discovery(self) -> Discovery:
-        return Discovery(self.app.database, self.app.index, self.worker, on_result=self.results.append, patience=QUICK)
+        return Discovery(self.app.database, self.app.index, self.worker, on_result=self.results.append, retry=QUICK)
 
     async def discover(self, number: int = 0, *, approved: bool = False) -> DiscoveryReport:
         registry = self.app.configuration.registry

@@ -285,7 +285,7 @@ async def test_names_that_an_index_could_not_be_told_are_told_the_next_time(worl
     def away(collection: str) -> Index:
         raise IndexUnavailable("Qdrant at http://qdrant cannot be reached.")
 
-    without = Discovery(world.app.database, away, "worker-1", patience=QUICK)
+    without = Discovery(world.app.database, away, "worker-1", retry=QUICK)
     with pytest.raises(IndexUnavailable):
         await without.discover(registry, registry.groups[0])
     assert (await world.group()).error_code == "INDEX_UNAVAILABLE"

@@ -113,8 +113,8 @@ async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: 
 
     assert report.problem_code == "GROUP_LISTING_FAULTY"
     assert report.problem is not None
-    assert "row 2: its id is '2'" in report.problem
-    assert "row 3: the path of project 3 is missing" in report.problem
+    assert "row 2 of page 1: its id is '2'" in report.problem
+    assert "row 3 of page 1: the path of project 3 is missing" in report.problem
     assert "and 1 more" in report.problem
     assert (report.paused, report.added) == ((), ("platform/new",))
     assert await world.active() == {"platform/a2", "platform/b", "platform/new"}

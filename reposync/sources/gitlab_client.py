@@ -51,7 +51,7 @@ MAX_ANSWER_BYTES = 512 * 1024 * 1024  # the tree of 4 million files
 PAGE_ROWS = 100  # GitLab's maximum
 
 
-class GitLabServer:
+class GitLabClient:
     """A GitLab instance. Methods raise SourceUnavailable, SourceCorrupt, SourceError; and HttpRefused, which `explain`
     turns into an error with a remedy."""
 
@@ -90,7 +90,7 @@ class GitLabServer:
         token: SecretStr | None = None,
         retry: RetryPolicy | None = None,
         observer: RequestObserver | None = None,
-    ) -> GitLabServer:
+    ) -> GitLabClient:
         """The server of an entry of `gitlab:` in the registry, with its own token or a different one."""
         timeouts = Timeouts(instance.connect_timeout_seconds, instance.read_timeout_seconds)
         return cls(
@@ -153,7 +153,9 @@ class GitLabServer:
     async def ping(self) -> None:
         """Check that the server answers, with its cheapest request. Raises SourceDenied if it refuses the token."""
         try:
-            await self.call("api_version", lambda client: client.http_get("/version"), doing=f"Reading {self.url}/version")
+            await self.call(
+                "api_version", lambda client: client.http_get("/version"), doing=f"Reading {self.url}/version"
+            )
         except HttpRefused as refused:
             refusal = Refusal.of(refused)
             if refusal.status == HTTPStatus.UNAUTHORIZED and self.token is None:
@@ -211,7 +213,7 @@ class GitLabServer:
                 why, remedy = reason, "Make a new one with the scopes read_api and read_repository."
         return SourceDenied(f"The token for {self.url} {why} ({thing}).{refusal.quoted}", remedy=remedy)
 
-    # Requests of python-gitlab -----------------------------------------------------------------------------------------
+    # Requests of python-gitlab ---------------------------------------------------------------------------------------
 
     def _headers(self) -> dict[str, str]:
         # As an OAuth token, which personal, project and group access tokens may be sent as.
@@ -252,7 +254,9 @@ class GitLabServer:
         """Send a request of python-gitlab, and read the whole answer."""
         method, url = request.method or "GET", request.url or ""
         content = request.body.encode() if isinstance(request.body, str) else request.body
-        headers = {name: value for name, value in request.headers.items() if name.lower() in _FORWARDED}
+        if content is not None and not isinstance(content, bytes):
+            raise TypeError("python-gitlab sends a file")
+        headers = {name: str(value) for name, value in request.headers.items() if name.lower() in _FORWARDED}
         headers |= self._headers() | {"Accept-Encoding": "gzip"}
         async with self._http.stream(method, url, kind=kind, headers=headers, content=content) as response:
             answer = requests.Response()

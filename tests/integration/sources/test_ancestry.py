@@ -1,0 +1,41 @@
+"""Which commit is part of the history of which, by a local repository and by a URL. GitLab: see its own tests."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+
+import pytest
+
+from reposync.sources.ancestry import Ancestry, ancestry
+from reposync.sources.spec import LocalGit, RemoteGit
+from tests.fixtures.repositories import GitRepository, git_environment
+
+
+def is_ancestor(repository: GitRepository, commit: str, tip: str) -> bool:
+    """As git itself says."""
+    command = ["git", "--git-dir", str(repository.path), "merge-base", "--is-ancestor", commit, tip]
+    return subprocess.run(command, env=git_environment(), check=False).returncode == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_a_local_repository_answers_as_git_does_for_any_history(repository: GitRepository, seed: int) -> None:
+    chance = random.Random(seed)
+    commits: list[str] = []
+    for number in range(14):
+        parents = chance.sample(commits, min(len(commits), chance.choice([0, 1, 1, 1, 2, 3])))
+        commits.append(repository.commit({f"{number}.py": b"x"}, parents=parents, branch=f"b{number}"))
+
+    for _ in range(14):
+        commit, tip = chance.choice(commits), chance.choice(commits)
+        wanted = Ancestry.CONTAINED if is_ancestor(repository, commit, tip) else Ancestry.NOT_CONTAINED
+        assert await ancestry(LocalGit(repository.path), commit, tip) is wanted, (commit, tip)
+
+
+async def test_of_a_plain_git_server_only_the_tip_itself_is_known(repository: GitRepository) -> None:
+    first, head = repository.commit({"a.py": b"x"}), repository.commit({"b.py": b"x"})
+    spec = RemoteGit("https://127.0.0.1:9/x.git")
+
+    assert await ancestry(spec, head[:12], head) is Ancestry.CONTAINED
+    assert await ancestry(spec, first, head) is Ancestry.UNKNOWABLE
+    assert await ancestry(spec, first, None) is Ancestry.UNKNOWABLE

@@ -1,0 +1,98 @@
+"""Retries of the HTTP client, and the waits that servers request."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reposync.errors import SourceGone, SourceUnavailable
+from reposync.http_client import HttpClient, TransientFailure, retry_after_seconds
+from reposync.outgoing import RetryPolicy
+from reposync.sources.smart_http import SOURCE_ERRORS
+
+QUICK = RetryPolicy(first_delay_seconds=0.001, max_delay_seconds=0.002, max_wait_seconds=1)
+
+
+class Watched:
+    """Keeps the waits that an observer is told of."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def request(self, kind: str) -> None: ...
+
+    def rate_limited(self, seconds: float) -> None:
+        self.waits.append(seconds)
+
+
+class Failing:
+    """A call that fails `times`, or always."""
+
+    def __init__(self, failure: Exception, times: int | None = None) -> None:
+        self.calls = 0
+        self._failure = failure
+        self._times = times
+
+    async def __call__(self) -> str:
+        self.calls += 1
+        if self._times is None or self.calls <= self._times:
+            raise self._failure
+        return "answer"
+
+
+def client(observer: Watched | None = None) -> HttpClient:
+    return HttpClient("https://x", SOURCE_ERRORS, policy=QUICK, observer=observer)
+
+
+def limited(seconds: float) -> TransientFailure:
+    return TransientFailure("too many requests", rate_limited=True, wait_seconds=seconds)
+
+
+def test_retry_after_is_understood_as_seconds_as_a_date_and_from_the_reset_time() -> None:
+    assert retry_after_seconds("7") == 7
+    assert 50 < (retry_after_seconds(formatdate(time.time() + 60, usegmt=True)) or 0) <= 60
+    assert retry_after_seconds("Wed, 21 Oct 2015 07:28:00 GMT") == 0
+    assert 50 < (retry_after_seconds(None, str(int(time.time()) + 60)) or 0) <= 60
+
+
+@given(st.one_of(st.none(), st.text(max_size=40)), st.one_of(st.none(), st.text(max_size=40)))
+def test_an_unreadable_retry_after_is_never_an_error(header: str | None, reset: str | None) -> None:
+    wait = retry_after_seconds(header, reset)
+    assert wait is None or wait >= 0
+
+
+async def test_a_rate_limit_that_lasts_too_long_ends_the_call_and_its_length_is_in_the_message() -> None:
+    watched = Watched()
+    with pytest.raises(SourceUnavailable, match=r"3600 s more.*1 s at most"):
+        await client(watched).retry(Failing(limited(3600)), doing="Reading")
+    assert watched.waits == []
+
+
+async def test_short_rate_limits_are_waited_for_more_often_than_errors_are_repeated() -> None:
+    watched = Watched()
+
+    assert await client(watched).retry(Failing(limited(0.001), times=9), doing="Reading") == "answer"
+
+    assert watched.waits == [0.001] * 9
+
+
+async def test_errors_are_repeated_a_bounded_number_of_times() -> None:
+    call = Failing(TransientFailure("the server answered 502"))
+
+    with pytest.raises(SourceUnavailable, match=r"Reading failed 4 times: the server answered 502\."):
+        await client().retry(call, doing="Reading")
+
+    assert call.calls == 4
+
+
+async def test_a_final_error_is_not_repeated() -> None:
+    call = Failing(SourceGone("gone"))
+
+    with pytest.raises(SourceGone):
+        await client().retry(call, doing="Reading")
+
+    assert call.calls == 1
