@@ -46,8 +46,8 @@ from reposync.store.status import WAITING
 from reposync.store.tables import RUNS
 from reposync.store.ticks import Ticks
 from reposync.store.version_attributes import elsewhere
+from reposync.sync.index_versions import VersionSettings
 from reposync.sync.prepare import ContentSettings
-from reposync.sync.versions import VersionSettings
 from reposync.vectors.port import SPARSE, point_id
 from tests.fixtures.applied import open_applied
 from tests.fixtures.qdrant_server import QdrantServer

@@ -134,34 +134,6 @@ def attempts(runs: list[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         )
 
 
-def waiting_runs(count: int) -> Iterator[tuple[Any, ...]]:
-    """One of each of so many repositories, which need not be registered: a claim does not look."""
-    for number in range(count):
-        at = START + timedelta(microseconds=number)
-        yield _row(
-            RUN,
-            id=str(uuid.uuid4()),
-            repository_id=f"waiting-{number}",
-            repository=f"waiting-{number}",
-            status="queued",
-            trigger="schedule",
-            priority=(0, 10, 20)[number % 3],
-            scheduled_for=None,
-            not_before=at,
-            queued_at=at,
-            started_at=None,
-            completed_at=None,
-            duration_seconds=None,
-            attempt=0,
-            max_attempts=3,
-            worker=None,
-            full=False,
-            approved=False,
-            cancel_requested=False,
-            **_figures(),
-        )
-
-
 def _figures() -> dict[str, int]:
     return dict.fromkeys(FIGURES, 0)
 

@@ -23,7 +23,7 @@ from benchmarks.storm.rivals import Rival
 from benchmarks.storm.servers import WatchedGitLab
 from benchmarks.storm.stepped_clock import write_ahead
 from benchmarks.storm.volumes import Volume
-from reposync.sync.workers import PROCESS_FROM_FILES
+from reposync.sync.prepare import PROCESS_FROM_FILES
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy

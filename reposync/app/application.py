@@ -45,7 +45,7 @@ from reposync.store.workers import Worker, Workers
 from reposync.sync.lease import Lease
 from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
-from reposync.sync.run import SyncRun
+from reposync.sync.sync_run import SyncRun
 from reposync.sync.target import Gate, SyncParts
 from reposync.telemetry.redaction import Secrets
 from reposync.vectors.port import Index, IndexSettings, SearchHit
@@ -131,7 +131,6 @@ class Application:
                 self.embedder_for,
                 self.index,
                 target.repository.collection,
-                self.repositories,
                 self.manifests,
                 self.versions,
                 self.runs,
@@ -248,7 +247,8 @@ class Application:
 
             async def make(lease: Lease) -> SyncRun:
                 parts = await stack.enter_async_context(self.parts(target, row, repair=run.repair))
-                return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress, watch=watch)
+                execution.progress.watch = watch
+                return SyncRun(parts, target.settings(), row, run, lease, progress=execution.progress)
 
             return await execution.perform(make)
 
@@ -298,7 +298,8 @@ class Application:
         rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())
         async with self.parts(target, row) as parts:
-            return await preview(parts, target.settings(), row, full=full, progress=progress, watch=watch)
+            progress.watch = watch
+            return await preview(parts, target.settings(), row, full=full, progress=progress)
 
     async def search(
         self,

@@ -11,7 +11,7 @@ from reposync.errors import RepoSyncError
 from reposync.store.repositories import Repository
 from reposync.store.status import RunTrigger
 from reposync.store.versions import Hold, IndexVersion, VersionState
-from reposync.sync.versions import VersionSettings
+from reposync.sync.index_versions import VersionSettings
 
 log = logging.getLogger(__name__)
 

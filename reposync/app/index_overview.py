@@ -25,7 +25,7 @@ from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.unknown import no_such_repository
 from reposync.store.versions import Hold, IndexVersion, VersionState
-from reposync.sync.versions import VersionSettings
+from reposync.sync.index_versions import VersionSettings
 from reposync.vectors.port import Index
 
 PAUSED = "paused"

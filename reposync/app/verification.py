@@ -15,8 +15,7 @@ from reposync.store.repositories import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.versions import IndexVersion, VersionState, unwritten_version
-from reposync.sync.audit_points import Difference, DifferenceKind, audit_points
-from reposync.sync.audit_tree import audit_tree
+from reposync.sync.audit import Difference, DifferenceKind, audit_points, audit_tree
 from reposync.sync.progress import Watch
 
 # A repository that is synced again and again while it is read is read so often; then its guard is needed.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reposync.store.run import Run
-from reposync.sync.brake import Facts, Losses
+from reposync.sync.brake import BrakeFacts, Losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def brake_of(run: Run) -> Brake | None:
 
 def read_brake(said: Mapping[str, Any] | None) -> Brake | None:
     """What a run recorded, or an approval repeats; None for what names no files."""
-    facts = Facts.read(said) if said else None
+    facts = BrakeFacts.read(said) if said else None
     if facts is None or not facts.commit:
         return None
     return Brake(facts.commit, dict(facts.planned), dict(facts.losses), facts.indexed)

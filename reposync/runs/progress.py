@@ -65,7 +65,9 @@ def told_progress(run: Run) -> RunProgress:
     said = shown_progress(run)
     if said is None:
         return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
-    counts = {name: _count(said.get(name)) for name in ("files_total", "files_done", "chunks_done", "bytes_read")}
+    counts: dict[str, Any] = {
+        name: _count(said.get(name)) for name in ("files_total", "files_done", "chunks_done", "bytes_read")
+    }
     waits = said.get("waiting_for")
     waiting_for = waits if isinstance(waits, str) else None
     return RunProgress(phase=str(said.get("phase", "starting")), waiting_for=waiting_for, **counts)

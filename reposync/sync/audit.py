@@ -1,22 +1,45 @@
-"""Does the index hold what the manifest says? Asked before every run, and again before one is called completed."""
+"""Audits of a version of the index: its points against the manifest, and the manifest against the commit's tree.
+
+A run audits before and after its work; `verify` proves the rest, and a repair run fixes what an audit finds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any, TypeGuard
 
+from reposync.content.documents import content_hash
+from reposync.content.model import Skip
 from reposync.embedding.port import EmbeddingSpec
+from reposync.sources.objects import UnreadableBlobs
+from reposync.sources.paths import path_text
+from reposync.sources.port import Commit, TreeEntry
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.versions import IndexVersion
-from reposync.vectors.port import Index, PointId, point_id
+from reposync.sync.pipeline import read_batches
+from reposync.sync.plan import Plan, make_plan
+from reposync.sync.prepare import ContentWorkers
+from reposync.sync.progress import RunProgress
+from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
+from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
-_REMADE = "The collection was dropped and made again."
+# Differences that are listed; of the rest only the counts. A wrong setting may change every point.
+MAX_DIFFERENCES = 10_000
+_SHOWN_CHARS = 60
+
+
+# Ids of points against the manifest -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """Every point of a version against its manifest. `damaged`: paths that lack points; `orphans`: ids of points that
-    no row accounts for; `lost` counts the points that are missing."""
+    """`damaged`: paths that lack points; `orphans`: ids of points that no manifest row accounts for; `lost`: how many
+    points are missing."""
 
     damaged: frozenset[str] = frozenset()
     orphans: frozenset[PointId] = frozenset()
@@ -29,9 +52,9 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """What a run finds. `failed`: files that the last run could not read. `why` says in a sentence what was wrong; None
-    where the index is as it was left. `note`: what is no fault of the index and explains what the run does. `remade`:
-    the whole collection is another one."""
+    """What a run finds. `failed`: files that the last run could not read. `why`: what was wrong with the index; None if
+    nothing was. `note`: what the run does besides, if the index is not at fault. `remade`: the collection is not the
+    one that the last run wrote to."""
 
     identity: str
     failed: int = 0
@@ -44,9 +67,9 @@ class IndexState:
 async def inspect_index(
     index: Index, spec: EmbeddingSpec, version: IndexVersion, manifests: Manifests, *, thorough: bool
 ) -> IndexState:
-    """Two counts tell whether the index is as the last run left it: of all points, and of those of the newest epoch,
-    which an older snapshot with as many points lacks. Only a mismatch, another collection than before (it was dropped
-    and made again), or `thorough`, compares every id."""
+    """Two counts show whether the index is as the last run left it: of all points, and of those of the newest epoch,
+    which an older snapshot with as many points lacks. Every id is compared only if a count differs, the collection was
+    made again, or `thorough`."""
     identity = await index.ensure(spec)
     totals = await manifests.totals(version.id)
     points = await index.count(version.id)
@@ -56,19 +79,19 @@ async def inspect_index(
     if same and not remade and not thorough:
         return IndexState(identity, totals.failed)
     recorded = await manifests.load(version.id)
-    audit = await audit_index(index, version.id, recorded)
+    audit = await audit_ids(index, version.id, recorded)
     if remade:
-        return IndexState(identity, totals.failed, audit, await why_remade(index), remade=True)
+        return IndexState(identity, totals.failed, audit, await _why_remade(index), remade=True)
     if audit.clean and newest != totals.chunks_of_max_epoch:
-        # Every id is there, and some points are not those of their row's run: the same id with other text, as other
-        # chunk settings make it.
-        older, newer = await _written_otherwise(index, version.id, recorded)
+        # Every id is there, but some points are of another run than their row: other chunk settings give the same id
+        # another text.
+        older, newer = await _of_other_epochs(index, version.id, recorded)
         why = note = None
         if older:
             why = f"Points of {len(older)} files were not those that the last run stored (an older snapshot?)."
         if newer:
             files = "1 file" if len(newer) == 1 else f"{len(newer):,} files"
-            note = f"A run was interrupted while it stored {files} anew, which was done once more."
+            note = f"A run was interrupted while it stored {files} again; this run repeated that."
         return IndexState(identity, totals.failed, Audit(damaged=older | newer), why, note)
     lost = None
     if audit.damaged:
@@ -79,24 +102,22 @@ async def inspect_index(
     return IndexState(identity, totals.failed, audit, lost)
 
 
-async def why_remade(index: Index) -> str:
-    """What became of the collection before this one."""
+async def _why_remade(index: Index) -> str:
     lost = await index.lost()
-    return f"The index was made again. {lost}" if lost else _REMADE
+    return f"The index was made again. {lost}" if lost else "The collection was dropped and made again."
 
 
-async def _written_otherwise(
+async def _of_other_epochs(
     index: Index, version_id: str, recorded: Mapping[str, ManifestRow]
 ) -> tuple[frozenset[str], frozenset[str]]:
-    """Paths with points of an earlier run than their row says, and with points of a later one: `--full` writes points
-    that are there already, and was killed or cancelled before it wrote the row."""
+    """Paths with points of an earlier run than their row says, and with points of a later one: `--full` replaces points
+    in place, and a run may be killed before it writes the row."""
     owners = _owners(version_id, recorded)
     older: set[str] = set()
     newer: set[str] = set()
     async for page in index.points(version_id):
         for point in page:
-            said, path = point.payload.get("metadata"), owners.get(point.id)
-            epoch = said.get("epoch") if isinstance(said, Mapping) else None
+            path, epoch = owners.get(point.id), _metadata(point).get("epoch")
             if path is not None and epoch != recorded[path].epoch:
                 is_newer = isinstance(epoch, int) and epoch > recorded[path].epoch
                 (newer if is_newer else older).add(path)
@@ -111,10 +132,312 @@ def _owners(version_id: str, recorded: Mapping[str, ManifestRow]) -> dict[PointI
     }
 
 
-async def audit_index(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
+async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Compare ids, which follow from (path, blob, chunk): no payload and no vector is read."""
     owners = _owners(version_id, recorded)
     orphans: set[PointId] = set()
     async for page in index.point_ids(version_id):
         orphans.update(each for each in page if owners.pop(each, None) is None)
     return Audit(frozenset(owners.values()), frozenset(orphans), lost=len(owners))
+
+
+# Whole points against the manifest ------------------------------------------------------------------------------------
+
+
+class DifferenceKind(StrEnum):
+    """The values are in the output of `verify --json`."""
+
+    MISSING = "missing"
+    """Chunks of a file that have no point."""
+    ALTERED = "altered"
+    """Points whose payload is not what was stored."""
+    NO_VECTOR = "no_vector"
+    """Points without a dense vector, which a semantic search cannot find."""
+    STALE = "stale"
+    """Points of another blob of the file, or of a chunk that it does not have."""
+    DUPLICATE = "duplicate"
+    """A second point of a chunk, under another id."""
+    FOREIGN = "foreign"
+    """Points of a path that is not indexed."""
+    ELSEWHERE = "elsewhere"
+    """Points in another collection than the repository's."""
+    UNLISTED = "unlisted"
+    """The manifest differs from the commit's tree."""
+    UNFINISHED = "unfinished"
+    """The latest run was cut off: the index is between two commits."""
+    SETTINGS = "settings"
+    """The settings changed since the last sync."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`path` is None if it is about more than one file. `what`: a sentence without its full stop."""
+
+    kind: DifferenceKind
+    path: str | None
+    what: str
+    points: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PointAudit:
+    """`points`: how many were read. `differences`: by path, at most MAX_DIFFERENCES; `counts`: points of each kind
+    (chunks if they are missing), of all differences."""
+
+    audit: Audit
+    points: int
+    differences: Sequence[Difference]
+    counts: Mapping[DifferenceKind, int]
+
+    @property
+    def summary(self) -> str:
+        """`12 missing, 2 no vector, 1 foreign`; empty if there are no differences."""
+        return ", ".join(f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in self.counts.items())
+
+
+async def audit_points(index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> PointAudit:
+    """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
+    collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat."""
+    reading = _Reading(version_id, name, recorded)
+    spec = await index.spec()
+    if spec is not None:
+        async for page in index.points(version_id):
+            # Hashing a page takes some 10 ms.
+            await asyncio.to_thread(reading.add_page, page)
+        if spec.dimension:
+            async for page in index.points(version_id, without_vector=True):
+                reading.add_without_vector(page)
+    return await asyncio.to_thread(reading.result)
+
+
+async def inspect_for_repair(
+    index: Index, spec: EmbeddingSpec, version: IndexVersion, name: str, manifests: Manifests
+) -> IndexState:
+    """As `inspect_index`, but compares whole points. `name`: see `audit_points`."""
+    identity = await index.ensure(spec)
+    recorded = await manifests.load(version.id)
+    found = await audit_points(index, version.id, name, recorded)
+    why = f"Repaired on request: {found.summary}." if found.counts else None
+    remade = version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values())
+    if remade:
+        why = await _why_remade(index)
+    return IndexState(identity, sum(row.is_failed for row in recorded.values()), found.audit, why, remade=remade)
+
+
+class _Reading:
+    def __init__(self, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> None:
+        self._version_id = version_id
+        self._name = name
+        self._recorded = recorded
+        self._seen: dict[str, int] = {}  # path -> one bit a chunk
+        self._wrong: dict[PointId, tuple[DifferenceKind, str | None, str]] = {}
+        self._found: dict[tuple[DifferenceKind, str | None], tuple[int, str]] = {}
+        self._counts: Counter[DifferenceKind] = Counter()
+        self._damaged: set[str] = set()
+        self._lost = 0
+        self._points = 0
+
+    def add_page(self, page: Sequence[StoredPoint]) -> None:
+        for point in page:
+            self._points += 1
+            self._compare(point, _metadata(point))
+
+    def add_without_vector(self, page: Sequence[StoredPoint]) -> None:
+        for point in page:
+            path = _metadata(point).get("path")
+            if point.id not in self._wrong and isinstance(path, str) and path in self._recorded:
+                self._report(DifferenceKind.NO_VECTOR, path, "has points without a dense vector")
+                self._damaged.add(path)
+
+    def result(self) -> PointAudit:
+        for path, row in self._recorded.items():
+            self._count_missing(path, row)
+        for kind, where, what in self._wrong.values():
+            self._report(kind, where, what)
+        # Points without a path come last.
+        ordered = sorted(self._found.items(), key=lambda each: (each[0][1] is None, each[0][1] or "", each[0][0].value))
+        return PointAudit(
+            Audit(frozenset(self._damaged), frozenset(self._wrong), lost=self._lost),
+            self._points,
+            [Difference(key[0], key[1], what, points) for key, (points, what) in ordered],
+            {kind: self._counts[kind] for kind in DifferenceKind if self._counts[kind]},
+        )
+
+    def _compare(self, point: StoredPoint, metadata: Mapping[str, Any]) -> None:
+        path, blob_sha, chunk = metadata.get("path"), metadata.get("blob_sha"), metadata.get("chunk_index")
+        row = self._recorded.get(path) if isinstance(path, str) else None
+        if row is None:
+            shown = path if isinstance(path, str) else None
+            self._wrong[point.id] = DifferenceKind.FOREIGN, shown, "is not in the manifest, and has points"
+        elif not row.chunks:
+            why = f" ({row.skip_reason})" if row.skip_reason else ""
+            self._wrong[point.id] = DifferenceKind.FOREIGN, row.path, f"is not indexed{why}, and has points"
+            if blob_sha == row.blob_sha:
+                # The row may be what is wrong; reading the file again decides.
+                self._damaged.add(row.path)
+        elif blob_sha != row.blob_sha:
+            what = f"has points of another blob, {_shown(blob_sha)}; it is at {row.blob_sha[:10]}"
+            self._wrong[point.id] = DifferenceKind.STALE, row.path, what
+        elif not _is_count(chunk) or chunk >= row.chunks:
+            what = f"has a point of chunk {_shown(chunk)}, and {row.chunks} chunks (from 0 on)"
+            self._wrong[point.id] = DifferenceKind.STALE, row.path, what
+            self._damaged.add(row.path)  # as above
+        elif point.id != point_id(self._version_id, row.path, row.blob_sha, chunk):
+            self._wrong[point.id] = DifferenceKind.DUPLICATE, row.path, f"has a second point of chunk {chunk}"
+        else:
+            self._seen[row.path] = self._seen.get(row.path, 0) | 1 << chunk
+            if wrong := list(self._wrong_fields(point, metadata, row)):
+                self._report(
+                    DifferenceKind.ALTERED, row.path, f"has points whose {', '.join(wrong)} is not what was stored"
+                )
+                self._damaged.add(row.path)
+
+    def _wrong_fields(self, point: StoredPoint, metadata: Mapping[str, Any], row: ManifestRow) -> Iterator[str]:
+        if _hash_of(point.payload.get("page_content")) != metadata.get("content_hash", ""):
+            yield "page_content or content_hash"
+        stored = {"repository": self._name, "language": row.language, "epoch": row.epoch}
+        yield from (key for key, value in stored.items() if key not in metadata or not _same(metadata[key], value))
+        first, last = metadata.get("start_line"), metadata.get("end_line")
+        if not (_is_count(first) and _is_count(last) and 1 <= first <= last):
+            yield "start_line or end_line"
+        commit = metadata.get("commit")
+        if not isinstance(commit, str) or len(commit) not in (40, 64):
+            yield "commit"
+        if "url" not in metadata or not isinstance(metadata["url"], str | None):
+            yield "url"
+
+    def _count_missing(self, path: str, row: ManifestRow) -> None:
+        seen = self._seen.get(path, 0)
+        if not row.chunks or seen.bit_count() == row.chunks:
+            return
+        missing = 0
+        for chunk in range(row.chunks):
+            if seen >> chunk & 1:
+                continue
+            # A point with the id of this chunk whose payload says otherwise was altered; it must not be deleted after
+            # the repair has overwritten it.
+            altered = self._wrong.pop(point_id(self._version_id, path, row.blob_sha, chunk), None)
+            if altered is not None:
+                self._report(DifferenceKind.ALTERED, path, "has points whose payload names another file, blob or chunk")
+            else:
+                missing += 1
+        if missing:
+            self._report(DifferenceKind.MISSING, path, f"lacks {missing} of {row.chunks} points", missing)
+        self._lost += missing
+        self._damaged.add(path)
+
+    def _report(self, kind: DifferenceKind, path: str | None, what: str, points: int = 1) -> None:
+        self._counts[kind] += points
+        key = kind, path
+        if key in self._found:
+            self._found[key] = self._found[key][0] + points, self._found[key][1]
+        elif len(self._found) < MAX_DIFFERENCES:
+            self._found[key] = points, what
+
+
+def _metadata(point: StoredPoint) -> Mapping[str, Any]:
+    metadata = point.payload.get("metadata")
+    return metadata if isinstance(metadata, dict) else {}
+
+
+def _hash_of(text: object) -> str | None:
+    try:
+        return content_hash(text) if isinstance(text, str) else None
+    except UnicodeEncodeError:  # a lone surrogate, which we never store
+        return None
+
+
+def _same(found: object, stored: object) -> bool:
+    # In Python True == 1 == 1.0; in JSON they differ.
+    return type(found) is type(stored) and found == stored
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _shown(value: object) -> str:
+    """A value of a payload, which may be anything, cut to a readable length."""
+    text = value[:10] if isinstance(value, str) else repr(value)
+    return text[:_SHOWN_CHARS]
+
+
+# The manifest against the commit
+# ---------------------------------------------------------------------------------------
+
+
+async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVersion) -> list[Difference]:
+    """Differences between the version's manifest and the commit that it holds. Files without points that the rules do
+    not skip are read again: the reason in the manifest may be wrong.
+
+    Raises what the source raises, also if it does not have that commit any more, or cannot read these files."""
+    held = version.partial_commit or version.commit
+    if held is None:
+        return []
+    attributes = await parts.versions.attributes(version.id)
+    commit = Commit(held, version.committed_at or datetime.now(UTC))
+    target = await read_target(parts.source, settings, commit, attributes)
+    if version.fingerprint not in (None, target.rules.fingerprint):
+        what = "the settings changed since the last sync; the next sync applies them"
+        return [Difference(DifferenceKind.SETTINGS, None, what)]
+    recorded = await parts.manifests.load(version.id)
+    plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
+    found = dict(_differences(plan, recorded))
+    doubted = [entry for entry in target.tree.entries if _is_doubted(target, entry, recorded)]
+    if not doubted:
+        return [found[path] for path in sorted(found)]
+    async with ContentWorkers(len(doubted), settings.content) as workers:
+        async for batch in read_batches(
+            parts.source,
+            doubted,
+            target.keeps_generated,
+            max_file_bytes=settings.content.max_file_bytes,
+            judge=_raise,
+            progress=RunProgress(),
+        ):
+            for file in await workers.prepare(batch):
+                if file.chunks:
+                    reason = recorded[file.path].skip_reason
+                    what = f"must be indexed, but the manifest says that it is skipped ({reason})"
+                    found[file.path] = Difference(DifferenceKind.MISSING, file.path, what, 1)
+    return [found[path] for path in sorted(found)]
+
+
+def _is_doubted(target: TargetTree, entry: TreeEntry, recorded: Mapping[str, ManifestRow]) -> bool:
+    """Whether the manifest gives a reason for a file without points that the rules do not skip. A file that could not
+    be read is reported as missing already."""
+    row = recorded.get(path_text(entry.path))
+    return row is not None and not row.chunks and row.skip_reason != Skip.FAILED and target.decide(entry) is None
+
+
+def _raise(unreadable: UnreadableBlobs) -> None:
+    raise unreadable
+
+
+def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[tuple[str, Difference]]:
+    """(path, difference), one a path."""
+    missing, unlisted = DifferenceKind.MISSING, DifferenceKind.UNLISTED
+    for entry in plan.read:
+        path = path_text(entry.path)
+        row, blob = recorded.get(path), entry.sha[:10]
+        if row is None:
+            yield path, Difference(missing, path, "is in the commit and not in the index", 1)
+        elif row.is_outdated:
+            what = f"is at blob {blob} in the commit, which could not be read; the index has {row.blob_sha[:10]}"
+            yield path, Difference(missing, path, what, 1)
+        elif row.skip_reason == Skip.FAILED:
+            yield path, Difference(missing, path, "could not be read or embedded, and is not in the index", 1)
+        elif row.blob_sha != entry.sha:
+            what = f"is at blob {blob} in the commit, and at {row.blob_sha[:10]} in the manifest"
+            yield path, Difference(unlisted, path, what)
+        else:
+            what = "must be read again: this version of reposync reads it differently"
+            yield path, Difference(unlisted, path, what)
+    for each in plan.skip:
+        what = f"must be skipped ({each.skipped.reason.value}), but the manifest does not say so"
+        yield each.path, Difference(unlisted, each.path, what)
+    for path in plan.delete_rows:
+        yield path, Difference(unlisted, path, "is in the manifest and not in the commit")
+    for path in plan.doubtful:
+        what = "is in the manifest and not in the listing, which cannot be proven to be complete"
+        yield path, Difference(unlisted, path, what)

@@ -1,4 +1,4 @@
-"""The deletion brake: a run that would take most of an index away stops, and a person decides. Pure."""
+"""The deletion brake: a run that would delete most of an index stops, and a person decides."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reposync.content.model import Skipped
-from reposync.errors import DeletionBlocked
-from reposync.sources.paths import path_text
-from reposync.sources.port import TreeEntry
+from reposync.errors import DeletionBlocked, SourceError
+from reposync.sources.paths import path_bytes, path_text
+from reposync.sources.port import Source, TreeEntry
 from reposync.store.columns import known_fields
 from reposync.store.manifest import ManifestRow
+from reposync.sync.index_versions import Situation
+from reposync.sync.target import SyncSettings, TargetTree
 
-# Up to this many files a deletion is never suspicious: small repositories are rearranged all the time.
+# Deleting up to this many files is never suspicious: small repositories are reorganised all the time.
 BRAKE_MINIMUM_FILES = 20
 BRAKE_SHARE = 0.5
 
@@ -29,12 +31,13 @@ _WORDS = {
     "generated": "count as generated now",
     "too_large": "are too large now",
 }
+_ATTRIBUTES = {"vendored": "linguist-vendored", "generated": "linguist-generated"}
 
 
 @dataclass(slots=True)
 class Losses:
-    """Files that have points now and would have none. `counts` by reason; `examples`: one path of each reason, with
-    what stands in the history for it."""
+    """Files that have points now and would have none. `counts` by reason; `examples`: for each reason one path and its
+    detail."""
 
     before: int
     counts: Counter[str] = field(default_factory=Counter)
@@ -48,18 +51,15 @@ class Losses:
         return Losses(self.before, self.counts + other.counts, other.examples | self.examples)
 
     def is_suspicious(self, listed: int, *, allowed: Mapping[str, int]) -> bool:
-        """Whether more than half of the files that are left after what is allowed, and over 20, would be lost; or all,
-        because the commit has no file."""
+        """Whether more than half of the files, and more than 20, would be lost, not counting those that are allowed; or
+        any, because the commit has no files."""
         lost = self.counts.total() - sum(allowed.values())
         left = self.before - sum(allowed.values())
         emptied = listed == 0 and lost > 0
         return emptied or (lost > BRAKE_MINIMUM_FILES and lost > left * BRAKE_SHARE)
 
     def in_words(self) -> str:
-        parts = [
-            f"{number:,} {_WORDS.get(reason, f'are {reason} now')}" for reason, number in self.counts.most_common()
-        ]
-        return ", ".join(parts)
+        return ", ".join(f"{count:,} {_WORDS.get(why, f'are {why} now')}" for why, count in self.counts.most_common())
 
 
 def losses_of(
@@ -67,11 +67,10 @@ def losses_of(
     tree: Iterable[TreeEntry],
     decide: Callable[[TreeEntry], Skipped | None],
     *,
-    proven: bool,
+    count_missing: bool,
 ) -> Losses:
-    """What the tree and the rules take away from the files that are `indexed`. A file that was renamed is not lost,
-    unless the rules keep its new path out.
-    `proven`: whether the tree is known to be complete; otherwise nothing counts as vanished, and nothing is deleted."""
+    """The `indexed` files that the tree or the rules remove. A renamed file is not lost, unless the rules skip its new
+    path. `count_missing`: whether files that are not in the tree count; not if the tree may be incomplete."""
     with_points = {path: row for path, row in indexed.items() if row.chunks}
     losses = Losses(len(with_points))
     seen: set[str] = set()
@@ -84,80 +83,122 @@ def losses_of(
             shas.add(entry.sha)
         elif path in with_points:
             losses.add(skipped.reason.value, path, skipped.detail)
-    if proven:
+    if count_missing:
         for path, row in with_points.items():
             if path not in seen and row.blob_sha not in shas:
                 losses.add(VANISHED, path)
     return losses
 
 
-_NO_COMMIT: Mapping[str, Any] = {"commit": "", "planned": {}, "losses": {}, "indexed": 0}
-
-
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What a brake stopped at, and what an approval is for. `planned`: what the listing and the rules alone take away;
-    `losses`: with what turned out when the files were read. Stands in `sync_runs.brake`."""
+class BrakeFacts:
+    """What the brake stopped at, and what an approval is for; stored in `sync_runs.brake`. `planned`: files that would
+    be lost, by reason, because of the tree and the rules; `losses`: these and those found while reading files."""
 
-    commit: str
-    planned: Mapping[str, int]
-    losses: Mapping[str, int]
-    indexed: int
+    commit: str = ""
+    planned: Mapping[str, int] = field(default_factory=dict)
+    losses: Mapping[str, int] = field(default_factory=dict)
+    indexed: int = 0
 
     @classmethod
-    def read(cls, stored: Mapping[str, Any] | None) -> Facts | None:
-        """Those of another kind of brake, which a newer program has, are an approval of nothing here."""
-        return None if stored is None else cls(**{**_NO_COMMIT, **known_fields(cls, stored)})
+    def read(cls, stored: Mapping[str, Any] | None) -> BrakeFacts | None:
+        """Facts about another kind of brake, from a newer program, approve nothing here: they have no commit."""
+        return None if stored is None else cls(**known_fields(cls, stored))
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Brake:
-    """Of one run. Asked twice: before anything is written, and when all is read, before the first file loses its
-    points. `approval`: what a person allowed, if it is known by now; it holds for that commit and for no more files
-    than it names of each reason. Fewer may be left: an attempt that was cut off took out some of them."""
+    """Of one run. Checked twice: before anything is written, and after everything was read, before the first file loses
+    its points. `approval`: what a person approved, if it is known yet; it holds for that commit and for at most the
+    counts that it names. Fewer may be left, if an earlier attempt deleted some."""
 
-    def __init__(self, repository: str, commit: str, listed: int, *, approved: bool, approval: Facts | None) -> None:
+    def __init__(
+        self, repository: str, commit: str, listed: int, *, approved: bool, approval: BrakeFacts | None
+    ) -> None:
         self._repository = repository
         self._commit = commit
         self._listed = listed
         self._approved = approved
         self._approval = approval
-        self._unseen = approved and approval is None
         self._allowed: Mapping[str, int] = {}
 
-    def check_plan(self, planned: Losses) -> Facts | None:
-        """What an approval given beforehand turns out to be for, None where nothing has to be noted. Raises
+    def check_plan(self, planned: Losses) -> BrakeFacts | None:
+        """The facts to record if the run was approved in advance; None if nothing is to be recorded. Raises
         DeletionBlocked."""
         if not planned.is_suspicious(self._listed, allowed={}):
             return None
         self._allowed = dict(planned.counts)
-        return self._decide(planned, planned, lambda approval: approval.planned)
+        return self._decide(planned, planned, self._approval.planned if self._approval else {})
 
-    def check_all(self, planned: Losses, read: Losses) -> Facts | None:
+    def check_all(self, planned: Losses, read: Losses) -> BrakeFacts | None:
         """As `check_plan`."""
         total = planned + read
         if not total.is_suspicious(self._listed, allowed=self._allowed):
             return None
-        return self._decide(planned, total, lambda approval: approval.losses)
+        return self._decide(planned, total, self._approval.losses if self._approval else {})
 
-    def _decide(self, planned: Losses, losses: Losses, allowed: Callable[[Facts], Mapping[str, int]]) -> Facts | None:
-        facts = Facts(self._commit, dict(planned.counts), dict(losses.counts), losses.before)
-        if self._unseen:  # given beforehand, for whatever this attempt finds
+    def _decide(self, planned: Losses, losses: Losses, approved: Mapping[str, int]) -> BrakeFacts | None:
+        facts = BrakeFacts(self._commit, dict(planned.counts), dict(losses.counts), losses.before)
+        if self._approved and self._approval is None:  # in advance, for whatever this attempt finds
             return facts
-        approval = self._approval if self._approved else None
-        if approval is not None and approval.commit == self._commit and losses.counts <= Counter(allowed(approval)):
+        is_same_commit = self._approval is not None and self._approval.commit == self._commit
+        if self._approved and is_same_commit and losses.counts <= Counter(approved):
             return None
-        raise self._blocked(losses, facts)
-
-    def _blocked(self, losses: Losses, facts: Facts) -> DeletionBlocked:
         what = f"{losses.counts.total():,} of the {losses.before:,} indexed files of {self._repository} would be lost"
-        again = "What was approved is not what is there now. " if self._approved else ""
-        empty = "The commit has no file at all. " if not self._listed else ""
+        again = "What was approved is not what would be lost now. " if self._approved else ""
+        empty = "The commit has no files. " if not self._listed else ""
         error = DeletionBlocked(
             f"{again}{empty}{what} at commit {self._commit[:10]}: {losses.in_words()}. Nothing was deleted.",
             remedy=f"If that is right, approve it with `reposync sync {self._repository} --allow-mass-delete`.",
         )
         error.facts = facts.as_json()
+        raise error
+
+
+async def with_cause(
+    error: DeletionBlocked,
+    source: Source,
+    situation: Situation,
+    target: TargetTree,
+    settings: SyncSettings,
+    losses: Losses,
+) -> DeletionBlocked:
+    """The same error with the likely cause in its message, if one is found."""
+    if not losses.counts:
         return error
+    reason = losses.counts.most_common(1)[0][0]
+    if reason == VANISHED:
+        cause = await _changed_branch(source, situation, settings)
+    else:
+        cause = _deciding_rule(reason, *losses.examples[reason], target, settings)
+    if cause is None:
+        return error
+    explained = DeletionBlocked(f"{error.message} The likely cause: {cause}.", remedy=error.remedy)
+    explained.facts = error.facts
+    return explained
+
+
+async def _changed_branch(source: Source, situation: Situation, settings: SyncSettings) -> str | None:
+    before = situation.live.branch_name if situation.live is not None else None
+    try:
+        now = await source.branch(fresh=True)
+    except SourceError:
+        return None  # it is only an explanation
+    if before is None or now is None or before == now:
+        return None
+    default = "the branch" if settings.branch is not None else "the default branch"
+    return f"{default} changed from {before} to {now}"
+
+
+def _deciding_rule(reason: str, path: str, detail: str, target: TargetTree, settings: SyncSettings) -> str | None:
+    if reason == "not_included":
+        return f"`include: {list(settings.include)}` of the registry matches no path like {path}"
+    if reason == "excluded":
+        return f"{path} {detail}, `exclude` of the registry"
+    name = _ATTRIBUTES.get(reason)
+    if name is not None and (rule := target.rules.attributes.rule(path_bytes(path), name)) is not None:
+        file, pattern = rule
+        return f"the rule `{pattern} {name}` of {file.decode(errors='replace')}"
+    return f"{path}: {detail}" if detail else None

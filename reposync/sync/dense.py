@@ -1,4 +1,4 @@
-"""Dense vectors by content hash: nothing that the index or this run already holds is embedded again."""
+"""Dense vectors by content hash: a text that the index or this run already holds is not embedded again."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ HARMLESS = "text"
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedFile:
-    """A prepared file with one matrix a chunk (None: sparse search alone)."""
+    """A prepared file with one matrix a chunk (None: only sparse search)."""
 
     file: PreparedFile
     dense: tuple[Matrix | None, ...]
 
 
 class DenseVectors:
-    """One a run. Batches may be embedded at the same time, and are stored in order.
+    """One a run. Batches may be embedded concurrently, and are stored in order.
 
-    A content hash is in one of three places: being embedded by a batch in flight (`_pending`), stored by this run
-    (`_stored`: the index has it), or perhaps in the index from before (asked if `index_holds_points`), or in one of
-    the `others`, which hold vectors of the same model.
+    A vector is found by its content hash among those that a batch in flight embeds (`_pending`), in the index (queried
+    for hashes that this run stored, and for all if `index_holds_points`), or in `others`, indexes of the same model.
     """
 
     def __init__(
@@ -43,21 +42,22 @@ class DenseVectors:
         self._spec = spec
         self._index = index
         self._others = others
-        self._ask_for_all = index_holds_points
+        self._query_all = index_holds_points
         self._pending: dict[str, asyncio.Future[Matrix]] = {}
-        # 60 bits of each hash: a chance hit only costs a question to the index, and 80,000 of them take 5 MB.
+        # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
         self._stored: set[int] = set()
         self.embedded = 0
         self.reused = 0
 
     async def embed(self, batch: Sequence[PreparedFile]) -> list[EmbeddedFile]:
-        """The batch with its vectors. A file whose text the model refuses comes back as failed, alone.
+        """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
+        affected.
 
         Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
         """
         if self._spec.dimension == 0:
             return [EmbeddedFile(file, (None,) * len(file.chunks)) for file in batch]
-        # Up to the first await this runs in the batch's turn: two batches never claim the same hash.
+        # No await before this: two batches never claim the same hash.
         mine = self._claim(batch)
         futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
         known = await self._known(list(mine))
@@ -71,11 +71,11 @@ class DenseVectors:
         return embedded
 
     def stored(self, batch: Sequence[EmbeddedFile]) -> None:
-        """The index now answers for these."""
+        """The index now has the vectors of these files."""
         for file in batch:
             for chunk in file.file.chunks:
                 if self._pending.pop(chunk.content_hash, None) is not None:
-                    self._stored.add(_brief(chunk.content_hash))
+                    self._stored.add(_short(chunk.content_hash))
 
     def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PreparedChunk]:
         mine: dict[str, PreparedChunk] = {}
@@ -87,8 +87,8 @@ class DenseVectors:
         return mine
 
     async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
-        asked = hashes if self._ask_for_all else [each for each in hashes if _brief(each) in self._stored]
-        known = dict(await self._index.known(asked)) if asked else {}
+        wanted = hashes if self._query_all else [each for each in hashes if _short(each) in self._stored]
+        known = dict(await self._index.known(wanted)) if wanted else {}
         for other in self._others:
             if missing := [each for each in hashes if each not in known]:
                 known |= await other.known(missing)
@@ -101,12 +101,12 @@ class DenseVectors:
             matrices = await self._embedder.embed([chunk.text for chunk in chunks])
         except EmbeddingInputRefused as error:
             if len(chunks) == 1:
-                await self._make_sure_of_the_model(error)
+                await self._check_model(error)
                 refused = futures[chunks[0].content_hash]
                 refused.set_exception(error)
-                refused.exception()  # marks it as seen: a file with two refused chunks asks for the first alone
+                refused.exception()  # marks it as retrieved: a file with two refused chunks awaits only the first
                 return
-            # Halving finds the text that the model refuses in few calls, and keeps all the others.
+            # Halving finds the refused text in few calls and keeps all the others.
             half = len(chunks) // 2
             await self._embed(chunks[:half], futures)
             await self._embed(chunks[half:], futures)
@@ -115,16 +115,16 @@ class DenseVectors:
             futures[chunk.content_hash].set_result(matrix)
         self.embedded += len(chunks)
 
-    async def _make_sure_of_the_model(self, error: EmbeddingInputRefused) -> None:
-        """Before a text is blamed, each time: a model that refuses a harmless word refuses everything (a wrong name, a
-        wrong parameter, a server that broke in the middle of the run), and then the run has to fail."""
+    async def _check_model(self, error: EmbeddingInputRefused) -> None:
+        """Raises EmbeddingError if the model refuses even a harmless word: then it is not the text (but a wrong model
+        name, a wrong parameter, a server that broke during the run), and the run must fail."""
         try:
             await self._embedder.embed([HARMLESS])
         except EmbeddingInputRefused:
             raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
 
 
-def _brief(content_hash: str) -> int:
+def _short(content_hash: str) -> int:
     return int(content_hash[:15], 16)
 
 

@@ -1,4 +1,4 @@
-"""A run's right to write. Whoever guards the run (database row, Redis lock) feeds it; the pipeline asks it."""
+"""A run's right to write. The database row and the Redis lock of the run extend it; every write checks it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from reposync.errors import LeaseLost
 
 
 class Lease:
-    """Valid until a deadline of `elapsed_seconds`. A process that was frozen past it, or whose machine was suspended,
-    finds out before it writes."""
+    """Valid until a deadline of `elapsed_seconds`, a clock that also counts while the process is frozen or the machine
+    suspended."""
 
     def __init__(
         self, seconds: float, *, since: float | None = None, elapsed: Callable[[], float] = elapsed_seconds
@@ -21,7 +21,7 @@ class Lease:
         self._lost: str | None = None
 
     def extend(self, seconds: float, *, since: float) -> None:
-        """Valid for `seconds` from `since` (`elapsed_seconds`, taken before the renewal was asked for)."""
+        """Valid for `seconds` from `since` (`elapsed_seconds` before the renewal was requested)."""
         self._deadline = max(self._deadline, since + seconds)
 
     def lose(self, reason: str) -> None:
@@ -31,10 +31,10 @@ class Lease:
         return self._deadline - self._elapsed()
 
     def check(self) -> None:
-        """Raises LeaseLost. Ask right before each write."""
+        """Call right before each write. Raises LeaseLost."""
         if self._lost is not None:
             raise LeaseLost(self._lost)
         if self._elapsed() >= self._deadline:
             raise LeaseLost(
-                "The lease of this run ran out before it was renewed; another worker may have taken it over."
+                "The lease of this run expired before it was renewed; another worker may have taken over the run."
             )

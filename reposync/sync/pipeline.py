@@ -1,5 +1,5 @@
-"""Read, prepare, embed, store: stages with bounded queues between them, so that memory follows the batch and not the
-repository. Order is kept from end to end; nothing here decides what has to be done (see `plan`)."""
+"""Read, prepare, embed, store: stages with bounded queues between them, so that memory depends on the batch and not on
+the repository. Order is kept. What to do is decided in `plan`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.paths import path_text
 from reposync.sources.port import Source, TreeEntry
 from reposync.sync.dense import DenseVectors, EmbeddedFile
-from reposync.sync.prepare import PreparedFile, RawFile
+from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
-from reposync.sync.workers import ContentWorkers
 
-# Bounds a batch of very many very small files; the bytes of one are bounded by the caller.
+BATCH_BYTES = 500_000
+# Bounds a batch of many small files.
 BATCH_FILES = 200
-# Batches that may wait between two stages: enough to keep every stage busy, few enough for flat memory.
+# Batches that may wait between two stages: enough to keep every stage busy.
 QUEUE_BATCHES = 1
-
 
 Store = Callable[[Sequence[EmbeddedFile]], Awaitable[None]]
 Judge = Callable[[UnreadableBlobs], None]
-"""Called when the source is at its end, before any file is recorded as unreadable: raises SourceCorrupt if these are so
-many that it is the source that failed."""
+"""Called after the source has sent everything, before any file is recorded as unreadable. Raises SourceCorrupt if there
+are so many that the source itself failed."""
 
 
 async def run_pipeline(
@@ -41,7 +40,7 @@ async def run_pipeline(
     judge: Judge,
     progress: RunProgress,
 ) -> None:
-    """Bring the content of `entries` through every stage; return when all is stored. An error of any stage ends all."""
+    """Pass the content of `entries` through every stage; return when all is stored. An error of any stage ends all."""
     prepared: asyncio.Queue[asyncio.Task[list[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
     embedded: asyncio.Queue[asyncio.Task[list[EmbeddedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
 
@@ -86,11 +85,11 @@ async def read_batches(
     keep_generated: Callable[[bytes], bool],
     *,
     max_file_bytes: int,
-    batch_bytes: int,
+    batch_bytes: int = BATCH_BYTES,
     judge: Judge = lambda unreadable: None,
     progress: RunProgress,
 ) -> AsyncGenerator[list[RawFile], None]:
-    """Blobs as they come, joined with the paths that have them, in batches bounded in bytes and files."""
+    """Blobs in the order of the source, with the paths that have them, in batches bounded in bytes and files."""
     by_sha: dict[str, tuple[TreeEntry, ...]] = {}
     for entry in entries:
         by_sha[entry.sha] = (*by_sha.get(entry.sha, ()), entry)
@@ -112,7 +111,7 @@ async def read_batches(
             unreadable = error
     if unreadable is not None:
         judge(unreadable)
-        # The source has sent all the others: these files are problems of the run, and not its end.
+        # The source has sent all other blobs: these files become problems of the run, and the run goes on.
         for sha, reason in unreadable.reasons.items():
             for entry in by_sha.pop(sha, ()):
                 batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=f"blob {sha[:10]} {reason}"))
@@ -120,4 +119,4 @@ async def read_batches(
         yield batch
     if by_sha:
         missing = path_text(next(iter(by_sha.values()))[0].path)
-        raise SourceCorrupt(f"The source sent no content for {len(by_sha)} of the blobs asked for, e.g. {missing}.")
+        raise SourceCorrupt(f"The source sent no content for {len(by_sha)} requested blobs, e.g. {missing}.")

@@ -1,4 +1,4 @@
-"""What a run has to do: the commit's tree against a version's manifest. Pure: no input, no output, no clock."""
+"""Decides what a run has to do: the commit's tree against the manifests. Pure: no I/O, no clock."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from reposync.content.model import Skip, Skipped
 from reposync.sources.paths import path_text
 from reposync.sources.port import Tree, TreeEntry
 from reposync.store.manifest import ManifestRow
+from reposync.sync.brake import Losses, losses_of
+from reposync.sync.index_versions import Situation
+from reposync.sync.target import TargetTree
 
 Decide = Callable[[TreeEntry], Skipped | None]
 Reread = Callable[[TreeEntry, ManifestRow], bool]
@@ -16,7 +19,7 @@ Reread = Callable[[TreeEntry, ManifestRow], bool]
 
 @dataclass(frozen=True, slots=True)
 class PathSkip:
-    """A file that its path or mode alone keeps out of the index."""
+    """A file that is not indexed because of its path or mode."""
 
     entry: TreeEntry
     path: str
@@ -25,17 +28,17 @@ class PathSkip:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The difference that a run applies.
+    """The difference between a tree and a manifest.
 
-    `read`: files whose content must be (re)indexed. `skip`: files to be recorded as skipped. `unindex`: paths whose
-    points go (deleted, or skipped from now on). `forget`: paths whose manifest row goes. `doubtful`: recorded paths
-    that the tree lacks, where the tree is not proven to be complete: they stay.
+    `read`: files whose content must be (re)indexed. `skip`: files to record as skipped. `delete_points`: paths whose
+    points are deleted (gone, or skipped from now on). `delete_rows`: paths whose manifest row is deleted. `doubtful`:
+    recorded paths that are not in a tree that is not proven to be complete; they are kept.
     """
 
     read: Sequence[TreeEntry]
     skip: Sequence[PathSkip]
-    unindex: Sequence[str]
-    forget: Sequence[str]
+    delete_points: Sequence[str]
+    delete_rows: Sequence[str]
     doubtful: Sequence[str]
     listed: int
     unchanged: int
@@ -43,7 +46,7 @@ class Plan:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.read or self.skip or self.unindex or self.forget or self.doubtful)
+        return not (self.read or self.skip or self.delete_points or self.delete_rows or self.doubtful)
 
 
 def make_plan(
@@ -56,12 +59,12 @@ def make_plan(
 ) -> Plan:
     """Compare `tree` with the `recorded` manifest (path text -> row).
 
-    `decide` says why a file is skipped. `reread`: whether to read a file again although its blob is
-    recorded. `damaged`: paths whose points are no longer all in the index.
+    `decide`: why a file is skipped. `reread`: whether to read a file again although its blob is recorded. `damaged`:
+    paths whose points are no longer all in the index.
     """
     read: list[TreeEntry] = []
     skip: list[PathSkip] = []
-    unindex: list[str] = []
+    delete_points: list[str] = []
     seen: set[str] = set()
     unchanged = 0
     for entry in tree.entries:
@@ -71,7 +74,7 @@ def make_plan(
         skipped = decide(entry)
         if skipped is not None:
             if row is not None and row.chunks:
-                unindex.append(path)
+                delete_points.append(path)
             if row is not None and row.blob_sha == entry.sha and _is_skipped_for(row, skipped):
                 unchanged += 1
             else:
@@ -84,14 +87,13 @@ def make_plan(
     missing = [path for path in recorded if path not in seen]
     gone = missing if tree.proven else []
     gone_indexed = [path for path in gone if recorded[path].chunks]
-    unindex.extend(gone_indexed)
     moved_from = {recorded[path].blob_sha for path in gone_indexed}
     return Plan(
         # Neighbours in the tree are neighbours in packs and pages, and a sorted plan makes runs repeatable.
         read=sorted(read, key=lambda entry: entry.path),
         skip=skip,
-        unindex=unindex,
-        forget=gone,
+        delete_points=[*delete_points, *gone_indexed],
+        delete_rows=gone,
         doubtful=[] if tree.proven else missing,
         listed=len(seen),
         unchanged=unchanged,
@@ -104,7 +106,70 @@ def _is_skipped_for(row: ManifestRow, skipped: Skipped) -> bool:
 
 
 def _is_current(row: ManifestRow, entry: TreeEntry) -> bool:
-    """Whether this row says what the content of that blob gave (points, or a reason to skip). One that the path alone
-    decided has no size; one that failed is tried again."""
+    """Whether this row is the result (points, or a skip reason) of reading that blob. A row that the path alone decided
+    has no size; a failed file is tried again."""
     read = row.size_bytes is not None and row.skip_reason != Skip.FAILED
     return read and row.blob_sha == entry.sha and row.wanted_sha in (None, row.blob_sha)
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a run does to a version of the index. `recorded`: its manifest. `live`: the manifest of the live version, if
+    that is a different one. `copied`: files of the plan whose chunks the live version has. `unlisted`: files of the
+    live version that are not in a tree that is not proven to be complete."""
+
+    plan: Plan
+    recorded: Mapping[str, ManifestRow]
+    live: Mapping[str, ManifestRow]
+    copied: Sequence[ManifestRow]
+    unlisted: Sequence[str]
+    losses: Losses
+
+
+def plan_work(
+    target: TargetTree,
+    situation: Situation,
+    recorded: Mapping[str, ManifestRow],
+    live: Mapping[str, ManifestRow],
+    *,
+    damaged: Collection[str],
+    full_from_epoch: int | None,
+    repair: bool,
+) -> Work:
+    """Takes seconds for a large tree: call it in a thread. `full_from_epoch`: read every file again except those that
+    were stored in a later epoch; None: only what changed. `repair`: also read files that their content kept out."""
+
+    def reread(entry: TreeEntry, row: ManifestRow) -> bool:
+        doubted = repair and row.skip_reason is not None
+        requested = full_from_epoch is not None and row.epoch <= full_from_epoch
+        return doubted or requested or target.reads_otherwise(entry, row)
+
+    plan = make_plan(target.tree, recorded, target.decide, reread=reread, damaged=damaged)
+    # Files of a different branch or source say nothing about those of this one.
+    moved = situation.builds and not situation.same_origin
+    kept = not target.tree.proven and not moved
+    losses = losses_of(
+        live if situation.builds else recorded, target.tree.entries, target.decide, count_missing=not kept
+    )
+    unlisted: list[str] = []
+    if kept:
+        known = {path_text(entry.path) for entry in target.tree.entries} | recorded.keys()
+        unlisted = [path for path, row in live.items() if row.chunks and path not in known]
+    copied = _copied(target, situation, plan, live) if full_from_epoch is None else []
+    return Work(plan, recorded, live, copied, unlisted, losses)
+
+
+def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[str, ManifestRow]) -> list[ManifestRow]:
+    """Files to read of which the live version has the same chunks."""
+    made = situation.live_settings
+    if made is None or not situation.builds or not made.chunks_as(situation.wanted):
+        return []
+    limit = situation.wanted.content.max_file_bytes
+    found = []
+    for entry in plan.read:
+        row = live.get(path_text(entry.path))
+        if row is None or not row.chunks or row.blob_sha != entry.sha or row.is_outdated:
+            continue
+        if (row.size_bytes or 0) <= limit and not target.reads_otherwise(entry, row):
+            found.append(row)
+    return found

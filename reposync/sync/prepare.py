@@ -1,20 +1,43 @@
-"""From a blob to chunks that are ready to embed: decode, chunk, hash, sparse vectors. CPU work, run in a worker."""
+"""From a blob to chunks that are ready to embed: decode, chunk, hash, sparse vectors. This is CPU work: it runs in a
+worker process for a long run, in a thread for a short one."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
+from types import TracebackType
 
 from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skip, Skipped
 from reposync.embedding.port import SparseVector
 from reposync.embedding.sparse import document_vector
 from reposync.sources.paths import path_text
+from reposync.store.columns import path_key
+
+# A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.
+PROCESS_FROM_FILES = 400
+# Attempts for a file alone in a worker before it is reported. The first death may be chance: the kernel kills any large
+# process if another needs memory.
+_TRIES_ALONE = 2
+# Runs in which a file killed its worker before later runs only report it. A run that reads everything tries it again.
+MOST_DEATHS = 5
+
+DEATH = "ended the worker that processed it"
+
+Deaths = Mapping[tuple[str, str], int]
+"""`death_of` a file -> number of runs of the repository in which it killed its worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentSettings:
-    """How files become chunks; a change of any of them means that every file is chunked again."""
+    """How files become chunks; if any of these changes, every file is chunked again."""
 
     chunk_size: int
     chunk_overlap: int
@@ -23,8 +46,8 @@ class ContentSettings:
 
 @dataclass(frozen=True, slots=True)
 class RawFile:
-    """One path with its blob's content (None: over the limit). `keep_generated`: the rules want it even where its
-    content says that it is generated. `unreadable`: why the source has no content for it."""
+    """A path with the content of its blob (None: over the limit). `keep_generated`: see `PathRules.keeps_generated`.
+    `unreadable`: why the source has no content for it."""
 
     path: bytes
     mode: int
@@ -46,7 +69,7 @@ class PreparedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file as it will be stored: its chunks, or why it has none."""
+    """A file with its chunks, or why it has none."""
 
     path: str
     mode: int
@@ -58,31 +81,30 @@ class PreparedFile:
 
 
 def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[PreparedFile]:
-    """One answer a file, in order. One bad file never spoils the others: whatever goes wrong becomes its reason."""
+    """One result a file, in order. A failure of one file becomes its skip reason and does not affect the others."""
     prepared = []
     for file in files:
-        if file.unreadable is not None:
-            prepared.append(failed_file(file, file.unreadable))
-            continue
         try:
             prepared.append(_prepare(file, settings))
-        except Exception as error:  # noqa: BLE001 - hostile content must not end a run; the reason reaches the history
+        except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
             prepared.append(failed_file(file, f"could not be processed: {type(error).__name__}"))
     return prepared
 
 
 def failed_file(file: RawFile, detail: str) -> PreparedFile:
-    """A file that could not be processed; the next run tries it again."""
+    """A file that could not be read or processed; the next run tries it again."""
     skipped = Skipped(Skip.FAILED, detail)
     return PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes, None, (), skipped)
 
 
 def failed(file: PreparedFile, detail: str) -> PreparedFile:
-    """The same for a file that was prepared, but cannot be embedded."""
+    """The same for a file that was prepared but cannot be embedded."""
     return replace(file, language=None, chunks=(), skipped=Skipped(Skip.FAILED, detail))
 
 
 def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
+    if file.unreadable is not None:
+        return failed_file(file, file.unreadable)
     path = path_text(file.path)
     document = make_document(
         file.path,
@@ -106,3 +128,79 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
         for chunk in document.chunks
     )
     return PreparedFile(path, file.mode, file.sha, file.size_bytes, document.language, chunks, None)
+
+
+class ContentWorkers:
+    """Runs `prepare` beside the event loop. A worker that a file kills is replaced, and the file is reported.
+
+    Files that did so before (`deaths`) never run in a thread of this process.
+    """
+
+    def __init__(self, files: int, settings: ContentSettings, deaths: Deaths | None = None) -> None:
+        self._settings = settings
+        self._deaths = deaths or {}
+        self._in_process = files >= PROCESS_FROM_FILES or bool(self._deaths)
+        self._executor = self._start()
+        # One batch at a time: only files of that batch can have killed the worker.
+        self._turn = asyncio.Lock()
+
+    def _start(self) -> Executor:
+        if not self._in_process:
+            return ThreadPoolExecutor(1, thread_name_prefix="content")
+        context = multiprocessing.get_context("spawn")
+        return ProcessPoolExecutor(1, mp_context=context, initializer=_start_worker)
+
+    async def prepare(self, files: Sequence[RawFile]) -> list[PreparedFile]:
+        if not any(self._deaths_of(file) for file in files) and (prepared := await self._attempt(files)) is not None:
+            return prepared
+        # One of these files kills the worker (out of memory, a crash in a C library): find it, keep the others.
+        return [prepared for file in files for prepared in await self._prepare_alone(file)]
+
+    async def _prepare_alone(self, file: RawFile) -> list[PreparedFile]:
+        if self._deaths_of(file) < MOST_DEATHS:
+            for _ in range(_TRIES_ALONE):
+                if (prepared := await self._attempt([file])) is not None:
+                    return prepared
+        return [failed_file(file, death_of(file.path, file.sha)[1])]
+
+    async def _attempt(self, files: Sequence[RawFile]) -> list[PreparedFile] | None:
+        """None if the worker died."""
+        async with self._turn:
+            executor = self._executor
+            try:
+                return await asyncio.get_running_loop().run_in_executor(executor, prepare, files, self._settings)
+            except BrokenProcessPool:
+                executor.shutdown(wait=False, cancel_futures=True)
+                self._executor = self._start()
+                return None
+
+    def _deaths_of(self, file: RawFile) -> int:
+        return self._deaths.get(death_of(file.path, file.sha), 0) if self._deaths else 0
+
+    async def __aenter__(self) -> ContentWorkers:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def death_of(path: bytes, sha: str) -> tuple[str, str]:
+    """Path and detail of the file in the problems of a run. A changed file is tried again, as it has a different
+    blob."""
+    return path_key(path_text(path)), f"{DEATH}, at blob {sha[:10]} (out of memory?)"
+
+
+def _start_worker() -> None:
+    # Ctrl-C reaches every process of the terminal; the parent decides what happens to the run.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A worker holds both ends of its queue and would wait for ever after a kill -9 of its parent.
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)

@@ -1,8 +1,7 @@
-"""What a run would do, without doing any of it: `reposync sync --plan`."""
+"""What a run would do, without doing it: `reposync sync --plan`."""
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,18 +10,18 @@ from reposync.sources.paths import path_text
 from reposync.store.repository import Repository
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake
-from reposync.sync.bring import BATCH_BYTES, plan_work
+from reposync.sync.index_versions import VersionChoice
 from reposync.sync.pipeline import read_batches
-from reposync.sync.progress import RunProgress, Watch
+from reposync.sync.prepare import ContentWorkers
+from reposync.sync.progress import RunProgress
 from reposync.sync.target import SyncParts, SyncSettings, read_target, rules_fingerprint
-from reposync.sync.versions import ForeseenVersions, VersionChoice
-from reposync.sync.workers import ContentWorkers
+from reposync.sync.version_update import make_work
 
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """`chunks` will be stored; `chunks_to_embed` of them, with `characters_to_embed`, go to the embedding model, the
-    others take vectors that the index already has. `blocked`: why the run would stop for a person, None if not."""
+    """`chunks` would be stored; `chunks_to_embed` of them, with `characters_to_embed`, would go to the embedding model,
+    the others have vectors in the index. `blocked`: why the run would stop and wait for approval, None if not."""
 
     repository: str
     commit: str
@@ -45,83 +44,59 @@ class Preview:
 
 
 async def preview(
-    parts: SyncParts,
-    settings: SyncSettings,
-    repository: Repository,
-    *,
-    full: bool,
-    progress: RunProgress,
-    watch: Watch,
+    parts: SyncParts, settings: SyncSettings, repository: Repository, *, full: bool, progress: RunProgress
 ) -> Preview:
-    """Read what would be read and count it. Writes neither to the index nor to the database; a collection that does not
-    exist yet is not made."""
-    progress.phase = "planning"
-    watch(progress)
+    """Read what would be read and count it. Writes neither to the index nor to the database, and creates no
+    collection."""
+    progress.enter("planning")
     head = await parts.source.head()
-    choice = VersionChoice(parts, settings, repository, ForeseenVersions(repository))
-    situation = await choice.situation(await parts.source.project_id())
-    index = parts.open_index(situation.working.physical)
+    situation = await VersionChoice(parts, settings, repository, None).situation()
+    version, live, spec = situation.working, situation.live, situation.wanted.spec
+    index = parts.open_index(version.physical)
     exists = await index.spec() is not None
     state = IndexState("")
     if exists:
-        spec = situation.wanted.spec
-        state = await inspect_index(index, spec, situation.working, parts.manifests, thorough=full)
-    version = situation.working
+        state = await inspect_index(index, spec, version, parts.manifests, thorough=full)
     attributes = await parts.versions.attributes(version.id)
     current = await rules_fingerprint(settings, attributes)
     unchanged = head.sha == version.commit and version.fingerprint == current and not situation.builds
     if unchanged and state.audit.clean and not state.failed and not full:
         return Preview(repository.name, head.sha, repository.last_commit)
     target = await read_target(parts.source, settings, head, attributes)
-    recorded = await parts.manifests.load(version.id)
-    live = situation.live
-    indexed = await parts.manifests.load(live.id) if live is not None and situation.builds else {}
-    work = await asyncio.to_thread(
-        plan_work,
-        target,
-        situation,
-        recorded,
-        indexed,
-        state,
-        full_from_epoch=repository.epoch if full else None,
-        repair=False,
-    )
+    full_from = repository.epoch if full else None
+    work = await make_work(parts, target, situation, state, full_from_epoch=full_from)
     plan = work.plan
     progress.files_total = len(plan.read)
-    carried = {row.path for row in work.carried}
-    entries = [entry for entry in plan.read if path_text(entry.path) not in carried]
-    stored, chunks = len(carried), sum(row.chunks for row in work.carried)
+    copied = {row.path for row in work.copied}
+    entries = [entry for entry in plan.read if path_text(entry.path) not in copied]
+    stored, chunks = len(copied), sum(row.chunks for row in work.copied)
     skipped = characters = 0
-    hashes: set[str] = set()
-    embeds = situation.wanted.spec.dimension > 0
-    known_by = [index] if exists else []
+    to_embed: set[str] = set()
+    indexes = [index] if exists else []
     if live is not None and live.physical != version.physical:
-        known_by.append(parts.open_index(live.physical))
-    asked = [each for each in known_by if embeds and await each.spec() == situation.wanted.spec]
+        indexes.append(parts.open_index(live.physical))
+    same_model = [each for each in indexes if spec.dimension and await each.spec() == spec]
     async with ContentWorkers(len(entries), settings.content) as workers:
         async for batch in read_batches(
             parts.source,
             entries,
             target.keeps_generated,
             max_file_bytes=settings.content.max_file_bytes,
-            batch_bytes=BATCH_BYTES,
             progress=progress,
         ):
-            new: dict[str, int] = {}
-            for file in await workers.prepare(batch):
-                stored += bool(file.chunks)
-                skipped += file.skipped is not None
-                chunks += len(file.chunks)
-                if not embeds:
-                    continue
-                new |= {each.content_hash: len(each.text) for each in file.chunks if each.content_hash not in hashes}
-            known = {each for other in asked if new for each in await other.known(list(new))}
-            hashes.update(new)
-            wanted = {each: length for each, length in new.items() if each not in known}
-            characters += sum(wanted.values())
-            hashes.difference_update(known)
-            progress.files_done += len(batch)
-            watch(progress)
+            files = await workers.prepare(batch)
+            stored += sum(1 for file in files if file.chunks)
+            skipped += sum(1 for file in files if file.skipped)
+            chunks += sum(len(file.chunks) for file in files)
+            if spec.dimension:
+                new = {chunk.content_hash: len(chunk.text) for file in files for chunk in file.chunks}
+                known = set(to_embed)
+                for other in same_model:
+                    known |= set(await other.known(sorted(new.keys() - known)))
+                new = {content_hash: length for content_hash, length in new.items() if content_hash not in known}
+                to_embed |= new.keys()
+                characters += sum(new.values())
+            progress.advance(len(batch))
     try:
         Brake(repository.name, head.sha, plan.listed, approved=False, approval=None).check_plan(work.losses)
         blocked = None
@@ -135,11 +110,11 @@ async def preview(
         files_to_read=len(plan.read),
         files_to_store=stored,
         files_to_skip=skipped + len(plan.skip),
-        files_to_delete=len(plan.unindex),
+        files_to_delete=len(plan.delete_points),
         files_renamed=plan.renamed,
         files_unchanged=plan.unchanged,
         chunks=chunks,
-        chunks_to_embed=len(hashes),
+        chunks_to_embed=len(to_embed),
         characters_to_embed=characters,
         index_notice=state.why,
         blocked=blocked,

@@ -1,4 +1,4 @@
-"""What a run works with and what it is to reach: its parts, its settings, the tree and the rules of the head commit."""
+"""What a run works with, and the tree of the commit that it brings the index to."""
 
 from __future__ import annotations
 
@@ -8,35 +8,42 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 
+from reposync.content.attributes import Attributes
 from reposync.content.model import Skipped
 from reposync.content.rules import CONTENT_REVISION, PathRules, read_differently
 from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.sources.paths import path_bytes, path_text
 from reposync.sources.port import Commit, Source, Tree, TreeEntry
 from reposync.store.manifest import ManifestRow, Manifests
-from reposync.store.repositories import Repositories
+from reposync.store.repository import Repository
+from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.version_attributes import AttributeFiles
 from reposync.store.versions import IndexVersion, Versions
-from reposync.sync.attributes import parse_attributes, read_attributes
+from reposync.sync.lease import Lease
 from reposync.sync.prepare import ContentSettings
+from reposync.sync.progress import RunProgress
 from reposync.vectors.port import Index
 
-# How long one step of a thread matches paths: long enough to hide the hop (0.1 ms), short enough to cancel at once.
-_STEP_SECONDS = 0.1
-# The revision of the path rules and of reading that programs before 0.2 have.
+# Time slice of matching paths in a thread: long enough to hide the hop (0.1 ms), short enough to cancel promptly.
+_SLICE_SECONDS = 0.1
+# The revision of the path rules and of reading in programs before 0.2.
 _REVISION_BEFORE_02 = 1
+# Bounds on `.gitattributes`: a hostile repository may hold one in every folder; real ones hold a handful.
+_MAX_ATTRIBUTE_FILES = 200
+_MAX_ATTRIBUTE_BYTES = 64 * 1024
 
 OpenIndex = Callable[[str], Index]
 """Physical collection -> its index, opened once a process."""
 
 Gate = Callable[[IndexVersion, IndexVersion], Awaitable[str | None]]
-"""(live version, the one that would replace it) -> why it must not, None where it may."""
+"""(live version, its replacement) -> why it must not replace it, None if it may."""
 
 
 @dataclass(frozen=True, slots=True)
 class SyncSettings:
-    """Where a repository's files come from, which of them are indexed, and how. `server`: GitLab's address, on which a
-    project's number is the same whatever becomes of its path."""
+    """Where a repository's files come from, which of them are indexed, and how. `server`: the address of GitLab, if the
+    project is identified by its number there."""
 
     location: str
     server: str | None
@@ -46,35 +53,45 @@ class SyncSettings:
     content: ContentSettings
 
     def source_key(self, project_id: int | None) -> str:
-        """What stays as long as these are the same files: the project's number on its server, or the address."""
+        """Identifies the project, also after it was moved: its number on the server, or else its address."""
         return f"{self.server}#{project_id}" if self.server is not None and project_id is not None else self.location
 
 
 @dataclass(frozen=True, slots=True)
 class SyncParts:
-    """What a run works with, built once in one place and handed down. `collection` is the configured name of where the
-    points go. `embedder_for`: of a model that was configured before, None where it can no longer be asked."""
+    """`collection`: the configured name of where the points go. `embedder_for`: the embedder of a model that was
+    configured before, None if it cannot be used any more. `elsewhere`: physical collections in which a repair looks for
+    stray points of the repository."""
 
     source: Source
     embedder: Embedder
     embedder_for: Callable[[EmbeddingSpec], Embedder | None]
     open_index: OpenIndex
     collection: str
-    repositories: Repositories
     manifests: Manifests
     versions: Versions
     runs: Runs
     keep_retired_seconds: float = 0.0
     gate: Gate | None = None
     elsewhere: Sequence[str] = ()
-    """The physical collections in which a repair looks for points of the repository."""
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What the head commit asks for: its files, the `.gitattributes` in force, the rules that both make, and what these
-    decide about each path of the tree. `skipped`: by path, why it is not indexed; `kept`: paths that are indexed even
-    if their content says that they are generated (`PathRules.keeps_generated`)."""
+class RunContext:
+    """Everything that one attempt of a run works with."""
+
+    parts: SyncParts
+    settings: SyncSettings
+    repository: Repository
+    run: Run
+    lease: Lease
+    progress: RunProgress
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTree:
+    """The tree of the head commit, its `.gitattributes`, and what the path rules decide. `skipped`: by path, why it is
+    not indexed; `kept`: paths that are indexed even if their content is generated (`PathRules.keeps_generated`)."""
 
     head: Commit
     tree: Tree
@@ -91,39 +108,39 @@ class Target:
         return path in self.kept
 
     def reader(self, path: bytes) -> str:
-        """What decides, beside its content, what becomes of a file that is read."""
+        """What, besides its content, decides what a file becomes."""
         return f"{CONTENT_REVISION}k" if self.keeps_generated(path) else str(CONTENT_REVISION)
 
     def reads_otherwise(self, entry: TreeEntry, row: ManifestRow) -> bool:
-        """Whether the file may become something else now than when its row was written, its blob being the same."""
+        """Whether the same blob may become something else now than when its row was written."""
         if row.reader is not None:
             return row.reader != self.reader(entry.path)
         # Written by a program before 0.2.
         return read_differently(entry.path, row.size_bytes or 0)
 
 
-async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: AttributeFiles) -> Target:
-    """List the commit. `cached`: `.gitattributes` that were read before; those that an unproven listing lacks hold on.
-    Raises what the source raises."""
+async def read_target(source: Source, settings: SyncSettings, head: Commit, cached: AttributeFiles) -> TargetTree:
+    """List the commit. `cached`: `.gitattributes` that were read before; they remain valid if an unproven listing lacks
+    them. Raises what the source raises."""
     tree = await source.tree(head)
-    attributes = await read_attributes(source, tree.entries, cached)
+    attributes = await _read_attributes(source, tree.entries, cached)
     if not tree.proven:
         attributes = {path: list(entry) for path, entry in cached.items()} | attributes
     # Not on the event loop: 13 MB of lines take two seconds.
-    rules = await asyncio.to_thread(path_rules, settings, attributes)
+    rules = await asyncio.to_thread(_path_rules, settings, attributes)
     skipped: dict[bytes, Skipped] = {}
     kept: set[bytes] = set()
     entries = iter(tree.entries)
     while await asyncio.to_thread(_decide_some, rules, entries, skipped, kept):
-        pass  # a run that is cancelled ends here
-    return Target(head, tree, attributes, rules, skipped, kept)
+        pass  # a cancelled run ends here
+    return TargetTree(head, tree, attributes, rules, skipped, kept)
 
 
 def _decide_some(
     rules: PathRules, entries: Iterator[TreeEntry], skipped: dict[bytes, Skipped], kept: set[bytes]
 ) -> bool:
-    """In a thread: the next paths, for `_STEP_SECONDS`. False after the last one."""
-    until = time.monotonic() + _STEP_SECONDS
+    """Decide about the next paths, for `_SLICE_SECONDS`. False after the last one."""
+    until = time.monotonic() + _SLICE_SECONDS
     for entry in entries:
         reason = rules.decide(entry.path, entry.mode)
         if reason is not None:
@@ -135,24 +152,43 @@ def _decide_some(
     return False
 
 
-def path_rules(settings: SyncSettings, attributes: AttributeFiles) -> PathRules:
-    return PathRules(settings.include, settings.exclude, parse_attributes(attributes))
+async def _read_attributes(source: Source, tree: Sequence[TreeEntry], cached: AttributeFiles) -> dict[str, list[str]]:
+    """The linguist lines of every `.gitattributes` of `tree`; reads only blobs that `cached` lacks."""
+    files = sorted(filter(_is_attributes, tree), key=lambda entry: (entry.path.count(b"/"), entry.path))
+    found = {path_text(entry.path): entry for entry in files[:_MAX_ATTRIBUTE_FILES]}
+    current = {path: list(cached[path]) for path, entry in found.items() if cached.get(path, ("",))[0] == entry.sha}
+    wanted = {path: entry for path, entry in found.items() if path not in current}
+    texts: dict[str, str] = {}
+    if wanted:
+        async for blob in source.read(list(wanted.values()), max_bytes=_MAX_ATTRIBUTE_BYTES):
+            texts[blob.sha] = Attributes.relevant(blob.content or b"")
+    return current | {path: [entry.sha, texts.get(entry.sha, "")] for path, entry in wanted.items()}
+
+
+def _is_attributes(entry: TreeEntry) -> bool:
+    name = entry.path.rpartition(b"/")[2]
+    return name == b".gitattributes" and not entry.is_symlink and not entry.is_submodule
+
+
+def _path_rules(settings: SyncSettings, attributes: AttributeFiles) -> PathRules:
+    folders = {path_bytes(path).rpartition(b"/")[0]: text for path, (_, text) in attributes.items() if text}
+    return PathRules(settings.include, settings.exclude, Attributes.parse(folders))
 
 
 async def rules_fingerprint(settings: SyncSettings, attributes: AttributeFiles) -> str:
-    rules = await asyncio.to_thread(path_rules, settings, attributes)
+    rules = await asyncio.to_thread(_path_rules, settings, attributes)
     return rules.fingerprint
 
 
 def fingerprint_before_02(settings: SyncSettings, attributes: AttributeFiles) -> str:
-    """As programs before 0.2 write it: `<of the path rules>:<of reading and chunking>`. It tells this program whether
-    an index that one of these left was made with today's settings, and them that it was."""
+    """The fingerprint of programs before 0.2: `<of the path rules>:<of reading and chunking>`. It tells whether an
+    index that one of these made has the current settings, and tells them the same of ours."""
     kept = [(path, text) for path, (_, text) in sorted(attributes.items()) if "linguist-generated" in text]
     reading = repr((_REVISION_BEFORE_02, settings.content, settings.include, kept))
     content = hashlib.sha256(reading.encode()).hexdigest()[:16]
-    return f"{path_rules(settings, attributes).fingerprint_of(_REVISION_BEFORE_02)}:{content}"
+    return f"{_path_rules(settings, attributes).fingerprint_of(_REVISION_BEFORE_02)}:{content}"
 
 
 def same_content_before_02(recorded: str | None, current: str) -> bool:
-    """Whether files recorded under one fingerprint were decoded and chunked as the other one does."""
+    """Whether two such fingerprints are of the same reading and chunking."""
     return recorded is not None and recorded.rpartition(":")[2] == current.rpartition(":")[2]

@@ -48,5 +48,5 @@ def test_a_mistyped_pattern_stops_until_a_person_approves_just_that(person: Pers
     assert "`include: ['scr/**']` of the registry matches no path like src/m" in blocked["error_message"]
     person.types("runs", "approve", blocked["id"])
     repository.commit({"src/more.py": b"more = 1\n"})
-    assert "What was approved is not what is there now" in person.types("sync", exit_code=1).stdout
+    assert "What was approved is not what would be lost now" in person.types("sync", exit_code=1).stdout
     assert "30 deleted" in person.types("sync", "--allow-mass-delete").stdout

@@ -89,9 +89,9 @@ def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, rep
     assert {key: value for key, value in run.items() if key != "asked_by"} == found["repair"]["run"]
     assert "@" in run["asked_by"][0], "the person who typed it"
     assert (run["status"], run["trigger"], run["files_processed"]) == ("completed", "command", 2)
-    assert (run["error_code"], run["error_message"]) == (None, "Mended on request: 2 missing.")
-    assert f"{run['id'][:8]} Mended on request: 2 missing.\n" in configured.types("history").stdout
-    assert "notice:     Mended on request: 2 missing.\n" in configured.types("runs", "show", run["id"]).stdout
+    assert (run["error_code"], run["error_message"]) == (None, "Repaired on request: 2 missing.")
+    assert f"{run['id'][:8]} Repaired on request: 2 missing.\n" in configured.types("history").stdout
+    assert "notice:     Repaired on request: 2 missing.\n" in configured.types("runs", "show", run["id"]).stdout
     assert points(configured) == before
 
 

@@ -197,7 +197,7 @@ async def test_an_approval_is_for_the_commit_that_was_stopped_at(quick_world: Wo
         before = await world.indexed()
         again = await has_stopped(world, await approved(world, run), {"vanished": 50}, before)
         assert again.id == run.id
-        assert "What was approved is not what is there now" in message(again)
+        assert "What was approved is not what would be lost now" in message(again)
         assert (await approved(world, again)).status == "completed"
         assert set(await world.indexed()) == set(paths[50:])
 

@@ -81,7 +81,7 @@ async def test_what_an_interrupted_full_sync_stored_and_did_not_record_is_explai
 
     run = await world.completed()
 
-    assert run.error_message == "A run was interrupted while it stored 1 file anew, which was done once more."
+    assert run.error_message == "A run was interrupted while it stored 1 file again; this run repeated that."
     assert (run.error_code, run.files_processed, world.embeddings.inputs) == (None, 1, [])
     assert comparable(await world.points()) == comparable(before)
     assert (await world.completed()).error_message is None

@@ -184,7 +184,7 @@ async def test_each_way_in_which_points_go_wrong_is_told_and_mended(world: World
         assert {str(kind) for kind in found.counts} == kinds, way
         assert {str(each.kind) for each in found.differences} == kinds, way
         assert (run.trigger, run.error_code) == ("command", None), way
-        assert str(run.error_message).startswith("Mended on request: "), way
+        assert str(run.error_message).startswith("Repaired on request: "), way
         after = await world.points()
         assert comparable(after) == comparable(before), way
         assert vectors(after) == vectors(before), way
@@ -290,7 +290,7 @@ async def test_rows_that_do_not_fit_the_commit_are_told_by_the_source_and_mended
     unlisted = {each.path: each.what for each in asked.differences if str(each.kind) == "unlisted"}
     assert "d.py" in {each.path for each in asked.differences if str(each.kind) == "missing"}
     assert unlisted == {
-        "link": "is to be skipped (symlink), and the manifest does not say so",
+        "link": "must be skipped (symlink), but the manifest does not say so",
         "never.py": "is in the manifest and not in the commit",
     }
     await repaired(world)

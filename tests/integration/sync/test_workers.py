@@ -14,8 +14,7 @@ import psutil
 from reposync.app.verification import Verification
 from reposync.content.model import Skip, Skipped
 from reposync.store.run import Run
-from reposync.sync.prepare import ContentSettings, RawFile
-from reposync.sync.workers import MOST_DEATHS, PROCESS_FROM_FILES, ContentWorkers, death_of
+from reposync.sync.prepare import MOST_DEATHS, PROCESS_FROM_FILES, ContentSettings, ContentWorkers, RawFile, death_of
 from tests.fixtures.world import World
 
 SETTINGS = ContentSettings(7000, 1500, 1_000_000)
@@ -99,7 +98,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     run = await sync_with_killed_workers(world, 2)
     assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1)
 
-    monkeypatch.setattr("reposync.sync.workers.MOST_DEATHS", 2)
+    monkeypatch.setattr("reposync.sync.prepare.MOST_DEATHS", 2)
     before = set(content_workers())
     run = await world.sync()
     assert (run.error_code, run.files_failed) == ("FILES_FAILED", 1), "it is not tried any more, and not forgotten"
@@ -122,7 +121,7 @@ async def test_a_small_run_starts_no_process():
 
 PARENT = """
 import asyncio, os, sys
-from reposync.sync.workers import ContentWorkers, PROCESS_FROM_FILES
+from reposync.sync.prepare import ContentWorkers, PROCESS_FROM_FILES
 from tests.integration.sync.test_workers import FILES, SETTINGS
 async def main():
     async with ContentWorkers(PROCESS_FROM_FILES, SETTINGS) as workers:

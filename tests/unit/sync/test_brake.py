@@ -8,7 +8,7 @@ from reposync.content.model import Skip, Skipped
 from reposync.errors import DeletionBlocked
 from reposync.sources.port import TreeEntry
 from reposync.store.manifest import ManifestRow
-from reposync.sync.brake import Brake, Facts, Losses, losses_of
+from reposync.sync.brake import Brake, BrakeFacts, Losses, losses_of
 
 FILE = 0o100644
 COMMIT, LATER = "c" * 40, "d" * 40
@@ -37,8 +37,8 @@ def nothing(entry: TreeEntry) -> Skipped | None:
     return Skipped(Skip.NOT_INCLUDED, "matches none")
 
 
-def lost(entries: list[TreeEntry], decide: Decide = keep, *, indexed: int = 100, proven: bool = True) -> Losses:
-    return losses_of(rows(indexed), entries, decide, proven=proven)
+def lost(entries: list[TreeEntry], decide: Decide = keep, *, indexed: int = 100, count_missing: bool = True) -> Losses:
+    return losses_of(rows(indexed), entries, decide, count_missing=count_missing)
 
 
 def losing(before: int, **counts: int) -> Losses:
@@ -49,12 +49,14 @@ def losing(before: int, **counts: int) -> Losses:
     return losses
 
 
-def brake(*, approved: bool = False, approval: Facts | None = None, commit: str = COMMIT, listed: int = 1) -> Brake:
+def brake(
+    *, approved: bool = False, approval: BrakeFacts | None = None, commit: str = COMMIT, listed: int = 1
+) -> Brake:
     return Brake("payments", commit, listed, approved=approved, approval=approval)
 
 
-def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = COMMIT) -> Facts:
-    return Facts(commit, planned, losses, 100)
+def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = COMMIT) -> BrakeFacts:
+    return BrakeFacts(commit, planned, losses, 100)
 
 
 # What counts ---------------------------------------------------------------------------------------------------------
@@ -69,7 +71,7 @@ def test_a_file_that_the_rules_keep_out_now_counts_for_its_reason():
 
 
 def test_a_file_without_points_is_no_loss():
-    assert losses_of(rows(3, chunks=0), [], keep, proven=True).counts == {}
+    assert losses_of(rows(3, chunks=0), [], keep, count_missing=True).counts == {}
 
 
 def test_a_renamed_file_is_no_loss():
@@ -81,8 +83,8 @@ def test_a_file_that_moved_to_where_nothing_is_indexed_is_a_loss():
 
 
 def test_of_a_listing_that_is_not_proven_nothing_counts_as_vanished():
-    assert lost(tree(range(1)), proven=False).counts == {}
-    assert lost(tree(range(1)), nothing, proven=False).counts == {"not_included": 1}
+    assert lost(tree(range(1)), count_missing=False).counts == {}
+    assert lost(tree(range(1)), nothing, count_missing=False).counts == {"not_included": 1}
 
 
 # When it stops -------------------------------------------------------------------------------------------------------
@@ -100,7 +102,7 @@ def test_more_than_half_and_more_than_twenty_stop_the_run(before: int, gone: int
 
 
 def test_a_commit_without_any_file_stops_also_the_smallest_index():
-    with pytest.raises(DeletionBlocked, match="no file at all"):
+    with pytest.raises(DeletionBlocked, match="has no files"):
         brake(listed=0).check_plan(losing(1, vanished=1))
 
 
@@ -127,7 +129,7 @@ def test_no_second_question_is_asked_for_a_few_files_more_than_were_approved():
     asked = brake(approved=True, approval=facts(planned.counts, planned.counts))
     assert asked.check_plan(planned) is None
     assert asked.check_all(planned, losing(100, too_large=5)) is None
-    with pytest.raises(DeletionBlocked, match="not what is there now"):
+    with pytest.raises(DeletionBlocked, match="not what would be lost now"):
         asked.check_all(planned, losing(100, too_large=21))
 
 
@@ -144,7 +146,7 @@ def test_an_approval_holds_for_what_was_stopped():
 @pytest.mark.parametrize("now", [{"vanished": 61}, {"vanished": 60, "excluded": 1}])
 def test_an_approval_does_not_hold_for_more_files_or_other_reasons(now: dict[str, int]):
     approval = facts({"vanished": 60}, {"vanished": 60})
-    with pytest.raises(DeletionBlocked, match="What was approved is not what is there now"):
+    with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
         brake(approved=True, approval=approval).check_plan(losing(100, **now))
 
 
@@ -174,12 +176,12 @@ def test_an_approval_given_beforehand_is_for_all_that_the_attempt_finds_and_is_n
 
 def test_what_stands_in_the_history_is_read_again():
     noted = facts({"vanished": 60}, {"vanished": 60, "minified": 30})
-    assert Facts.read(noted.as_json()) == noted
-    assert Facts.read(None) is None
+    assert BrakeFacts.read(noted.as_json()) == noted
+    assert BrakeFacts.read(None) is None
 
 
 def test_what_a_newer_program_stopped_at_is_an_approval_of_nothing_here() -> None:
-    approval = Facts.read({"kind": "quota", "limit": 3})
+    approval = BrakeFacts.read({"kind": "quota", "limit": 3})
 
-    with pytest.raises(DeletionBlocked, match="What was approved is not what is there now"):
+    with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
         brake(approved=True, approval=approval).check_plan(losing(100, vanished=60))

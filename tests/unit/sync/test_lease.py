@@ -13,13 +13,13 @@ from reposync.sync.lease import Lease
 
 def test_a_lease_holds_until_its_deadline():
     Lease(60).check()
-    with pytest.raises(LeaseLost, match="ran out"):
+    with pytest.raises(LeaseLost, match="expired"):
         Lease(0).check()
 
 
 def test_a_lease_runs_from_when_the_claim_was_asked_for():
     Lease(60, since=elapsed_seconds() - 50).check()
-    with pytest.raises(LeaseLost, match="ran out"):
+    with pytest.raises(LeaseLost, match="expired"):
         Lease(60, since=elapsed_seconds() - 61).check()
 
 
@@ -61,5 +61,5 @@ def test_a_lease_runs_on_while_the_machine_is_suspended():
     lease = Lease(60, elapsed=lambda: elapsed_seconds() + slept)
     lease.check()
     slept = 61.0
-    with pytest.raises(LeaseLost, match="ran out"):
+    with pytest.raises(LeaseLost, match="expired"):
         lease.check()

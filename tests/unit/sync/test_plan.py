@@ -46,7 +46,7 @@ def exclude_docs(file: TreeEntry) -> Skipped | None:
 def test_a_first_sync_reads_everything_in_path_order():
     plan = make_plan([entry("b", "2"), entry("a", "1")], {}, keep)
     assert [each.path for each in plan.read] == [b"a", b"b"]
-    assert plan.unindex == plan.forget == []
+    assert plan.delete_points == plan.delete_rows == []
 
 
 def test_an_unchanged_tree_needs_nothing():
@@ -56,13 +56,13 @@ def test_an_unchanged_tree_needs_nothing():
 def test_a_changed_file_is_read_and_a_deleted_one_goes():
     plan = make_plan([entry("a", "2")], {"a": row("1"), "b": row("3")}, keep)
     assert [each.sha for each in plan.read] == ["2"]
-    assert plan.unindex == plan.forget == ["b"]
+    assert plan.delete_points == plan.delete_rows == ["b"]
 
 
 def test_a_renamed_file_is_counted_and_its_old_path_goes():
     plan = make_plan([entry("new", "1")], {"old": row("1")}, keep)
     assert plan.renamed == 1
-    assert plan.unindex == ["old"]
+    assert plan.delete_points == ["old"]
 
 
 def test_a_file_that_only_its_content_keeps_out_is_not_read_again():
@@ -83,16 +83,16 @@ def test_a_file_that_failed_is_tried_again():
 def test_a_file_that_becomes_excluded_loses_its_points_and_is_reported_once():
     tree = [entry("docs/a", "1")]
     first = make_plan(tree, {"docs/a": row("1")}, exclude_docs)
-    assert first.unindex == ["docs/a"]
+    assert first.delete_points == ["docs/a"]
     assert [each.skipped.reason for each in first.skip] == [Skip.EXCLUDED]
-    assert first.forget == []
+    assert first.delete_rows == []
     recorded = {"docs/a": row("1", size_bytes=None, chunks=0, skip_reason=Skip.EXCLUDED)}
     assert make_plan(tree, recorded, exclude_docs).is_empty
 
 
 def test_a_file_that_became_a_symlink_with_the_same_blob_loses_its_points():
     plan = make_plan([entry("a", "1", SYMLINK_MODE)], {"a": row("1")}, keep)
-    assert plan.unindex == ["a"]
+    assert plan.delete_points == ["a"]
     assert len(plan.skip) == 1
 
 
@@ -110,13 +110,13 @@ def test_a_file_that_could_not_be_read_is_tried_again_until_the_index_has_what_t
 
 def test_a_file_that_could_not_be_read_and_is_gone_loses_its_points():
     plan = make_plan([], {"a": row("1", wanted_sha="2")}, keep)
-    assert plan.unindex == plan.forget == ["a"]
+    assert plan.delete_points == plan.delete_rows == ["a"]
 
 
 def test_a_listing_that_is_not_proven_deletes_nothing():
     plan = make_plan([entry("a", "2")], {"a": row("1"), "b": row("3")}, keep, proven=False)
     assert [each.sha for each in plan.read] == ["2"]
-    assert (plan.unindex, plan.forget, plan.doubtful) == ([], [], ["b"])
+    assert (plan.delete_points, plan.delete_rows, plan.doubtful) == ([], [], ["b"])
     assert not plan.is_empty
 
 
@@ -131,18 +131,18 @@ trees = st.dictionaries(paths, st.sampled_from("123"), max_size=5)
 
 @given(trees, trees, st.booleans())
 def test_applying_a_plan_always_ends_at_the_tree(before: dict[str, str], after: dict[str, str], reread: bool):
-    """Whatever was recorded: read, skip, unindex and forget together give exactly what the tree asks for."""
+    """Whatever was recorded: read, skip and both deletions together give exactly what the tree asks for."""
     points = dict(before)
     recorded = {path: row(sha) for path, sha in before.items()}
     tree = [entry(path, sha) for path, sha in after.items()]
     plan = make_plan(tree, recorded, exclude_docs, reread=lambda entry, row: reread)
-    for path in plan.unindex:
+    for path in plan.delete_points:
         points.pop(path)
     for each in plan.read:
         points[each.path.decode()] = each.sha
     assert points == {path: sha for path, sha in after.items() if not path.startswith("docs/")}
     assert {each.path for each in plan.skip} <= after.keys()
-    assert set(plan.forget) == before.keys() - after.keys()
+    assert set(plan.delete_rows) == before.keys() - after.keys()
 
 
 @given(st.binary(min_size=1, max_size=20), st.binary(min_size=1, max_size=20))

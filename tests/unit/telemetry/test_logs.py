@@ -41,7 +41,7 @@ def test_a_line_names_time_level_logger_event_pod_and_its_fields(configure: Conf
 def test_run_and_repository_stand_on_the_lines_of_every_library_while_they_are_bound(configure: Configure) -> None:
     log = configure()
     with structlog.contextvars.bound_contextvars(run="01J", repository="payments-api", attempt=2):
-        structlog.get_logger("reposync.sync.run").info("planned")
+        structlog.get_logger("reposync.sync.sync_run").info("planned")
         logging.getLogger("reposync.sources.gitlab").warning("slow %s", "answer", extra={"seconds": 4})
         logging.getLogger("apscheduler.executors").error("a job was missed")
     logging.getLogger("reposync.daemon").info("idle")

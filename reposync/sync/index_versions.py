@@ -1,0 +1,303 @@
+"""Which version of the index a run works on: the live one, or a new one that is built beside it because the settings
+changed; and the removal of versions that are no longer searched."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from reposync.embedding.port import EmbeddingSpec
+from reposync.errors import IndexHeld, LeaseLost, RepoSyncError
+from reposync.store.columns import known_fields
+from reposync.store.repository import Repository
+from reposync.store.run import Run
+from reposync.store.versions import Hold, IndexVersion, VersionState, unwritten_version
+from reposync.sync.prepare import ContentSettings
+from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_before_02, same_content_before_02
+from reposync.vectors.definition import SCHEMA_REVISION
+from reposync.vectors.names import drop_if_empty, move_name, physical_collection
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSettings:
+    """Everything that decides what the points of a version are. (The rules, which decide which files have points, are
+    applied to the live version.) `source` and `branch`: where the files come from. `physical`: the collection."""
+
+    source: str
+    branch: str | None
+    physical: str
+    spec: EmbeddingSpec
+    content: ContentSettings
+    schema: int = SCHEMA_REVISION
+
+    @property
+    def key(self) -> str:
+        """32 hex digits: a digest of the settings."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+
+    @classmethod
+    def read(cls, stored: Mapping[str, Any]) -> VersionSettings | None:
+        """From `index_versions.settings`; None for an index that was made before there were versions."""
+        if "source" not in stored:
+            return None
+        spec = EmbeddingSpec(**known_fields(EmbeddingSpec, stored["spec"]))
+        content = ContentSettings(**known_fields(ContentSettings, stored["content"]))
+        return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"])
+
+    def chunks_as(self, other: VersionSettings) -> bool:
+        """Whether a file has the same chunks under both, unless it is too large under one of them."""
+        mine, theirs = self.content, other.content
+        return (mine.chunk_size, mine.chunk_overlap) == (theirs.chunk_size, theirs.chunk_overlap)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The versions that a run finds. `wanted`: the configured settings, or those of the live version if a person holds
+    it. `live`: the version that is searched. `working`: the version that the run updates, `live` or one that is built.
+    `held`: other settings are configured, but a person does not want them to be built."""
+
+    wanted: VersionSettings
+    versions: Sequence[IndexVersion]
+    live: IndexVersion | None
+    working: IndexVersion
+    held: bool = False
+
+    @property
+    def builds(self) -> bool:
+        return self.working.state is not VersionState.LIVE
+
+    @property
+    def live_settings(self) -> VersionSettings | None:
+        """None if there is no live version, or it is not known how it was made."""
+        return VersionSettings.read(self.live.settings) if self.live is not None else None
+
+    @property
+    def same_origin(self) -> bool:
+        """Whether the files of the live version come from the same source and branch as those that are wanted."""
+        made = self.live_settings
+        return made is not None and (made.source, made.branch) == (self.wanted.source, self.wanted.branch)
+
+
+class VersionChoice:
+    """Raises LeaseLost, and what index, embedder and store raise. Without a `run`, for a preview, nothing is
+    written."""
+
+    def __init__(self, parts: SyncParts, settings: SyncSettings, repository: Repository, run: Run | None) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._repository = repository
+        self._run = run
+
+    async def situation(self) -> Situation:
+        """Begins a version if there is none with the wanted settings. Raises IndexHeld."""
+        versions = await self._parts.versions.of(self._repository.id)
+        wanted = await self._wanted(versions)
+        versions = await self._adopted(versions, wanted)
+        live = next((each for each in versions if each.state is VersionState.LIVE), None)
+        if live is not None and live.settings_key == wanted.key:
+            return Situation(wanted, versions, live, live)
+        if live is not None and (made := self._held(live, wanted)) is not None:
+            return Situation(made, versions, live, live, held=True)
+        return Situation(wanted, versions, live, await self._building(versions, wanted))
+
+    async def _wanted(self, versions: Sequence[IndexVersion]) -> VersionSettings:
+        """The configured settings. The embedding server is not queried for a model and dimension that a version or a
+        collection records."""
+        known = next(
+            (each.spec for version in reversed(versions) if (each := VersionSettings.read(version.settings))), None
+        )
+        hint = known or await self._parts.open_index(self._parts.collection).spec()
+        spec = await self._parts.embedder.spec(hint)
+        physical = await physical_collection(self._parts.open_index, self._parts.collection, spec)
+        source = self._settings.source_key(await self._parts.source.project_id())
+        return VersionSettings(source, self._settings.branch, physical, spec, self._settings.content)
+
+    async def _building(self, versions: Sequence[IndexVersion], wanted: VersionSettings) -> IndexVersion:
+        """The version that is being built with these settings, a retired one with these settings, or a new one."""
+        for version in reversed(versions):
+            if version.state is VersionState.BUILDING and version.settings_key == wanted.key:
+                return version
+        common: dict[str, Any] = {"collection": self._parts.collection, "generation": self._repository.generation}
+        for version in reversed(versions):
+            if version.state is VersionState.RETIRED and version.settings_key == wanted.key:
+                if self._run is None:
+                    return replace(version, state=VersionState.BUILDING, fingerprint=None, **common)
+                return await self._parts.versions.build_again(self._run, version, **common)
+        return await self._add(
+            VersionState.BUILDING,
+            physical=wanted.physical,
+            settings_key=wanted.key,
+            settings=await asyncio.to_thread(asdict, wanted),
+            **common,
+        )
+
+    async def _add(self, state: VersionState, **columns: Any) -> IndexVersion:
+        if self._run is None:
+            return unwritten_version(self._repository, state, columns)
+        return await self._parts.versions.add(self._run, state, **columns)
+
+    def _held(self, live: IndexVersion, wanted: VersionSettings) -> VersionSettings | None:
+        """The settings of the live version, if a person holds it although others are configured. Raises IndexHeld if a
+        different source or branch is configured: then it cannot be updated."""
+        stored = self._repository.index_hold
+        if stored is None:
+            return None
+        hold, made = Hold.read(stored), VersionSettings.read(live.settings)
+        if not hold.covers(wanted.key):
+            return None
+        if made is None or (made.source, made.branch) != (wanted.source, wanted.branch):
+            raise IndexHeld(
+                f"The index of {self._repository.name} is held ({hold.reason}), and a different source or branch "
+                "is configured; the index stays unchanged.",
+                remedy=f"`reposync index resume {self._repository.name}` builds the configured index.",
+            )
+        return made
+
+    async def _adopted(self, versions: list[IndexVersion], wanted: VersionSettings) -> list[IndexVersion]:
+        """An index that programs before 0.2 made, or wrote to since this program did, becomes a version: live if a sync
+        was ever completed. Its settings are known only if its fingerprint is that of the current settings."""
+        row = self._repository
+        first = next((each for each in versions if each.id == row.id), None)
+        if first is None and (versions or row.epoch == 0):
+            return versions
+        if first is not None and (first.state is VersionState.RETIRED or first.epoch == row.epoch):
+            return versions
+        if first is not None and any(each.epoch == row.epoch for each in versions):
+            return versions
+        if first is not None and row.indexed_collection == first.collection:
+            physical = first.physical
+        else:
+            name = row.indexed_collection or row.collection
+            behind = await self._parts.open_index(name).behind()
+            physical = name if behind is None else behind.physical
+        attributes = await self._parts.versions.attributes(row.id)
+        today = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)
+        same = (
+            same_content_before_02(row.content_fingerprint, today)
+            and physical == wanted.physical
+            and (row.last_commit is not None or row.last_sync_at is None)
+        )
+        synced = row.last_sync_at is not None
+        columns: dict[str, Any] = {
+            "settings_key": wanted.key if same else None,
+            "settings": asdict(wanted) if same else {},
+            "collection": row.collection,
+            "physical": physical,
+            "index_identity": row.index_identity,
+            "fingerprint": None,
+            "epoch": row.epoch,
+            "commit_sha": row.last_commit,
+            "committed_at": row.last_committed_at,
+            "partial_commit": None,
+            # After it is retired, it is kept as long as any other version.
+            "live_at": row.last_sync_at if first is None else first.live_at or row.last_sync_at,
+        }
+        if first is not None:
+            if first.state is VersionState.BUILDING and not synced:
+                columns = {"epoch": row.epoch, "fingerprint": None}
+            elif first.state is VersionState.BUILDING:
+                columns["state"] = VersionState.LIVE
+            if self._run is not None:
+                changed = await self._parts.versions.note(self._run, first.id, **columns)
+            else:
+                if "commit_sha" in columns:
+                    columns["commit"] = columns.pop("commit_sha")
+                changed = replace(first, **columns)
+            return [changed if each.id == changed.id else each for each in versions]
+        state = VersionState.LIVE if synced else VersionState.BUILDING
+        return [await self._add(state, generation=row.generation, **columns)]
+
+
+class Retirement:
+    """Removes versions of one repository that are not searched any more: their points, their manifests, and the
+    collections that they leave empty."""
+
+    def __init__(self, context: RunContext) -> None:
+        self._parts = context.parts
+        self._repository = context.repository
+        self._run = context.run
+        self._lease = context.lease
+
+    async def remove_unversioned(self, situation: Situation) -> None:
+        """Programs before 0.2 write under the repository's own id, even if no version has that id any more. Call this
+        before the run begins an epoch: until then no search finds these points (see `Served`). Raises LeaseLost, and
+        what index and store raise."""
+        row, versions = self._repository, situation.versions
+        if not versions or any(version.id == row.id for version in versions):
+            return
+        names = {version.physical for version in versions} | {row.collection, row.indexed_collection or row.collection}
+        for name in sorted(names):
+            await self.remove_points(name, row.id)
+        if await self._parts.manifests.counts([row.id]):
+            self._lease.check()
+            await self._parts.manifests.clear(self._run, row.id)
+
+    async def remove_elsewhere(self, situation: Situation) -> int:
+        """Remove points of the repository from collections of other repositories; returns how many there were."""
+        stray = [
+            await self.remove_points(name, version.id)
+            for name in self._parts.elsewhere
+            for version in situation.versions
+            if version.physical != name
+        ]
+        return sum(stray)
+
+    async def remove_points(self, physical: str, version_id: str) -> int:
+        index = self._parts.open_index(physical)
+        points = await index.count(version_id) if await index.spec() is not None else 0
+        if points:
+            self._lease.check()
+            await index.remove_repository(version_id, check=self._lease.check)
+        return points
+
+    async def settle(self, situation: Situation) -> None:
+        """Call after the run has published. Failures are logged; the next run tries again. Raises LeaseLost."""
+        if not situation.builds and len(situation.versions) == 1 and situation.working.id == self._repository.id:
+            return  # only the first version: there is nothing to remove
+        try:
+            versions = await self._parts.versions.of(self._repository.id)
+            # Before the points are removed that the name still leads to; and again, if the name was a collection
+            # itself.
+            await self._move_name(versions)
+            await self._remove_retired(versions)
+            await self._move_name(versions)
+            await self._drop_empty(situation, versions)
+        except LeaseLost:
+            raise
+        except RepoSyncError as error:
+            log.warning(
+                "Retired index versions of %s were not removed; retrying later: %s", self._repository.name, error
+            )
+
+    async def _remove_retired(self, versions: Sequence[IndexVersion]) -> None:
+        """Remove retired versions that were never live, or were retired long enough ago."""
+        oldest = self._parts.runs.now() - timedelta(seconds=self._parts.keep_retired_seconds)
+        for version in versions:
+            if version.state is not VersionState.RETIRED or version.retired_at is None:
+                continue
+            if version.live_at is None or version.retired_at <= oldest:
+                await self.remove_points(version.physical, version.id)
+                self._lease.check()
+                await self._parts.versions.remove(self._run, version.id)
+
+    async def _move_name(self, versions: Sequence[IndexVersion]) -> None:
+        """Once all repositories of a collection are live in the same physical collection, its name leads there."""
+        for live in versions:
+            if live.state is VersionState.LIVE and not await self._parts.versions.not_on(
+                live.collection, live.physical
+            ):
+                await move_name(self._parts.open_index, live.collection, live.physical)
+
+    async def _drop_empty(self, situation: Situation, versions: Sequence[IndexVersion]) -> None:
+        live = {version.physical for version in versions if version.state is VersionState.LIVE}
+        for physical in sorted({version.physical for version in situation.versions} - live):
+            if not await self._parts.versions.uses(physical):
+                await drop_if_empty(self._parts.open_index, physical)
