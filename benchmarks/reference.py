@@ -15,7 +15,6 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from reposync.config.schema import registry_schema
 from reposync.content.model import Skip
 from reposync.errors import RepoSyncError
 from reposync.telemetry.health import Health
-from reposync.telemetry.metrics import Metrics, QueueFigures
+from reposync.telemetry.metrics import COUNTERS, GAUGES, HISTOGRAMS, Metrics
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference.md"
 OF_A_PROCESS = ("process_", "python_")
@@ -203,19 +202,12 @@ def metric_table() -> Iterator[str]:
 def metrics() -> Iterator[tuple[str, list[str], str, str]]:
     """Name, labels, kind and help of every metric of this program, counted once so that each has its labels."""
     found = Metrics(version=reposync.__version__)
-    found.run_ended("completed", "http", 1.0)
-    found.run_started(0.1)
-    for count in (found.request, found.lock_lost, found.registry_reloaded, found.group_discovered):
-        count("any")
-    found.queue(QueueFigures({"queued": 1}, 1.0))
-    found.freshness({"any": datetime.now(UTC)})
-    found.repositories({"active": 1})
-    found.workers_alive(1)
-    found.files_failed({"any": 1})
-    found.late(["any"])
-    found.indexes({"live": 1}, {"any": {"done": 1}})
-    found.dependencies({"any": "ok"})
-    found.clock_skew(0.1)
+    for name, (_, labels) in COUNTERS.items():
+        found.count(name, *("any" for _ in labels))
+    for name, (_, _, labels) in HISTOGRAMS.items():
+        found.observe(name, 1.0, *("any" for _ in labels))
+    for name, (_, labels) in GAUGES.items():
+        found.show(name, {tuple("any" for _ in labels): 1})
     for family in text_string_to_metric_families(found.render()[0].decode()):
         if family.name.startswith(OF_A_PROCESS):
             continue

@@ -1,4 +1,4 @@
-"""Times as people say them."""
+"""Times as people say them, and text of others made safe to show."""
 
 from __future__ import annotations
 
@@ -41,3 +41,11 @@ def duration(seconds: float | None) -> str:
         return f"{minutes} min {rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min"
+
+
+def escape_unprintable(text: str) -> str:
+    """`text` with everything that is not printable as an escape (`\\n`, `\\x1b`, `\\u202e`): line breaks of every kind,
+    terminal sequences, overrides of the writing direction, lone surrogates. A backslash is not escaped."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)

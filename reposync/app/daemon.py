@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import structlog
 
@@ -34,10 +36,8 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.supervision import Report, keep
-from reposync.telemetry.collector import Collector
 from reposync.telemetry.health import Health
-from reposync.telemetry.lag import watch_loop
-from reposync.telemetry.metrics import Metrics, QueueFigures
+from reposync.telemetry.metrics import Metrics, watch_loop
 from reposync.telemetry.redaction import Secrets
 
 log = structlog.get_logger(__name__)
@@ -56,8 +56,8 @@ class Duties:
     scheduler: bool = True
 
 
-class Telling(Observer):
-    """Feeds metrics and health with what happens."""
+class MetricsObserver(Observer):
+    """Reports events to metrics and health."""
 
     def __init__(self, metrics: Metrics, health: Health) -> None:
         self._metrics = metrics
@@ -68,19 +68,20 @@ class Telling(Observer):
         self._health.report("database", "down", reason)
 
     def request(self, kind: str) -> None:
-        self._metrics.request(kind)
+        self._metrics.count("source_requests", kind)
 
     def rate_limited(self, seconds: float) -> None:
-        self._metrics.rate_limited(seconds)
+        self._metrics.count("rate_limit_waits")
+        self._metrics.count("rate_limit_wait_seconds", by=seconds)
 
     def lock_taken(self, seconds: float) -> None:
-        self._metrics.lock_taken(seconds)
+        self._metrics.observe("lock_wait_seconds", seconds)
 
     def lock_missing(self) -> None:
-        self._metrics.lock_missing()
+        self._metrics.count("lock_unavailable")
 
     def lock_lost(self, reason: str) -> None:
-        self._metrics.lock_lost(reason)
+        self._metrics.count("lock_losses", reason)
 
     def lock_unavailable(self, reason: str) -> None:
         self._health.report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
@@ -89,7 +90,7 @@ class Telling(Observer):
         self._health.report("redis", "ok")
 
     def run_started(self, run: Run) -> None:
-        self._metrics.run_started(run.waited_seconds)
+        self._metrics.observe("queue_wait_seconds", run.waited_seconds)
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
         self._metrics.run_ended(
@@ -124,7 +125,7 @@ class Daemon:
         self._settings = settings
         self._clock = clock
         self._watcher = RegistryWatcher(
-            loaded, health, by=applied_by(settings.pod_name), on_reload=metrics.registry_reloaded
+            loaded, health, by=applied_by(settings.pod_name), on_reload=partial(metrics.count, "registry_reloads")
         )
         self._duties = duties
         self._metrics = metrics
@@ -170,10 +171,10 @@ class Daemon:
         while True:
             try:
                 await asyncio.to_thread(import_parts, self._watcher.loaded.registry)
-                telling = Telling(self._metrics, self._health)
+                observer = MetricsObserver(self._metrics, self._health)
                 opening = open_application(
                     self._settings,
-                    telling,
+                    observer,
                     clear=clear_secrets(self._watcher.loaded.registry),
                     secrets=self._secrets,
                     prepare=self._watcher.apply,
@@ -188,9 +189,10 @@ class Daemon:
                 pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
             else:
                 self._health.report("database", "ok")
-                collector = Collector()
-                collector.start()
-                stack.callback(collector.stop)
+                # What is loaded by now stays: a full collection that looks through it takes 140 ms.
+                gc.collect()
+                gc.freeze()
+                stack.callback(gc.unfreeze)
                 return app
 
     async def _serve(self, app: Application) -> None:
@@ -201,7 +203,7 @@ class Daemon:
             app.index,
             app.presence.name,
             observer=app.observer,
-            on_result=self._metrics.group_discovered,
+            on_result=partial(self._metrics.count, "group_discoveries"),
             redact=app.secrets.redact,
         )
 
@@ -271,7 +273,7 @@ class Daemon:
     def _count_ticks(self, outcome: TickOutcome) -> None:
         for name in ("queued", "joined", "handled", "missed", "rejected"):
             if count := getattr(outcome, name):
-                self._metrics.tick(name, count)
+                self._metrics.count("ticks", name, by=count)
         if outcome.missed:
             log.warning("ticks were missed", missed=outcome.missed)
 
@@ -313,19 +315,22 @@ class Daemon:
             return
         queue = await app.runs.queue()
         waiting = {str(status): queue.counts.get(status, 0) for status in _WATCHED}
-        self._metrics.queue(QueueFigures(waiting, queue.oldest_seconds))
+        self._metrics.show("queue_runs", waiting)
+        self._metrics.show("queue_oldest_seconds", queue.oldest_seconds or 0)
         states = await app.repositories.states()
         counted = Counter(state.word for state in states)
-        self._metrics.repositories({word: counted[word] for word in ("active", "paused", "inactive")})
+        self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
         # Who is paused is meant to grow old.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
-        self._metrics.late(await self._lateness.names(states, app.runs.now()))
-        self._metrics.clock_skew(app.database.clock.skew_seconds)
-        self._metrics.workers_alive(len(await app.live_workers()))
-        self._metrics.files_failed(await failed_files(app))
+        self._metrics.show("repository_late", dict.fromkeys(await self._lateness.names(states, app.runs.now()), 1))
+        self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)
+        self._metrics.show("workers", len(await app.live_workers()))
+        self._metrics.show("files_failed", await failed_files(app))
         changes = await collection_changes(app, count_chunks=False)
-        self._metrics.indexes(
-            await version_states(app.database), {each.collection: each.repositories for each in changes}
+        self._metrics.show("index_versions", await version_states(app.database))
+        self._metrics.show(
+            "index_change_repositories",
+            {(each.collection, state): count for each in changes for state, count in each.repositories.items()},
         )
 
 

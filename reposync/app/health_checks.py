@@ -15,9 +15,8 @@ from reposync.config.registry import GitLabInstance
 from reposync.errors import ClockSkewed, RepoSyncError, StoreUnavailable
 from reposync.outgoing import RetryPolicy, Timeouts
 from reposync.supervision import keep
-from reposync.telemetry.health import Health, HealthStatus
+from reposync.telemetry.health import Health, HealthStatus, Trouble
 from reposync.telemetry.redaction import Secrets
-from reposync.telemetry.trouble import Trouble
 
 # How often it is looked whether the registry names other servers than before.
 _LOOK_SECONDS = 2.0

@@ -19,8 +19,7 @@ from reposync.config.registry_document import clear_secrets
 from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.registry_files import RegistryFiles, RegistrySuperseded
-from reposync.telemetry.health import Health
-from reposync.telemetry.trouble import Trouble
+from reposync.telemetry.health import Health, Trouble
 
 log = structlog.get_logger(__name__)
 

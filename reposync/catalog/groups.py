@@ -26,7 +26,7 @@ from reposync.store.followed import FollowedRepositories, RegistrationsChanged
 from reposync.store.groups import GroupClaim, Groups
 from reposync.store.versions import Versions
 from reposync.sync.lease import Lease
-from reposync.telemetry.trouble import Trouble
+from reposync.telemetry.health import Trouble
 from reposync.vectors.port import Index
 
 # Not structlog: unconfigured, as in a command, it writes to standard output.

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from reposync.store.run_keys import RUN_KEYS, run_json
-from reposync.telemetry.visible import visible
 from reposync.words import ago, duration, until
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from rich.console import Console

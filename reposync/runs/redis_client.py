@@ -26,7 +26,7 @@ from redis.backoff import NoBackoff
 
 from reposync.errors import ConfigError, RedisUnavailable
 from reposync.runs.locks import LockObserver
-from reposync.telemetry.visible import visible
+from reposync.words import escape_unprintable
 
 T = TypeVar("T")
 
@@ -252,7 +252,7 @@ def _reason(error: BaseException) -> str:
         told = str(error).partition(", with args beginning with")[0]
         if "unknown command" in told and "eval" in told.lower():
             return "it is a Sentinel, or somebody has taken EVAL away: name the Redis server itself"
-        return f"it answers {visible(told[:LONGEST_REASON_CHARS])!r}"
+        return f"it answers {escape_unprintable(told[:LONGEST_REASON_CHARS])!r}"
     if isinstance(error, exceptions.ConnectionError):
         return "the connection was closed"
     return f"what answers there does not speak Redis's protocol ({type(error).__name__})"

@@ -15,7 +15,7 @@ from reposync.clock import elapsed_seconds
 from reposync.errors import ConfigError, LockHeld, LockLost, RedisUnavailable
 from reposync.runs.locks import IsStale, LockHolder, LockObserver
 from reposync.store.run import Run
-from reposync.telemetry.visible import visible
+from reposync.words import escape_unprintable
 
 log = logging.getLogger(__name__)
 
@@ -198,5 +198,5 @@ def _described(other: Other) -> str:
     if other.holder is not None:
         by = f"{other.holder.worker} holds it for run {other.holder.run_id}"
     else:
-        by = f"its key holds {visible(other.value[:100])!r}, which reposync did not write"
+        by = f"its key holds {escape_unprintable(other.value[:100])!r}, which reposync did not write"
     return by + (", without an end" if other.ttl_seconds is None else f", for {other.ttl_seconds:.0f} s more")

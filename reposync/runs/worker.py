@@ -23,7 +23,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
 from reposync.supervision import Report, keep, log_defect
-from reposync.telemetry.trouble import Trouble
+from reposync.telemetry.health import Trouble
 
 if TYPE_CHECKING:
     from reposync.app.application import Application

@@ -20,7 +20,7 @@ from reposync.store.database import REGISTRATIONS
 from reposync.store.news import News
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
 from reposync.supervision import Backoff, unending
-from reposync.telemetry.trouble import Trouble
+from reposync.telemetry.health import Trouble
 
 log = structlog.get_logger(__name__)
 

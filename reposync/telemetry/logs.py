@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
+import math
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import date
 from typing import Any, Literal, TextIO
 
 import structlog
+from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter, LogLevelColumnFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from reposync.telemetry.lines import ConsoleLine, json_line
-from reposync.telemetry.plain import Plain
-from reposync.telemetry.redaction import Secrets
+from reposync.telemetry.redaction import MASK, Secrets, names_secret
+from reposync.words import escape_unprintable
 
 NOISY = (
     "alembic",
@@ -32,6 +35,17 @@ NOISY = (
     "uvicorn",
 )
 """Libraries that tell at INFO what only their authors want to know."""
+
+
+LONGEST_VALUE_CHARS = 4_000
+LONGEST_TRACEBACK_CHARS = 20_000
+_MOST_ITEMS = 100
+_DEEPEST = 6
+
+PlainValue = str | int | float | bool | None | list["PlainValue"] | dict[str, "PlainValue"]
+_FIRST = ("timestamp", "level", "logger", "event", "pod", "run", "repository", "attempt")
+_EVENT_CHARS = 40
+_TRACEBACKS = ("stack", "exception")
 
 
 def configure_logging(
@@ -63,7 +77,7 @@ def configure_logging(
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
             _Pod(pod),
-            Plain(secrets),
+            Sanitize(secrets),
             json_line if log_format == "json" else ConsoleLine(colors=_wants_colors(stream)),
         ],
     )
@@ -111,6 +125,127 @@ class _Pod:
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
         event.setdefault("pod", self._pod)
         return event
+
+
+class Sanitize:
+    """Processor: every value becomes text, number, truth value, None, or a list or dict of them; secrets are masked,
+    also under keys that name one; what is long, deep or many is cut."""
+
+    def __init__(self, secrets: Secrets) -> None:
+        self._secrets = secrets
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        # uvicorn says everything a second time, with terminal colours.
+        event.pop("color_message", None)
+        return {self._text(str(key)): self._field(str(key), value) for key, value in event.items()}
+
+    def _field(self, key: str, value: object) -> PlainValue:
+        if key in ("exception", "stack") and isinstance(value, str):
+            return self._secrets.redact(value, LONGEST_TRACEBACK_CHARS)
+        plain = self._value(value, key, depth=0)
+        # uvicorn ends some of its messages with a line break.
+        return plain.rstrip() if key == "event" and isinstance(plain, str) else plain
+
+    def _value(self, value: object, key: str | None, depth: int) -> PlainValue:
+        if value is None or isinstance(value, bool):
+            return value
+        if key is not None and names_secret(key):
+            return MASK
+        if isinstance(value, str):
+            return self._text(value)
+        if isinstance(value, int | float):
+            # A secret may be made of digits.
+            text = str(value)
+            redacted = self._secrets.redact(text)
+            if redacted != text or not math.isfinite(value):
+                return redacted
+            return int(value) if isinstance(value, int) else float(value)
+        if isinstance(value, bytes | bytearray | memoryview):
+            return self._text(bytes(value[: 2 * LONGEST_VALUE_CHARS]).decode("utf-8", "backslashreplace"))
+        if depth >= _DEEPEST:
+            return f"({type(value).__name__})"
+        if isinstance(value, Mapping):
+            pairs = list(value.items())
+            plain = {
+                self._text(_as_text(name)): self._value(each, _as_text(name), depth + 1)
+                for name, each in pairs[:_MOST_ITEMS]
+            }
+            if len(pairs) > _MOST_ITEMS:
+                plain["..."] = f"{len(pairs) - _MOST_ITEMS} more"
+            return plain
+        if isinstance(value, list | tuple | set | frozenset):
+            return self._items(value, depth)
+        if isinstance(value, date):
+            return value.isoformat()
+        return self._text(_as_text(value))
+
+    def _items(self, values: Iterable[object], depth: int) -> PlainValue:
+        several = list(values)
+        plain = [self._value(each, None, depth + 1) for each in several[:_MOST_ITEMS]]
+        return plain if len(several) <= _MOST_ITEMS else [*plain, f"... {len(several) - _MOST_ITEMS} more"]
+
+    def _text(self, text: str) -> str:
+        return self._secrets.redact(text, LONGEST_VALUE_CHARS)
+
+
+def _as_text(value: object) -> str:
+    try:
+        return str(value)
+    except Exception as error:  # noqa: BLE001 (a value that cannot be shown must not cost the line)
+        return f"({type(value).__name__} whose text raises {type(error).__name__})"
+
+
+def json_line(logger: WrappedLogger, method: str, event: EventDict) -> str:
+    """One JSON object, in ASCII: any other character is an escape, so nothing is lost and no terminal minds."""
+    return json.dumps(_ordered(event), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+class ConsoleLine:
+    """Processor: time, level, event, logger and the fields in one line; a traceback below it, indented, so that no line
+    of a message in it can pass for an event."""
+
+    def __init__(self, *, colors: bool) -> None:
+        styles = ConsoleRenderer.get_default_column_styles(colors)
+
+        def plain(style: str, *, width: int = 0, prefix: str = "", postfix: str = "") -> KeyValueColumnFormatter:
+            return KeyValueColumnFormatter(None, style, styles.reset, _text, width, prefix, postfix)
+
+        self._render = ConsoleRenderer(
+            columns=[
+                Column("timestamp", plain(styles.timestamp)),
+                Column(
+                    "level", LogLevelColumnFormatter(ConsoleRenderer.get_default_level_styles(colors), styles.reset)
+                ),
+                Column("event", plain(styles.bright, width=_EVENT_CHARS)),
+                Column("logger", plain(styles.bright + styles.logger_name, prefix="[", postfix="]")),
+                Column("", KeyValueColumnFormatter(styles.kv_key, styles.kv_value, styles.reset, _value)),
+            ],
+            sort_keys=False,
+        )
+
+    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
+        below = [event.pop(key) for key in _TRACEBACKS if event.get(key)]
+        fields = {escape_unprintable(key): value for key, value in _ordered(event).items()}
+        line = str(self._render(logger, method, fields))
+        indented = (f"    {escape_unprintable(row)}" for text in below for row in str(text).splitlines())
+        return "\n".join([line, *indented])
+
+
+def _ordered(event: EventDict) -> dict[str, Any]:
+    return {key: event[key] for key in _FIRST if key in event} | dict(event)
+
+
+def _text(value: object) -> str:
+    return escape_unprintable(str(value))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, str):
+        text = escape_unprintable(value)
+        return f'"{text}"' if not text or set(text) & {" ", "=", '"'} else text
+    if isinstance(value, dict | list):
+        return escape_unprintable(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    return str(value)
 
 
 class _Lines(logging.StreamHandler[TextIO]):

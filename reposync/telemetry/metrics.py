@@ -1,52 +1,123 @@
-"""What Prometheus reads. Names are stable: dashboards and alerts hold on to them."""
+"""What Prometheus reads. Names are stable: dashboards and alerts depend on them.
+
+A metric is one line in a table below, and one call of `count`, `observe` or `show` by its name.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from reposync.telemetry.figures import Figures
-from reposync.telemetry.window import WorstLately
-
-_RUN_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200)
-_WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 900, 3600)
-_LOCK_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60)
-_LAG_BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-
-LAG_WINDOW_SECONDS = 60.0
-
-MOST_VALUES = 40
-"""Of a label whose values the callers choose; further ones count as `other`. Each is a series for ever."""
-
-
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+HEALTH_STATUSES = ("ok", "degraded", "down")
+LAG_WINDOW_SECONDS = 60.0
+LAG_INTERVAL_SECONDS = 0.05
+"""A loop that is blocked for 100 ms is seen to be late by at least half of that. Measured: 0.4% of a core."""
+MAX_LABEL_VALUES = 40
+"""Of a label whose values the callers choose; further ones count as `other`. Each is a series for ever."""
+# A time further in the future than this is not an age: a pod whose clock was ahead wrote it.
+_AHEAD_SECONDS = 60.0
 
+COUNTERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "runs": (
+        "Attempts at runs that ended, by how and by what started them; `lost`: the worker died or froze.",
+        ("status", "trigger"),
+    ),
+    "files": ("Files that runs stored, removed from the index, or skipped.", ("outcome",)),
+    "chunks": ("Chunks stored: embedded, or reused from known content.", ("source",)),
+    "ticks": ("Ticks of schedules, by outcome; of those that passed while no pod ran, the latest.", ("outcome",)),
+    "source_requests": ("Requests to GitLab and git servers.", ("kind",)),
+    "rate_limit_waits": ("Waits that a server's rate limit required.", ()),
+    "rate_limit_wait_seconds": ("Seconds spent in such waits.", ()),
+    "lock_losses": ("Redis locks lost while a sync ran.", ("reason",)),
+    "lock_unavailable": ("Syncs that began guarded by the database alone: Redis did not answer.", ()),
+    "registry_reloads": ("Times the registry file was read again.", ("result",)),
+    "group_discoveries": ("Listings of the projects of a GitLab group.", ("result",)),
+    "metrics_refresh_failures": ("Scrapes without the values from the database.", ()),
+}
+# Exported from the start as zeros: so the first event is an increase, and not a new series.
+_FIRST_VALUES = {
+    "files": ("processed", "deleted", "skipped"),
+    "chunks": ("embedded", "reused"),
+    "ticks": ("queued", "joined", "handled", "missed", "rejected"),
+    "registry_reloads": ("ok", "invalid"),
+}
+HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], tuple[str, ...]]] = {
+    "run_duration_seconds": (
+        "From claim to end of an attempt.",
+        (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 150, 300, 600, 1200, 1800, 3600, 7200),
+        ("trigger",),
+    ),
+    "queue_wait_seconds": (
+        "From the time a run was due to its start.",
+        (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 900, 3600),
+        (),
+    ),
+    "lock_wait_seconds": (
+        "Wait for a repository's Redis lock.",
+        (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60),
+        (),
+    ),
+    "event_loop_lag_distribution_seconds": (
+        "How late the event loop ran a timer.",
+        (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+        (),
+    ),
+}
+# Set as a whole with `show`: series of what is gone, such as a removed repository, disappear with it.
+GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "queue_runs": ("Runs in the execution log that are not over, by status.", ("status",)),
+    "queue_oldest_seconds": ("How long the run that waits longest has waited.", ()),
+    "repositories": ("Registered repositories.", ("state",)),
+    "repository_freshness_seconds": (
+        "Since the last successful sync; +Inf if none is known, so that an alert on it fires.",
+        ("repository",),
+    ),
+    "repository_last_sync_timestamp_seconds": (
+        "When the last successful sync ended, Unix time; 0 if there was none.",
+        ("repository",),
+    ),
+    "workers": ("Daemons with workers, of all pods, that were heard of recently.", ()),
+    "files_failed": (
+        "Files of the synced commit that could not be read; repositories without any have no series.",
+        ("repository",),
+    ),
+    "repository_late": (
+        "1 for a repository that was not synced at its last two ticks; the others have no series.",
+        ("repository",),
+    ),
+    "index_versions": ("Versions of the indexes of all repositories.", ("state",)),
+    "index_change_repositories": (
+        "Active repositories with an index: done, the configured model is searched; otherwise building, waiting, held "
+        "by a person, or unknown until their next run.",
+        ("collection", "state"),
+    ),
+    "clock_skew_seconds": ("How far this pod's clock is ahead of the database's; negative: behind.", ()),
+    "dependency_up": ("1 while it is usable, degraded or not; 0 while it is down or not checked yet.", ("dependency",)),
+    "dependency_status": ("1 for the status that it has.", ("dependency", "status")),
+    "workers_busy": ("Runs that this pod executes now.", ()),
+    "workers_slots": ("Runs that this pod executes at most at a time.", ()),
+}
+_OF_THIS_POD = ("dependency_up", "dependency_status", "workers_busy", "workers_slots")
 
-@dataclass(frozen=True, slots=True)
-class QueueFigures:
-    """`runs`: how many by status; `oldest_seconds`: how long the longest waiting run that is due has waited; None, none
-    waits."""
-
-    runs: Mapping[str, int]
-    oldest_seconds: float | None = None
+Labels = tuple[str, ...]
 
 
 class Metrics:
-    """Counts what this pod does. Methods return at once, raise nothing, and may be called from any thread.
-
-    It is a `outgoing.RequestObserver`. What the database knows (queue, freshness, repositories) is set before each
-    scrape, whole: what is not in it any more, such as a repository that was removed, disappears.
-    """
+    """Counts what this pod does, and shows what the database knows. Methods return at once, raise nothing, and may be
+    called from any thread. One per daemon."""
 
     def __init__(
         self,
@@ -57,83 +128,55 @@ class Metrics:
         now: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`run_statuses` and `run_triggers` are exported from the start as zeros: the first failure of all is an
-        increase then, and not the birth of a series."""
+        """`run_statuses` and `run_triggers` are exported from the start as zeros."""
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._registry = CollectorRegistry()
-        self._now = now
-        self._values: dict[str, set[str]] = {}
-        self._define_runs(tuple(run_statuses), tuple(run_triggers))
-        self._define_sources_and_locks()
-        self._define_process(version, monotonic)
-
-    def _define_runs(self, statuses: tuple[str, ...], triggers: tuple[str, ...]) -> None:
-        self._runs = self._counter(
-            "runs",
-            "Attempts at runs that ended, by how and by what started them; `lost`: the worker died or froze.",
-            "status",
-            "trigger",
-        )
-        self._duration = self._histogram(
-            "run_duration_seconds", "From claim to end of an attempt.", _RUN_BUCKETS, "trigger"
-        )
-        self._queue_wait = self._histogram(
-            "queue_wait_seconds", "From the moment a run was due to its start.", _WAIT_BUCKETS
-        )
-        self._files = self._counter("files", "Files that runs stored, took out of the index, or skipped.", "outcome")
-        self._chunks = self._counter(
-            "chunks", "Chunks stored: embedded anew, or taken over from known content.", "source"
-        )
-        self._ticks = self._counter(
-            "ticks",
-            "Ticks of schedules, by what became of them; of those that passed while no pod ran, the latest.",
-            "outcome",
-        )
-        self._busy = self._gauge("workers_busy", "Runs that this pod executes now.")
-        self._slots = self._gauge("workers_slots", "Runs that this pod executes at most at a time.")
-        for status in statuses:
+        self._registry = registry = CollectorRegistry()
+        self._label_values: dict[str, set[str]] = {}
+        self._gauges = _Gauges(now)
+        self._worst_lag = SlidingMax(LAG_WINDOW_SECONDS, monotonic)
+        self._counters = {
+            name: Counter(name, text, labels, namespace="reposync", registry=registry)
+            for name, (text, labels) in COUNTERS.items()
+        }
+        self._histograms = {
+            name: Histogram(name, text, labels, namespace="reposync", registry=registry, buckets=buckets)
+            for name, (text, buckets, labels) in HISTOGRAMS.items()
+        }
+        for name, values in _FIRST_VALUES.items():
+            for value in values:
+                self._counters[name].labels(value)
+        triggers = tuple(run_triggers)
+        for status in run_statuses:
             for trigger in triggers:
-                self._runs.labels(status, trigger)
-        for outcome in ("processed", "deleted", "skipped"):
-            self._files.labels(outcome)
-        for source in ("embedded", "reused"):
-            self._chunks.labels(source)
-        for outcome in ("queued", "joined", "handled", "missed", "rejected"):
-            self._ticks.labels(outcome)
-
-    def _define_sources_and_locks(self) -> None:
-        self._requests = self._counter("source_requests", "Requests to GitLab and git servers.", "kind")
-        self._limits = self._counter("rate_limit_waits", "Times a server asked for patience.")
-        self._limit_seconds = self._counter("rate_limit_wait_seconds", "Seconds spent in such waits.")
-        self._lock_wait = self._histogram("lock_wait_seconds", "To get a repository's Redis lock.", _LOCK_BUCKETS)
-        self._lock_losses = self._counter("lock_losses", "Redis locks lost while a sync ran.", "reason")
-        self._no_lock = self._counter(
-            "lock_unavailable", "Syncs that began guarded by the database alone: Redis did not answer."
+                self._counters["runs"].labels(status, trigger)
+        worst = Gauge(
+            "event_loop_lag_seconds", "The worst of the last minute.", namespace="reposync", registry=registry
         )
-        self._reloads = self._counter("registry_reloads", "Times the registry file was read again.", "result")
-        self._discoveries = self._counter("group_discoveries", "Listings of the projects of a GitLab group.", "result")
-        for result in ("ok", "invalid"):
-            self._reloads.labels(result)
-
-    def _define_process(self, version: str, monotonic: Callable[[], float]) -> None:
-        self._lag = self._histogram(
-            "event_loop_lag_distribution_seconds", "How late the event loop ran a timer.", _LAG_BUCKETS
-        )
-        self._worst_lag = WorstLately(LAG_WINDOW_SECONDS, monotonic)
-        worst = self._gauge("event_loop_lag_seconds", "The worst of the last minute.")
         worst.set_function(self._worst_lag.value)
-        self._refresh_failures = self._counter("metrics_refresh_failures", "Scrapes without the database's figures.")
-        self._gauge("build_info", "Always 1.", "version").labels(version).set(1)
-        self._figures = Figures(self._now)
-        self._registry.register(self._figures)
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
+        Gauge("build_info", "Always 1.", ("version",), namespace="reposync", registry=registry).labels(version).set(1)
+        for name in ("workers_busy", "workers_slots"):
+            self.show(name, 0)
+        registry.register(self._gauges)
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
 
-    # Runs and ticks
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        """Increase a counter. Negative amounts count as 0."""
+        counter = self._counters[name]
+        (counter.labels(*self._bounded(name, labels)) if labels else counter).inc(max(by, 0))
 
-    def run_started(self, waited_seconds: float) -> None:
-        self._queue_wait.observe(max(waited_seconds, 0.0))
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        """Add a value to a histogram. Negative ones count as 0."""
+        histogram = self._histograms[name]
+        (histogram.labels(*self._bounded(name, labels)) if labels else histogram).observe(max(seconds, 0.0))
+
+    def show(
+        self, name: str, values: Mapping[str, float] | Mapping[tuple[str, str], float] | Mapping[Labels, float] | float
+    ) -> None:
+        """Set a gauge as a whole: its values by label, by labels, or the only one."""
+        given = values if isinstance(values, Mapping) else {(): values}
+        self._gauges.values[name] = {(key,) if isinstance(key, str) else key: value for key, value in given.items()}
 
     def run_ended(
         self,
@@ -146,97 +189,37 @@ class Metrics:
         chunks_embedded: int = 0,
         chunks_reused: int = 0,
     ) -> None:
-        """An attempt is over. `duration_seconds` is None where it never began, as in a run cancelled in the queue."""
-        status, trigger = self._value("status", status), self._value("trigger", trigger)
-        self._runs.labels(status, trigger).inc()
+        """An attempt is over. `duration_seconds` is None if it never began, as of a run cancelled in the queue."""
+        self.count("runs", status, trigger)
         if duration_seconds is not None:
-            self._duration.labels(trigger).observe(max(duration_seconds, 0.0))
+            self.observe("run_duration_seconds", duration_seconds, trigger)
         for outcome, count in (("processed", files_processed), ("deleted", files_deleted), ("skipped", files_skipped)):
-            self._files.labels(outcome).inc(max(count, 0))
+            self.count("files", outcome, by=count)
         for source, count in (("embedded", chunks_embedded), ("reused", chunks_reused)):
-            self._chunks.labels(source).inc(max(count, 0))
-
-    def tick(self, outcome: str, count: int = 1) -> None:
-        """`outcome`: queued; joined, a run waited already; handled, another pod did it; missed, the grace was over."""
-        self._ticks.labels(self._value("outcome", outcome)).inc(max(count, 0))
+            self.count("chunks", source, by=count)
 
     def workers(self, busy: int, slots: int) -> None:
-        self._busy.set(busy)
-        self._slots.set(slots)
-
-    # Sources, locks, registry
-
-    def request(self, kind: str) -> None:
-        self._requests.labels(self._value("kind", kind)).inc()
-
-    def rate_limited(self, seconds: float) -> None:
-        self._limits.inc()
-        self._limit_seconds.inc(max(seconds, 0.0))
-
-    def lock_taken(self, seconds: float) -> None:
-        self._lock_wait.observe(max(seconds, 0.0))
-
-    def lock_lost(self, reason: str) -> None:
-        self._lock_losses.labels(self._value("reason", reason)).inc()
-
-    def lock_missing(self) -> None:
-        self._no_lock.inc()
-
-    def registry_reloaded(self, result: str) -> None:
-        """`result`: ok, invalid."""
-        self._reloads.labels(self._value("reload", result)).inc()
-
-    def group_discovered(self, result: str) -> None:
-        """`result`: ok, or why not in a word."""
-        self._discoveries.labels(self._value("discovery", result)).inc()
+        self.show("workers_busy", busy)
+        self.show("workers_slots", slots)
 
     def loop_lag(self, seconds: float) -> None:
-        self._lag.observe(seconds)
+        self.observe("event_loop_lag_distribution_seconds", seconds)
         self._worst_lag.add(seconds)
-
-    # Before each scrape
-
-    def queue(self, figures: QueueFigures) -> None:
-        self._figures.queue = (dict(figures.runs), figures.oldest_seconds)
 
     def freshness(self, last_sync: Mapping[str, datetime | None]) -> None:
         """`last_sync` of every repository that is to be seen, by name: aware, None for never."""
-        self._figures.last_sync = {name: None if at is None else at.timestamp() for name, at in last_sync.items()}
-
-    def repositories(self, states: Mapping[str, int]) -> None:
-        """How many are active, paused, inactive."""
-        self._figures.repositories = dict(states)
-
-    def workers_alive(self, count: int) -> None:
-        """How many daemons, of all pods, execute runs."""
-        self._figures.workers = count
-
-    def files_failed(self, counts: Mapping[str, int]) -> None:
-        """How many files of the synced commit could not be read, of each repository that has such, by name."""
-        self._figures.files_failed = dict(counts)
-
-    def late(self, names: Iterable[str]) -> None:
-        """Repositories that were not synced at their last two ticks."""
-        self._figures.late = dict.fromkeys(names, 1)
-
-    def indexes(self, versions: Mapping[str, int], changes: Mapping[str, Mapping[str, int]]) -> None:
-        """`versions`: how many are building, live, retired. `changes`: collection -> repositories by how far they are
-        with the configured model."""
-        self._figures.index_versions = dict(versions)
-        self._figures.index_changes = {collection: dict(states) for collection, states in changes.items()}
+        self._gauges.last_sync = {name: None if at is None else at.timestamp() for name, at in last_sync.items()}
 
     def dependencies(self, statuses: Mapping[str, str]) -> None:
-        """`ok`, `degraded` or `down` of each component, as Health has them."""
-        self._figures.dependencies = dict(statuses)
-
-    def clock_skew(self, seconds: float) -> None:
-        """How far this pod's clock is ahead of the database's."""
-        self._figures.clock_skew_seconds = seconds
+        """`ok`, `degraded` or `down` of each component, as in Health."""
+        self.show("dependency_up", {name: float(status in ("ok", "degraded")) for name, status in statuses.items()})
+        pairs = ((name, status, each) for name, status in statuses.items() for each in HEALTH_STATUSES)
+        self.show("dependency_status", {(name, each): float(each == status) for name, status, each in pairs})
 
     def refresh_failed(self) -> None:
-        """The database's figures could not be had: they are left out until they can, rather than shown as they were."""
-        self._refresh_failures.inc()
-        self._figures.forget_refreshed()
+        """The values from the database could not be read: they are left out until they can be."""
+        self.count("metrics_refresh_failures")
+        self._gauges.forget()
 
     def render(self) -> tuple[bytes, str]:
         """All of it in Prometheus's text format, and its content type. 1,000 repositories take 10 ms."""
@@ -247,22 +230,53 @@ class Metrics:
         for metric in self._registry.collect():
             yield generate_latest(_Only(metric))
 
-    def _value(self, label: str, value: str) -> str:
-        seen = self._values.setdefault(label, set())
+    def _bounded(self, name: str, labels: tuple[str, ...]) -> list[str]:
+        return [self._bounded_value(f"{name} {number}", value) for number, value in enumerate(labels)]
+
+    def _bounded_value(self, label: str, value: str) -> str:
+        seen = self._label_values.setdefault(label, set())
         if value not in seen:
-            if len(seen) >= MOST_VALUES:
+            if len(seen) >= MAX_LABEL_VALUES:
                 return "other"
             seen.add(value)
         return value
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(name, text, labels, namespace="reposync", registry=self._registry)
 
-    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(name, text, labels, namespace="reposync", registry=self._registry)
+class _Gauges(Collector):
+    """The values of `Metrics.show`. Each mapping is replaced as a whole: a scrape in another thread sees the old or the
+    new one. `last_sync`: Unix seconds of each repository's last sync, None for never."""
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
-        return Histogram(name, text, labels, namespace="reposync", registry=self._registry, buckets=buckets)
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.values: dict[str, Mapping[tuple[str, ...], float]] = {}
+        self.last_sync: Mapping[str, float | None] | None = None
+
+    def forget(self) -> None:
+        self.last_sync = None
+        self.values = {name: values for name, values in self.values.items() if name in _OF_THIS_POD}
+
+    def describe(self) -> list[GaugeMetricFamily]:
+        """Nothing: the registry checks names against this, and there are no values yet."""
+        return []
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        for name, values in (dict(self.values) | self._freshness()).items():
+            text, labels = GAUGES[name]
+            family = GaugeMetricFamily(f"reposync_{name}", text, labels=labels)
+            for key, value in values.items():
+                family.add_metric(tuple(map(_encodable, key)), value)
+            yield family
+
+    def _freshness(self) -> dict[str, Mapping[tuple[str, ...], float]]:
+        if self.last_sync is None:
+            return {}
+        now = self._now() - self.values.get("clock_skew_seconds", {}).get((), 0.0)
+        ages: dict[Labels, float] = {
+            (name,): float("inf") if at is None or at > now + _AHEAD_SECONDS else max(now - at, 0.0)
+            for name, at in self.last_sync.items()
+        }
+        last: dict[Labels, float] = {(name,): at or 0.0 for name, at in self.last_sync.items()}
+        return {"repository_freshness_seconds": ages, "repository_last_sync_timestamp_seconds": last}
 
 
 class _Only(Collector):
@@ -271,3 +285,43 @@ class _Only(Collector):
 
     def collect(self) -> Iterable[Metric]:
         return (self._metric,)
+
+
+def _encodable(text: str) -> str:
+    # A lone surrogate in one name, as JSON can contain it, would cost the whole scrape.
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+class SlidingMax:
+    """The maximum of the last `seconds`, rounded up to a tenth of that; 0 if there was no value."""
+
+    def __init__(self, seconds: float, monotonic: Callable[[], float] = time.monotonic, *, slices: int = 10) -> None:
+        self._slice_seconds, self._slices, self._monotonic = seconds / slices, slices, monotonic
+        # (number of the slice, its maximum), the oldest first.
+        self._worst: deque[tuple[int, float]] = deque(maxlen=slices + 1)
+
+    def add(self, value: float) -> None:
+        current = self._current()
+        if self._worst and self._worst[-1][0] == current:
+            value = max(value, self._worst.pop()[1])
+        self._worst.append((current, value))
+
+    def value(self) -> float:
+        oldest = self._current() - self._slices
+        return max((value for number, value in tuple(self._worst) if number >= oldest), default=0.0)
+
+    def _current(self) -> int:
+        return int(self._monotonic() // self._slice_seconds)
+
+
+class LagMeter(Protocol):
+    def loop_lag(self, seconds: float) -> None: ...
+
+
+async def watch_loop(metrics: LagMeter, interval_seconds: float = LAG_INTERVAL_SECONDS) -> None:
+    """Report how late the event loop is, which shows blocking calls, until cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + interval_seconds
+        await asyncio.sleep(interval_seconds)
+        metrics.loop_lag(max(loop.time() - due, 0.0))

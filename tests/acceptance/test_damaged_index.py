@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from reposync.vectors.engine.quarantine import DAMAGED
+from reposync.vectors.engine.damage import DAMAGED
 from tests.acceptance.conftest import Person
 from tests.fixtures.repositories import GitRepository
 

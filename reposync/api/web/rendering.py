@@ -13,8 +13,7 @@ from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from pygments.lexers import TextLexer, get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.util import ClassNotFound  # type: ignore[import-untyped]
 
-from reposync.telemetry.visible import visible
-from reposync.words import ago, duration, until
+from reposync.words import ago, duration, escape_unprintable, until
 
 # A highlighter of a language may take long for what is not quite in that language.
 LONGEST_HIGHLIGHTED_CHARS = 12_000
@@ -36,7 +35,7 @@ def make_environment() -> Environment:
         "duration": duration,
         "rounded_duration": lambda seconds: duration(max(10.0, seconds)) if seconds >= 9.5 else f"{seconds:.0f} s",
         "size": size,
-        "visible": lambda text: visible(str(text)),
+        "visible": lambda text: escape_unprintable(str(text)),
         "prose": prose,
     }
     environment.filters.update(filters)
@@ -65,7 +64,7 @@ def highlighted(text: str, language: str | None, first_line: int) -> Markup:
 
 def visible_code(line: str) -> str:
     """Tabs stay; what would move the cursor or turn the writing around is shown."""
-    return "\t".join(visible(part) for part in line.rstrip("\r").split("\t"))
+    return "\t".join(escape_unprintable(part) for part in line.rstrip("\r").split("\t"))
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,152 @@
-"""`python -m reposync.vectors.engine`: the child process of the embedded engine."""
+"""`python -m reposync.vectors.engine`: one engine process on a folder, which it locks; it ends when it is idle."""
 
-from reposync.vectors.engine.process import main
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import uvicorn
+
+from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.claim import Claim
+from reposync.vectors.engine.collections import CatalogueUnreadable, Collections
+from reposync.vectors.engine.files import EXIT_LOCKED, EXIT_UNREADABLE, LOG
+
+log = logging.getLogger(__name__)
+
+MAX_LOG_BYTES = 1_000_000
+_LOG_KEPT_BYTES = 100_000
+_WATCH_SECONDS = 1.0
+# A process whose event loop has stood still for so long hangs: it never comes back when memory cannot be allocated
+# inside the engine, which holds Python's lock meanwhile. Tidying up, the longest of all, takes 25 s.
+HANG_SECONDS = 120.0
+# Of what blocks it for as long as there are points: to open the collections, and to tidy them up.
+_PATIENT_FACTOR = 5
+
+
+def main() -> None:
+    arguments = _arguments()
+    folder: Path = arguments.folder
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
+    )
+    # A terminal that closes takes its commands with it, not the engine that others may be using.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    claim = Claim.take(folder, arguments.port)
+    if claim is None:
+        sys.exit(EXIT_LOCKED)
+    _bound_log(folder / LOG)
+    with claim:
+        try:
+            asyncio.run(_serve(folder, claim, idle_seconds=arguments.idle, hang_seconds=arguments.hang))
+        except CatalogueUnreadable as error:
+            sys.stderr.write(f"{error}\n")
+            sys.exit(EXIT_UNREADABLE)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="reposync.vectors.engine", description="Qdrant's REST contract on a folder.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument(
+        "--idle", type=float, default=60.0, metavar="SECONDS", help="end after so long without a request; 0: never"
+    )
+    parser.add_argument(
+        "--hang", type=float, default=HANG_SECONDS, metavar="SECONDS", help="end when nothing moves for so long"
+    )
+    parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 in place of a Unix socket; 0: any")
+    return parser.parse_args()
+
+
+def _expect_a_sign_within(seconds: float) -> None:
+    """End this process if it is not called again in time. By a thread that needs no lock of Python's."""
+    faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_seconds: float) -> None:
+    _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
+    collections = Collections(folder)
+    app = EngineApp(collections, server=claim.identity)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=120,  # longer than a client keeps one
+            timeout_graceful_shutdown=10,
+        )
+    )
+
+    def end() -> None:
+        server.should_exit = True
+
+    app.on_end = end
+    # uvicorn raises a signal that it heard once more when it is done: by default that would end the process before
+    # the collections are closed.
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, lambda *_: end())
+    claim.publish()
+    watch = asyncio.create_task(_end_when_unused(app, claim, collections, folder / LOG, idle_seconds, hang_seconds))
+    try:
+        await server.serve(sockets=[claim.listener])
+    finally:
+        watch.cancel()
+        # Nobody is to find this engine any more; under the lock, so that the next one starts on what is closed.
+        claim.release()
+        collections.close()
+
+
+async def _end_when_unused(
+    app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float, hang_seconds: float
+) -> None:
+    while True:
+        _expect_a_sign_within(hang_seconds)
+        await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
+        _bound_log(log_file)
+        if not claim.folder_is_mine:
+            # Everything that is open here was removed, or is another engine's by now: nothing is flushed to it.
+            log.error("The folder of this engine was removed or replaced: it ends.")
+            claim.release()
+            os._exit(1)
+        if not claim.is_whole:
+            log.error("The socket or the record of this engine is gone: it ends, so that one starts that is found.")
+            app.on_end()
+            return
+        claim.renew()
+        if not idle_seconds or app.active or time.monotonic() - app.last_used < idle_seconds:
+            continue
+        _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
+        collections.tidy()
+        # A request may have come in while the engine tidied up: it is answered, and the wait begins anew.
+        await asyncio.sleep(0.01)
+        if not app.active and time.monotonic() - app.last_used >= idle_seconds:
+            app.on_end()
+            return
+
+
+def _bound_log(path: Path) -> None:
+    """Keep the log's tail. Standard error is appended to it, so cutting it short under the writer is safe."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > MAX_LOG_BYTES:
+            with path.open("r+b") as file:
+                file.seek(-_LOG_KEPT_BYTES, os.SEEK_END)
+                tail = file.read()
+                file.seek(0)
+                file.write(tail)
+                file.truncate()
+
 
 main()

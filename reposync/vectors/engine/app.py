@@ -1,4 +1,4 @@
-"""Qdrant's REST contract as an ASGI application over the embedded engine.
+"""The part of Qdrant's REST contract that reposync uses, as an ASGI application over the embedded engine.
 
 Handlers run on the event loop itself: every call into the engine holds the GIL, so threads would gain nothing, and in
 one thread the order of writes is the order in which they arrived. No web framework: its import would be a third of
@@ -7,40 +7,44 @@ the engine's start.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import nullcontext
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
 import orjson
 import qdrant_edge as edge
 
-from reposync.vectors.engine import operations, queries
+from reposync.vectors.engine import changes, queries
+from reposync.vectors.engine.changes import Change
+from reposync.vectors.engine.collection_schema import Schema
 from reposync.vectors.engine.collections import Collection, Collections
-from reposync.vectors.engine.failures import is_damage, is_out_of_memory, is_panic
+from reposync.vectors.engine.damage import is_damage, is_out_of_memory, is_panic
 from reposync.vectors.engine.files import limits
-from reposync.vectors.engine.filters import read_id, read_ids
-from reposync.vectors.engine.flushing import GroupFlush
-from reposync.vectors.engine.operations import Change
-from reposync.vectors.engine.points import answer_id, record, scored
-from reposync.vectors.engine.refusal import Json, Refusal, bad, edge_call, fields, items, need, not_found, unsupported
+from reposync.vectors.engine.validation import Json, Refusal, unsupported
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024  # a Qdrant server's own limit
-QDRANT_VERSION = "1.19.0"  # the contract that is spoken here
+QDRANT_VERSION = "1.19.0"  # of the contract
+# A flush costs about 16 ms for its fsyncs, and 2.5 ms more for each batch of 256 points since the last one; a batch
+# takes about 50 ms to be read and applied. So a flush waits for a write that is already arriving, but not for long.
+LONGEST_WAIT_SECONDS = 0.2
+# Accept, read, parse, begin to answer: one turn of the event loop each.
+_TURNS_TO_SEE_ARRIVALS = 5
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-# Who only asks how it is does not use it: nobody else may, and then it ends.
+# Does not count as use: an engine that only probes ask may end.
 _PROBE = "/readyz"
-# What the engine calls a mistake of the caller. Everything else is its own failure.
-_CALLERS_FAULT = re.compile(
+# The engine's messages for mistakes of the client. Everything else is a failure of its own.
+_CLIENT_ERROR = re.compile(
     "dimension|Not existing vector|Wrong usage|Validation failed|index for faceting|Wrong input|JSON path"
 )
 
@@ -85,7 +89,7 @@ class EngineApp:
                 log.critical("%s %s failed: out of memory: %s", scope["method"], scope["path"], error)
                 self.on_end()
                 return 500, _error(f"Service internal error: out of memory{_allowed()}: {error}", started)
-            if _CALLERS_FAULT.search(str(error)):
+            if _CLIENT_ERROR.search(str(error)):
                 return 400, _error(f"Wrong input: {error}", started)
             log.exception("%s %s failed", scope["method"], scope["path"])
             if type(error) is Exception and is_damage(error):
@@ -104,11 +108,11 @@ class EngineApp:
 
     def _doubt(self, scope: Scope) -> None:
         """The next engine, which starts with the next request, looks through the collection that was asked."""
-        self._collections.doubt(_target(scope)[2])
+        self._collections.doubt(_target(scope)[1])
         self.on_end()
 
     async def _dispatch(self, scope: Scope, receive: Receive) -> Json:
-        segments, route, name = _target(scope)
+        route, name = _target(scope)
         method = scope["method"]
         change = _CHANGES.get((method, route))
         with self._flush.arriving() if change else nullcontext():
@@ -121,8 +125,9 @@ class EngineApp:
         if change:
             return await self._applied(collection, results, scope, batch=route.endswith("batch"))
         if (method, route) in _READS:
-            return _READS[method, route](self._collections.get(name), request)
-        return self._manage(method, route, name, segments, request)
+            collection = self._collections.get(name)
+            return _READS[method, route](request, collection.shard, collection.schema)
+        return self._manage(method, route, name, request)
 
     def _apply(self, collection: Collection, changes: list[Change]) -> int:
         for change in changes:
@@ -137,7 +142,7 @@ class EngineApp:
         answers = [{"operation_id": number, "status": status} for number in results]
         return answers if batch else answers[0]
 
-    def _manage(self, method: str, route: str, name: str, segments: list[str], request: Json) -> Json:
+    def _manage(self, method: str, route: str, name: str, request: Json) -> Json:
         collections = self._collections
         match (method, route):
             case ("GET", ""):
@@ -151,8 +156,6 @@ class EngineApp:
                 return True
             case ("GET", "collections"):
                 return {"collections": [{"name": each} for each in collections.names()]}
-            case ("GET", "aliases"):
-                return {"aliases": collections.aliases()}
             case ("POST", "collections/aliases"):
                 collections.change_aliases(request)
                 return True
@@ -160,34 +163,24 @@ class EngineApp:
                 return collections.describe(name)
             case ("GET", "collections/*/exists"):
                 return {"exists": collections.exists(name)}
-            case ("GET", "collections/*/aliases"):
-                return {"aliases": collections.aliases(collections.get(name).name)}
             case ("PUT", "collections/*"):
                 collections.create(name, request)
-                return True
-            case ("PATCH", "collections/*"):
-                collections.update(name, request)
                 return True
             case ("DELETE", "collections/*"):
                 return collections.delete(name)
             case ("PUT", "collections/*/index"):
                 collections.create_index(name, request)
                 return {"operation_id": collections.get(name).operations, "status": "completed"}
-        if method == "DELETE" and len(segments) == 4 and segments[2] == "index":
-            collections.delete_index(name, unquote(segments[3]))
-            return {"operation_id": collections.get(name).operations, "status": "completed"}
-        if method == "GET" and len(segments) == 4 and segments[2] == "points":
-            return _one_point(collections.get(name), unquote(segments[3]))
-        raise unsupported(f"{method} /{'/'.join(segments)}")
+        raise unsupported(f"{method} /{route}")
 
 
-def _target(scope: Scope) -> tuple[list[str], str, str]:
-    """The segments of the path, the route and the collection that it names ("": none)."""
+def _target(scope: Scope) -> tuple[str, str]:
+    """The route, with `*` for the name of a collection, and that name ("": none)."""
     # The raw path: a collection's name may hold an escaped slash.
     segments = [each for each in scope["raw_path"].decode("ascii").split("/") if each]
     if len(segments) > 1 and segments[0] == "collections" and segments[1] != "aliases":
-        return segments, "/".join(["collections", "*", *segments[2:]]), unquote(segments[1])
-    return segments, "/".join(segments), ""
+        return "/".join(["collections", "*", *segments[2:]]), unquote(segments[1])
+    return "/".join(segments), ""
 
 
 class Plain:
@@ -237,77 +230,87 @@ def _json(body: bytes) -> Json:
         raise Refusal(400, f"Format error in JSON body: {error}") from error
 
 
-def _single(read: Callable[[Json, Any], list[Change]]) -> Callable[[Json, Any], list[list[Change]]]:
+class GroupFlush:
+    """Answers writers after their points are on the disk, flushing once for all that wait.
+
+    A flush waits while another write is being received, and no longer than LONGEST_WAIT_SECONDS.
+    """
+
+    def __init__(self) -> None:
+        self._arriving = 0
+        self._waiting: list[tuple[Collection, asyncio.Future[None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def arriving(self) -> Iterator[None]:
+        """While a write is being received and applied."""
+        self._arriving += 1
+        try:
+            yield
+        finally:
+            self._arriving -= 1
+            self._settle()
+
+    async def durable(self, collection: Collection) -> None:
+        """Returns when everything applied to the collection so far survives a power cut.
+
+        Raises Refusal where the disk refuses.
+        """
+        loop = asyncio.get_running_loop()
+        flushed = loop.create_future()
+        self._waiting.append((collection, flushed))
+        if self._timer is None:
+            self._timer = loop.call_later(LONGEST_WAIT_SECONDS, self._flush)
+        self._settle()
+        await flushed
+
+    def _settle(self, turns: int = _TURNS_TO_SEE_ARRIVALS) -> None:
+        """Flush, if nothing has arrived after some turns of the event loop: while a write was applied nothing was
+        read, and what came in meanwhile is only now seen."""
+        if self._arriving or not self._waiting:
+            return
+        if turns:
+            asyncio.get_running_loop().call_soon(self._settle, turns - 1)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waiting, self._waiting = self._waiting, []
+        outcomes = {collection: _outcome(collection) for collection in dict.fromkeys(each for each, _ in waiting)}
+        for collection, flushed in waiting:
+            if flushed.done():
+                continue
+            if (refusal := outcomes[collection]) is None:
+                flushed.set_result(None)
+            else:
+                flushed.set_exception(refusal)
+
+
+def _outcome(collection: Collection) -> Refusal | None:
+    try:
+        collection.flush()
+    except Exception as error:  # noqa: BLE001 - the engine raises bare Exception
+        return Refusal(500, f"Service internal error: flush failed: {error}")
+    return None
+
+
+def _single(read: Callable[[Json, Schema], list[Change]]) -> Callable[[Json, Schema], list[list[Change]]]:
     return lambda request, schema: [read(request, schema)]
 
 
-_CHANGES: dict[tuple[str, str], Callable[[Json, Any], list[list[Change]]]] = {
-    ("PUT", "collections/*/points"): _single(operations.upsert),
-    ("POST", "collections/*/points/delete"): _single(operations.delete),
-    ("POST", "collections/*/points/payload"): _single(operations.set_payload),
-    ("PUT", "collections/*/points/payload"): _single(operations.overwrite_payload),
-    ("POST", "collections/*/points/payload/delete"): _single(operations.delete_payload),
-    ("POST", "collections/*/points/payload/clear"): _single(operations.clear_payload),
-    ("PUT", "collections/*/points/vectors"): _single(operations.update_vectors),
-    ("POST", "collections/*/points/vectors/delete"): _single(operations.delete_vectors),
-    ("POST", "collections/*/points/batch"): operations.batch,
+_CHANGES: dict[tuple[str, str], Callable[[Json, Schema], list[list[Change]]]] = {
+    ("PUT", "collections/*/points"): _single(changes.upsert),
+    ("POST", "collections/*/points/delete"): _single(changes.delete),
+    ("POST", "collections/*/points/payload"): _single(changes.set_payload),
+    ("POST", "collections/*/points/batch"): changes.batch,
 }
-
-
-def _retrieve(collection: Collection, request: Json) -> Json:
-    present = fields(request, "points", ("ids", "with_payload", "with_vector"), beyond=("shard_key",))
-    found = edge_call(
-        collection.shard.retrieve,
-        list(dict.fromkeys(read_ids(need(present, "ids", "points"), "ids"))),
-        queries.payload_selector(present.get("with_payload", True)),
-        queries.vector_selector(present.get("with_vector", False), collection.schema),
-    )
-    return [record(each) for each in found]
-
-
-def _one_point(collection: Collection, point: str) -> Json:
-    found = edge_call(collection.shard.retrieve, [read_id(int(point) if point.isdecimal() else point)], True, True)
-    if not found:
-        raise not_found(f"Point with id {point} does not exists!")
-    return record(found[0])
-
-
-def _scroll(collection: Collection, request: Json) -> Json:
-    found, offset = collection.shard.scroll(queries.read_scroll(request, collection.schema))
-    return {
-        "points": [record(each) for each in found],
-        "next_page_offset": None if offset is None else answer_id(offset),
-    }
-
-
-def _count(collection: Collection, request: Json) -> Json:
-    return {"count": collection.shard.count(queries.read_count(request))}
-
-
-def _facet(collection: Collection, request: Json) -> Json:
-    found = collection.shard.facet(queries.read_facet(request))
-    return {"hits": [{"value": each.value, "count": each.count} for each in found.hits]}
-
-
-def _query(collection: Collection, request: Json) -> Json:
-    found = collection.shard.query(queries.read_query(request, collection.schema))
-    return {"points": [scored(each) for each in found]}
-
-
-def _query_batch(collection: Collection, request: Json) -> Json:
-    searches = need(fields(request, "query batch", ("searches",)), "searches", "query batch")
-    asked = items(searches, "searches", lambda one: queries.read_query(one, collection.schema))
-    if not asked:
-        raise bad("searches must not be empty")
-    found = collection.shard.query_batch(edge.QueryBatchRequest(asked))
-    return [{"points": [scored(each) for each in points]} for points in found]
-
-
-_READS: dict[tuple[str, str], Callable[[Collection, Json], Json]] = {
-    ("POST", "collections/*/points"): _retrieve,
-    ("POST", "collections/*/points/scroll"): _scroll,
-    ("POST", "collections/*/points/count"): _count,
-    ("POST", "collections/*/facet"): _facet,
-    ("POST", "collections/*/points/query"): _query,
-    ("POST", "collections/*/points/query/batch"): _query_batch,
+_READS: dict[tuple[str, str], Callable[[Json, edge.EdgeShard, Schema], Json]] = {
+    ("POST", "collections/*/points"): queries.retrieve,
+    ("POST", "collections/*/points/scroll"): queries.scroll,
+    ("POST", "collections/*/points/count"): queries.count,
+    ("POST", "collections/*/facet"): queries.facet,
+    ("POST", "collections/*/points/query"): queries.query,
 }

@@ -1,42 +1,112 @@
-"""Collections on disk: one shard of the engine each, under the catalogue."""
+"""Collections on disk: one shard of the engine each, listed in one file."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
+import os
 import shutil
 import time
 import uuid
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import orjson
 import qdrant_edge as edge
 
-from reposync.vectors.engine.catalogue import (
-    CATALOGUE,
-    Catalogue,
-    CatalogueDamaged,
-    CatalogueUnreadable,
-    CollectionEntry,
-    sync_folder,
-)
-from reposync.vectors.engine.failures import is_damage, is_out_of_memory, is_panic
-from reposync.vectors.engine.operations import Change
-from reposync.vectors.engine.quarantine import Quarantine, cure
-from reposync.vectors.engine.refusal import Json, Refusal, bad, fields, items, need, not_found, text
-from reposync.vectors.engine.schema import Schema, describe, edge_config, read_index, read_schema
+from reposync.vectors.engine.changes import Change
+from reposync.vectors.engine.collection_schema import Schema, describe, edge_config, read_index, read_schema
+from reposync.vectors.engine.damage import Quarantine, is_damage, is_out_of_memory, is_panic, remedy
+from reposync.vectors.engine.validation import Json, Refusal, bad, fields, items, need, not_found, text
 
 log = logging.getLogger(__name__)
 
+CATALOGUE = "catalogue.json"
+_REVISION = 1
 MAX_TIDIED_POINTS = 100_000
 _DOUBT = "doubt"
 _LOOK_SECONDS = 20.0
 _LOOK_POINTS = 1_000
 
-_ALIAS_ACTIONS = {
-    "create_alias": ("collection_name", "alias_name"),
-    "delete_alias": ("alias_name",),
-    "rename_alias": ("old_alias_name", "new_alias_name"),
-}
+_ALIAS_ACTIONS = {"create_alias": ("collection_name", "alias_name"), "delete_alias": ("alias_name",)}
+
+
+class CatalogueUnreadable(Exception):
+    """No collection can be opened. The text is for a person."""
+
+
+class CatalogueDamaged(CatalogueUnreadable):
+    """The file is not as it was written."""
+
+
+@dataclass(slots=True)
+class CollectionEntry:
+    """`folder` is made up: a collection's name may hold anything, and differ from another by case alone. `lost`: what
+    became of the collection of this name before it."""
+
+    folder: str
+    request: dict[str, Json]
+    lost: str | None = None
+
+
+@dataclass(slots=True)
+class Catalogue:
+    """`lost`: what became of collections that were damaged, by name; "" is for all that are not here."""
+
+    collections: dict[str, CollectionEntry] = field(default_factory=dict)
+    aliases: dict[str, str] = field(default_factory=dict)
+    lost: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path) -> Catalogue:
+        """Raises CatalogueDamaged, and CatalogueUnreadable where a later version wrote the file."""
+        path = folder / CATALOGUE
+        try:
+            stored = orjson.loads(path.read_bytes())
+        except FileNotFoundError:
+            return cls()
+        except orjson.JSONDecodeError as error:
+            raise CatalogueDamaged(f"{path}: {error}") from error
+        if not isinstance(stored, dict) or stored.pop("digest", None) not in (None, _digest(stored)):
+            raise CatalogueDamaged(f"{path}: its digest is another one")
+        if stored.get("revision") != _REVISION:
+            raise CatalogueUnreadable(f"{path} was not written by this version of the engine. {remedy(folder)}")
+        try:
+            collections = {
+                name: CollectionEntry(each["folder"], each["request"], each.get("lost"))
+                for name, each in stored["collections"].items()
+            }
+            return cls(collections, stored["aliases"], stored.get("lost", {}))
+        except (KeyError, TypeError, AttributeError) as error:  # without a digest: of a version before 0.2
+            raise CatalogueDamaged(f"{path}: {type(error).__name__}: {error}") from error
+
+    def save(self, folder: Path) -> None:
+        """All or nothing, and durable on return: a crash at any moment leaves the old file or the new one."""
+        written = {"revision": _REVISION, "collections": self.collections, "aliases": self.aliases, "lost": self.lost}
+        stored = orjson.loads(orjson.dumps(written))  # as it is read again: the order of fields is another one
+        content = orjson.dumps(stored | {"digest": _digest(stored)}, option=orjson.OPT_INDENT_2)
+        draft = folder / f"{CATALOGUE}.new"
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(folder / CATALOGUE)
+        sync_folder(folder)
+
+
+def _digest(stored: dict[str, Any]) -> str:
+    return hashlib.sha256(orjson.dumps(stored, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in it durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Collection:
@@ -89,11 +159,11 @@ class Collections:
             return Catalogue.load(self._folder)
         except CatalogueDamaged as error:
             if self._quarantine.is_closed:
-                reason = self._quarantine.refused(str(error))
-                raise CatalogueUnreadable(f"The catalogue cannot be read: {reason}. {cure(self._folder)}") from error
+                reason = self._quarantine.refusal_reason(str(error))
+                raise CatalogueUnreadable(f"The catalogue cannot be read: {reason}. {remedy(self._folder)}") from error
             log.error("The catalogue is set aside with all collections: %s", error)
             self._quarantine.take(*self._folder.glob("collection-*"), self._folder / CATALOGUE)
-            catalogue = Catalogue(lost={"": self._quarantine.told(str(error))})
+            catalogue = Catalogue(lost={"": self._quarantine.lost_reason(str(error))})
             catalogue.save(self._folder)
             return catalogue
 
@@ -122,12 +192,12 @@ class Collections:
             if isinstance(error, Refusal) or not is_damage(error):
                 self._broken[name] = str(error)
             elif self._quarantine.is_closed:
-                self._broken[name] = self._quarantine.refused(str(error))
+                self._broken[name] = self._quarantine.refusal_reason(str(error))
             else:
                 self._set_aside(name, entry, str(error))
 
     def _set_aside(self, name: str, entry: CollectionEntry, reason: str) -> None:
-        self._catalogue.lost[name] = self._quarantine.told(reason)
+        self._catalogue.lost[name] = self._quarantine.lost_reason(reason)
         del self._catalogue.collections[name]
         # First: killed in between, this process leaves a folder that nobody knows, and not a second damage.
         self._catalogue.save(self._folder)
@@ -144,13 +214,6 @@ class Collections:
     def names(self) -> list[str]:
         return list(self._catalogue.collections)
 
-    def aliases(self, of: str | None = None) -> list[Json]:
-        return [
-            {"alias_name": alias, "collection_name": name}
-            for alias, name in self._catalogue.aliases.items()
-            if of is None or name == of
-        ]
-
     def exists(self, name: str) -> bool:
         return self._catalogue.aliases.get(name, name) in self._catalogue.collections
 
@@ -158,7 +221,7 @@ class Collections:
         """By name or alias. Raises Refusal: 404, or 500 where the collection is damaged."""
         real = self._catalogue.aliases.get(name, name)
         if real in self._broken:
-            reason = f"collection `{real}` cannot be opened: {self._broken[real]}. {cure(self._folder)}"
+            reason = f"collection `{real}` cannot be opened: {self._broken[real]}. {remedy(self._folder)}"
             raise Refusal(500, f"Service internal error: {reason}")
         if real not in self._open:
             raise not_found(f"Collection `{name}` doesn't exist! {self._lost(real) or ''}".strip())
@@ -198,18 +261,6 @@ class Collections:
         shutil.rmtree(self._folder / entry.folder, ignore_errors=True)
         return True
 
-    def update(self, name: str, request: Json) -> None:
-        """Merge into the collection's metadata; nothing else of a collection can be changed here."""
-        collection = self.get(name)
-        beyond = ("vectors", "optimizers_config", "params", "hnsw_config", "quantization_config", "sparse_vectors")
-        present = fields(request, "collection update", ("metadata",), beyond=(*beyond, "strict_mode_config"))
-        changes = present.get("metadata", {})
-        if not isinstance(changes, dict):
-            raise bad("metadata must be an object")
-        collection.schema = collection.schema.with_metadata(changes)
-        self._catalogue.collections[collection.name].request = collection.schema.request
-        self._catalogue.save(self._folder)
-
     def change_aliases(self, request: Json) -> None:
         """All actions or none."""
         aliases = dict(self._catalogue.aliases)
@@ -227,21 +278,14 @@ class Collections:
             if names["alias_name"] in self._catalogue.collections:
                 raise Refusal(409, f"Wrong input: Collection `{names['alias_name']}` already exists!")
             aliases[names["alias_name"]] = names["collection_name"]
-        elif kind == "delete_alias":
-            aliases.pop(names["alias_name"], None)
-        elif names["old_alias_name"] not in aliases:
-            raise not_found(f"Alias {names['old_alias_name']} does not exists!")
         else:
-            aliases[names["new_alias_name"]] = aliases.pop(names["old_alias_name"])
+            aliases.pop(names["alias_name"], None)
 
     def create_index(self, name: str, request: Json) -> None:
         """Not flushed: an index that a power cut takes away is missing in the collection's description, and made anew
         by whoever needs it; a flush for each would take most of the time that a new collection takes."""
         field_name, params = read_index(request)
         self.get(name).apply(Change(edge.UpdateOperation.create_field_index(field_name, params)))
-
-    def delete_index(self, name: str, field_name: str) -> None:
-        self.get(name).apply(Change(edge.UpdateOperation.delete_field_index(field_name)))
 
     def describe(self, name: str) -> Json:
         collection = self.get(name)

@@ -65,7 +65,7 @@ async def test_metrics_are_refreshed_for_a_scrape_and_parse(daemon: Daemon, clie
 
     daemon.refresh = refresh
     daemon.health.report("database", "ok")
-    daemon.metrics.tick("queued")
+    daemon.metrics.count("ticks", "queued")
     answer = await client.get("/metrics")
 
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"

@@ -50,9 +50,9 @@ class Flawed(Metrics):
     def failed(self) -> bool:
         return not any(self._left.values())
 
-    def tick(self, *told: Any) -> None:
-        self._fails("tick")
-        super().tick(*told)
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._fails(name)
+        super().count(name, *labels, by=by)
 
     def loop_lag(self, seconds: float) -> None:
         self._fails("loop_lag")
@@ -130,7 +130,7 @@ async def more_are_completed(daemon: Daemon) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize(("method", "task"), [("tick", "cron"), ("loop_lag", "lag"), ("workers", "workers")])
+@pytest.mark.parametrize(("method", "task"), [("ticks", "cron"), ("loop_lag", "lag"), ("workers", "workers")])
 async def test_a_task_that_a_defect_ends_is_said_and_started_again(
     folder: Path,
     qdrant: QdrantServer,  # noqa: F811

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from reposync.app.daemon import Telling
+from reposync.app.daemon import MetricsObserver
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
 from reposync.runs.execution import Execution, Terms
@@ -34,8 +34,8 @@ def metrics() -> Metrics:
 
 
 @pytest.fixture
-def observer(metrics: Metrics) -> Telling:
-    return Telling(metrics, Health())
+def observer(metrics: Metrics) -> MetricsObserver:
+    return MetricsObserver(metrics, Health())
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def running(database: Database, runs: Runs, name: str = "payments", worker
 async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     database: Database,
     metrics: Metrics,
-    observer: Telling,
+    observer: MetricsObserver,
     redis_server: RedisServer,  # noqa: F811
 ) -> None:
     runs = Runs(database)
@@ -93,7 +93,7 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
 
 
 async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_counts_where_it_is_found(
-    database: Database, metrics: Metrics, observer: Telling
+    database: Database, metrics: Metrics, observer: MetricsObserver
 ) -> None:
     runs = Runs(database, on_lost=observer.attempt_lost)
     run = await running(database, runs)
@@ -125,7 +125,7 @@ async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_c
 async def test_waiting_is_not_the_time_for_which_another_worker_executed_the_run(
     database: Database,
     metrics: Metrics,
-    observer: Telling,
+    observer: MetricsObserver,
     database_time: DatabaseTime,  # noqa: F811
 ) -> None:
     runs = Runs(database)
@@ -145,7 +145,7 @@ async def test_waiting_is_not_the_time_for_which_another_worker_executed_the_run
 async def test_a_pause_before_the_next_attempt_is_not_waiting(
     database: Database,
     metrics: Metrics,
-    observer: Telling,
+    observer: MetricsObserver,
     database_time: DatabaseTime,  # noqa: F811
 ) -> None:
     runs = Runs(database)

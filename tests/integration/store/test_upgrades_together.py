@@ -16,7 +16,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from reposync.app.daemon import Telling
+from reposync.app.daemon import MetricsObserver
 from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
 from reposync.store.addresses import sqlite_url
@@ -177,7 +177,7 @@ async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgr
     await make(empty_postgresql, "0003")
     variables = {"DATABASE_URL": empty_postgresql, "REPOSYNC_STATE_DIR": str(tmp_path), "HOME": str(tmp_path)}
     health = Health()
-    telling = Telling(Metrics(version="1", run_statuses=[], run_triggers=[]), health)
+    telling = MetricsObserver(Metrics(version="1", run_statuses=[], run_triggers=[]), health)
     opening = open_applied(Settings.from_environment(variables), telling)
 
     async def is_told() -> bool:

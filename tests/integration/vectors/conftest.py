@@ -12,7 +12,7 @@ from reposync.vectors.connection import EmbeddedTransport
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import IndexSettings
-from tests.fixtures.contract import QdrantContract
+from tests.fixtures.contract import ContractTransport
 from tests.fixtures.folders import quick_folder
 
 _numbers = itertools.count()
@@ -48,12 +48,11 @@ def long_lived(request: pytest.FixtureRequest) -> bool:
 @pytest.fixture
 async def opened(engine: EmbeddedEngine, settings: IndexSettings, long_lived: bool) -> AsyncGenerator[OpenIndex, None]:
     """Opens the index as often as a test wants; every exchange has to keep Qdrant's contract."""
-    contract = QdrantContract.load()
     async with contextlib.AsyncExitStack() as resources:
         transports = []
 
         def open_one(*, collection: str | None = None) -> QdrantIndex:
-            transports.append(contract.watching(EmbeddedTransport(engine)))
+            transports.append(ContractTransport(EmbeddedTransport(engine)))
             mine = dataclasses.replace(settings, collection=collection or settings.collection)
             index = open_index(mine, long_lived=long_lived, transport=transports[-1])
             resources.push_async_callback(index.close)

@@ -10,7 +10,7 @@ import pytest
 
 from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.engine.quarantine import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
+from reposync.vectors.engine.damage import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import CollectionMissing, IndexSettings
 from tests.fixtures.folders import quick_folder

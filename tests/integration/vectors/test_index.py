@@ -75,11 +75,14 @@ async def test_the_collection_is_made_for_tenants_with_the_indexes_that_filters_
     assert made.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF
 
 
-async def test_a_missing_payload_index_is_made_again(index: QdrantIndex, settings: IndexSettings) -> None:
+async def test_a_missing_payload_index_is_made_again(
+    index: QdrantIndex, settings: IndexSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("reposync.vectors.index.PAYLOAD_INDEXES", {})
+        await index.ensure(SPEC)
     await index.ensure(SPEC)
     client = open_client(settings)
-    await client.delete_payload_index(settings.collection, "metadata.path")
-    await index.ensure(SPEC)
     assert "metadata.path" in (await client.get_collection(settings.collection)).payload_schema
     await client.close()
 
@@ -117,15 +120,12 @@ async def test_a_collection_of_somebody_else_is_a_mismatch_and_stays_as_it_is(
     await client.close()
 
 
-async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, settings: IndexSettings) -> None:
-    await index.ensure(SPEC)
-    client = open_client(settings)
-    made = (await client.get_collection(settings.collection)).config.metadata
-    assert made is not None
-    await client.update_collection(settings.collection, metadata={"reposync": made["reposync"] | {"schema": 99}})
+async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("reposync.vectors.definition.SCHEMA_REVISION", 99)
+        await index.ensure(SPEC)
     with pytest.raises(IndexMismatch, match="schema revision 99"):
         await index.ensure(SPEC)
-    await client.close()
 
 
 async def test_a_collection_can_be_reached_by_an_alias(opened: OpenIndex, settings: IndexSettings) -> None:

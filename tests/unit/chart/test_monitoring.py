@@ -12,8 +12,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.telemetry.figures import HEALTH_STATUSES
-from reposync.telemetry.metrics import Metrics, QueueFigures
+from reposync.telemetry.metrics import HEALTH_STATUSES, Metrics
 from tests.fixtures.chart import NAME, NAMESPACE, ROOT, render, together
 from tests.unit.chart.matrix import INGRESS, MONITORED, REDIS, SCALED, SERVERS
 
@@ -35,18 +34,20 @@ def exported() -> dict[str, dict[str, set[str]]]:
     metrics = Metrics(
         version="1", run_statuses=[each.value for each in RunStatus], run_triggers=[each.value for each in RunTrigger]
     )
-    metrics.queue(QueueFigures(dict.fromkeys([str(status) for status in _watched()], 1), 1.0))
+    metrics.show("queue_runs", dict.fromkeys([str(status) for status in _watched()], 1))
+    metrics.show("queue_oldest_seconds", 1)
     metrics.freshness({"payments-api": None})
-    metrics.repositories({"active": 1})
-    metrics.files_failed({"payments-api": 3})
-    metrics.late(["payments-api"])
-    metrics.indexes({"live": 1, "building": 1}, {"code": {"done": 1}})
+    metrics.show("repositories", {"active": 1})
+    metrics.show("files_failed", {"payments-api": 3})
+    metrics.show("repository_late", {"payments-api": 1})
+    metrics.show("index_versions", {"live": 1, "building": 1})
+    metrics.show("index_change_repositories", {("code", "done"): 1})
     metrics.dependencies({"database": "ok", "registry": "degraded", "clock": "ok"})
-    metrics.clock_skew(0.1)
+    metrics.show("clock_skew_seconds", 0.1)
     for result in ("ok", "failed"):
-        metrics.group_discovered(result)
+        metrics.count("group_discoveries", result)
     for reason in ("unreachable", "taken"):
-        metrics.lock_lost(reason)
+        metrics.count("lock_losses", reason)
     found: dict[str, dict[str, set[str]]] = {}
     for family in text_string_to_metric_families(metrics.render()[0].decode()):
         for sample in family.samples:

@@ -9,9 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from reposync.outgoing import RequestObserver
-from reposync.telemetry.lag import watch_loop
-from reposync.telemetry.metrics import MOST_VALUES, Metrics, QueueFigures
+from reposync.telemetry.metrics import MAX_LABEL_VALUES, Metrics, watch_loop
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
 
@@ -55,23 +53,24 @@ def metrics() -> Metrics:
     return Metrics(version="1.2.3", now=NOW.timestamp)
 
 
-def test_failed_files_and_versions_of_indexes_are_those_of_the_latest_refresh(metrics: Metrics) -> None:
-    metrics.files_failed({"payments-api": 3})
-    metrics.indexes({"live": 2, "building": 1, "retired": 0}, {"code": {"done": 1, "waiting": 1}})
+def test_a_gauge_is_shown_as_a_whole_until_it_cannot_be_refreshed(metrics: Metrics) -> None:
+    metrics.show("files_failed", {"payments-api": 3})
+    metrics.show("index_versions", {"live": 2, "building": 1, "retired": 0})
+    metrics.show("index_change_repositories", {("code", "done"): 1, ("code", "waiting"): 1})
     assert value(metrics, "files_failed", repository="payments-api") == 3
     assert series(metrics, "index_versions") == {"live": 2, "building": 1, "retired": 0}
     assert value(metrics, "index_change_repositories", collection="code", state="waiting") == 1
 
-    metrics.files_failed({})
+    metrics.show("files_failed", {})
     assert value(metrics, "files_failed", repository="payments-api") is None
     metrics.refresh_failed()
     assert series(metrics, "index_versions") == {}
 
 
 def test_a_run_is_counted_by_status_and_trigger_with_what_it_did(metrics: Metrics) -> None:
-    metrics.run_started(waited_seconds=0.02)
+    metrics.observe("queue_wait_seconds", 0.02)
     metrics.run_ended("completed", "schedule", 3.0, 5, 1, 2, 40, 7)
-    metrics.run_started(waited_seconds=400)
+    metrics.observe("queue_wait_seconds", 400)
     metrics.run_ended("failed", "schedule", 0.2, files_processed=1)
 
     assert value(metrics, "runs_total", status="completed", trigger="schedule") == 1
@@ -99,33 +98,22 @@ def test_the_first_failure_is_an_increase() -> None:
     assert (before, value(metrics, "runs_total", status="failed", trigger="http")) == (0, 1)
 
 
-def test_requests_and_rate_limits_of_sources_are_counted(metrics: Metrics) -> None:
-    observer: RequestObserver = metrics
-    observer.request("api_tree")
-    observer.request("api_tree")
-    observer.rate_limited(2.5)
-
-    assert series(metrics, "source_requests_total") == {"api_tree": 2}
-    assert value(metrics, "rate_limit_waits_total") == 1
-    assert value(metrics, "rate_limit_wait_seconds_total") == 2.5
-
-
-def test_locks_ticks_reloads_discoveries_and_workers_are_counted(metrics: Metrics) -> None:
-    metrics.lock_taken(0.002)
-    metrics.lock_lost("expired")
-    metrics.lock_missing()
-    metrics.tick("queued")
-    metrics.tick("missed", 3)
-    metrics.registry_reloaded("invalid")
-    metrics.group_discovered("ok")
+def test_counters_histograms_and_gauges_are_set_by_name(metrics: Metrics) -> None:
+    metrics.observe("lock_wait_seconds", 0.002)
+    metrics.count("lock_losses", "expired")
+    metrics.count("lock_unavailable")
+    metrics.count("rate_limit_wait_seconds", by=2.5)
+    metrics.count("rate_limit_wait_seconds", by=-1)
+    metrics.count("ticks", "missed", by=3)
+    metrics.count("registry_reloads", "invalid")
     metrics.workers(busy=2, slots=4)
 
     assert value(metrics, "lock_wait_seconds_count") == 1
     assert value(metrics, "lock_losses_total", reason="expired") == 1
     assert value(metrics, "lock_unavailable_total") == 1
-    assert series(metrics, "ticks_total") == {"queued": 1, "joined": 0, "handled": 0, "missed": 3, "rejected": 0}
+    assert value(metrics, "rate_limit_wait_seconds_total") == 2.5
+    assert series(metrics, "ticks_total") == {"queued": 0, "joined": 0, "handled": 0, "missed": 3, "rejected": 0}
     assert series(metrics, "registry_reloads_total") == {"ok": 0, "invalid": 1}
-    assert series(metrics, "group_discoveries_total") == {"ok": 1}
     assert (value(metrics, "workers_busy"), value(metrics, "workers_slots")) == (2, 4)
 
 
@@ -151,7 +139,7 @@ def test_a_clock_that_runs_behind_the_databases_makes_no_negative_age(metrics: M
 
 def test_ages_are_of_the_databases_clock_and_a_moment_to_come_has_none() -> None:
     metrics = Metrics(version="1", now=Clock((NOW + timedelta(days=1)).timestamp()))
-    metrics.clock_skew(86_400.0)
+    metrics.show("clock_skew_seconds", 86_400.0)
     metrics.freshness({"api": NOW - timedelta(hours=1), "of a pod whose clock is ahead": NOW + timedelta(hours=1)})
 
     ages = {"api": 3600, "of a pod whose clock is ahead": math.inf}
@@ -164,27 +152,26 @@ def test_ages_are_of_the_databases_clock_and_a_moment_to_come_has_none() -> None
 
 def test_a_repository_that_was_removed_or_renamed_disappears(metrics: Metrics) -> None:
     metrics.freshness({"old-name": NOW, "api": NOW})
-    metrics.queue(QueueFigures({"queued": 3, "running": 1}, 12.5))
-    metrics.repositories({"active": 2, "paused": 1})
+    metrics.show("queue_runs", {"queued": 3, "running": 1})
+    metrics.show("repositories", {"active": 2, "paused": 1})
     samples(metrics)
     metrics.freshness({"new-name": NOW, "api": NOW})
-    metrics.queue(QueueFigures({"running": 1}))
-    metrics.repositories({"active": 2})
+    metrics.show("queue_runs", {"running": 1})
+    metrics.show("repositories", {"active": 2})
 
     assert set(series(metrics, "repository_freshness_seconds")) == {"new-name", "api"}
     assert set(series(metrics, "repository_last_sync_timestamp_seconds")) == {"new-name", "api"}
     assert series(metrics, "queue_runs") == {"running": 1}
-    assert value(metrics, "queue_oldest_seconds") == 0
     assert series(metrics, "repositories") == {"active": 2}
     assert b"old-name" not in metrics.render()[0]
 
 
 def test_figures_that_could_not_be_refreshed_are_left_out_and_counted(metrics: Metrics) -> None:
     metrics.freshness({"api": NOW})
-    metrics.queue(QueueFigures({"queued": 3}, 12.5))
-    metrics.repositories({"active": 1})
+    metrics.show("queue_runs", {"queued": 3})
+    metrics.show("repositories", {"active": 1})
     metrics.dependencies({"database": "down"})
-    metrics.tick("queued")
+    metrics.count("ticks", "queued")
     metrics.refresh_failed()
 
     names = {name for name, _ in samples(metrics)}
@@ -222,16 +209,16 @@ def test_any_name_of_a_repository_can_be_scraped(last_sync: Mapping[str, datetim
 
 def test_a_caller_that_invents_label_values_does_not_grow_the_metrics_for_ever(metrics: Metrics) -> None:
     for number in range(1000):
-        metrics.lock_lost(f"reason {number}")
+        metrics.count("lock_losses", f"reason {number}")
 
     losses = series(metrics, "lock_losses_total")
-    assert len(losses) == MOST_VALUES + 1
-    assert losses["other"] == 1000 - MOST_VALUES
+    assert len(losses) == MAX_LABEL_VALUES + 1
+    assert losses["other"] == 1000 - MAX_LABEL_VALUES
 
 
 def test_two_daemons_in_one_process_count_apart() -> None:
     first, second = Metrics(version="1"), Metrics(version="1")
-    first.tick("queued")
+    first.count("ticks", "queued")
 
     assert value(second, "ticks_total", outcome="queued") == 0
 

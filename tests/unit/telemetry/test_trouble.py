@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from reposync.telemetry.trouble import Trouble
+from reposync.telemetry.health import Trouble
 
 
 @pytest.fixture(autouse=True)

@@ -4,11 +4,9 @@ from collections.abc import AsyncGenerator, Generator
 
 import httpx
 import pytest
-from qdrant_client import AsyncQdrantClient
 
 from reposync.vectors.engine.app import EngineApp
 from reposync.vectors.engine.collections import Collections
-from tests.fixtures.contract import QdrantContract
 from tests.fixtures.folders import quick_folder
 
 
@@ -26,14 +24,3 @@ async def http(collections: Collections) -> AsyncGenerator[httpx.AsyncClient, No
     transport = httpx.ASGITransport(EngineApp(collections))
     async with httpx.AsyncClient(transport=transport, base_url="http://engine") as client:
         yield client
-
-
-@pytest.fixture
-async def client(collections: Collections) -> AsyncGenerator[AsyncQdrantClient, None]:
-    """Qdrant's stock client on the engine; every exchange has to keep Qdrant's contract."""
-    watched = QdrantContract.load().watching(httpx.ASGITransport(EngineApp(collections)))
-    client = AsyncQdrantClient(url="http://engine", port=None, check_compatibility=False, transport=watched)
-    yield client
-    await client.close()
-    assert watched.exchanges
-    assert watched.violations == []

@@ -39,11 +39,6 @@ def holds(condition: dict[str, Any], number: int) -> bool:
     point = POINTS[number]
     if "has_id" in condition:
         return number in condition["has_id"]
-    if "is_empty" in condition:
-        return not value_of(point, condition["is_empty"]["key"])
-    if "is_null" in condition:
-        key = condition["is_null"]["key"]
-        return key in point and point[key] is None
     if "key" not in condition:
         return selects(condition, number)
     values = value_of(point, condition["key"])
@@ -52,19 +47,15 @@ def holds(condition: dict[str, Any], number: int) -> bool:
         tests = {"gte": int.__ge__, "gt": int.__gt__, "lte": int.__le__, "lt": int.__lt__}
         return any(all(tests[name](each, bound) for name, bound in condition["range"].items()) for each in numbers)
     ((kind, asked),) = condition["match"].items()
-    if kind == "except":
-        return any(each not in asked for each in values)
     return any(each in asked if kind == "any" else each == asked for each in values)
 
 
 def selects(condition: dict[str, Any], number: int) -> bool:
     must, should, must_not = (condition.get(name) or [] for name in ("must", "should", "must_not"))
-    at_least = condition.get("min_should") or {"conditions": [], "min_count": 0}
     return (
         all(holds(each, number) for each in must)
         and (not should or any(holds(each, number) for each in should))
         and not any(holds(each, number) for each in must_not)
-        and sum(holds(each, number) for each in at_least["conditions"]) >= at_least["min_count"]
     )
 
 
@@ -77,8 +68,8 @@ numbers = st.integers(-6, 10)
 leaves = st.one_of(
     st.builds(field, st.sampled_from(["word", "in.side"]), st.just("value"), words),
     st.builds(field, st.sampled_from(["number", "some"]), st.just("value"), numbers),
-    st.builds(field, st.just("word"), st.sampled_from(["any", "except"]), st.lists(words, max_size=3)),
-    st.builds(field, st.just("number"), st.sampled_from(["any", "except"]), st.lists(numbers, max_size=3)),
+    st.builds(field, st.just("word"), st.just("any"), st.lists(words, max_size=3)),
+    st.builds(field, st.just("number"), st.just("any"), st.lists(numbers, max_size=3)),
     st.builds(
         lambda key, bounds: {"key": key, "range": bounds},
         st.sampled_from(["number", "some"]),
@@ -89,15 +80,12 @@ leaves = st.one_of(
         ).filter(bool),
     ),
     st.builds(lambda ids: {"has_id": ids}, st.lists(st.integers(0, 14), max_size=4)),
-    st.builds(lambda key: {"is_empty": {"key": key}}, st.sampled_from(["some", "none", "word", "missing"])),
-    st.builds(lambda key: {"is_null": {"key": key}}, st.sampled_from(["none", "word", "missing"])),
 )
 
 
 def filters_of(conditions: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
     some = st.lists(conditions, max_size=3)
-    at_least = st.builds(lambda c, n: {"conditions": c, "min_count": min(n, len(c))}, some, st.integers(0, 3))
-    return st.fixed_dictionaries({}, optional={"must": some, "should": some, "must_not": some, "min_should": at_least})
+    return st.fixed_dictionaries({}, optional={"must": some, "should": some, "must_not": some})
 
 
 filters = st.recursive(filters_of(leaves), lambda inner: filters_of(leaves | inner), max_leaves=6)

@@ -1,4 +1,4 @@
-"""Saying no: what a request may hold, and how the engine refuses what it cannot do right."""
+"""Checks of what a request may hold. A field that the engine would ignore is refused."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 Json = Any
-"""A value as orjson reads it. What comes in is not trusted: every shape is checked where it is taken apart."""
+"""A value as orjson reads it. Requests are not trusted: every shape is checked before it is used."""
 
 
 class Refusal(Exception):
-    """A request that is not carried out; `status` is the HTTP status, the message goes to the caller."""
+    """A request that is not carried out. `status` is the HTTP status; the message goes to the client."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -21,7 +21,6 @@ class Refusal(Exception):
 
 
 def bad(message: str) -> Refusal:
-    """A request that a Qdrant server would refuse as well."""
     return Refusal(400, f"Wrong input: {message}")
 
 
@@ -30,24 +29,17 @@ def not_found(message: str) -> Refusal:
 
 
 def unsupported(what: str) -> Refusal:
-    """A request that a Qdrant server would carry out."""
+    """A Qdrant server would carry the request out."""
     return Refusal(501, f"Not supported by the embedded engine: {what}. A Qdrant server can do this.")
 
 
-def fields(value: Json, where: str, known: Collection[str], *, beyond: Collection[str] = ()) -> dict[str, Json]:
-    """`value` as an object without its null fields.
-
-    Raises Refusal for a field that is not `known`: ignoring one would answer a question that nobody asked. Those
-    `beyond` the engine are refused as unsupported.
-    """
+def fields(value: Json, where: str, known: Collection[str]) -> dict[str, Json]:
+    """`value` as an object without its null fields. Raises Refusal for a field that is not `known`."""
     if not isinstance(value, Mapping):
         raise bad(f"{where} must be an object")
     present = {key: each for key, each in value.items() if each is not None}
-    for key in present:
-        if key in beyond:
-            raise unsupported(f"`{key}` in {where}")
-        if key not in known:
-            raise bad(f"unknown field `{key}` in {where}")
+    if unknown := set(present).difference(known):
+        raise bad(f"the embedded engine does not know the field `{min(unknown)}` in {where}")
     return present
 
 
@@ -69,12 +61,6 @@ def flag(value: Json, where: str) -> bool:
     return value
 
 
-def number(value: Json, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise bad(f"{where} must be a number")
-    return float(value)
-
-
 def whole(value: Json, where: str, *, least: int = 0) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise bad(f"{where} must be an integer of at least {least}")
@@ -91,8 +77,15 @@ def texts(value: Json, where: str) -> list[str]:
     return items(value, where, lambda item: text(item, f"each of {where}"))
 
 
+def point_id(value: Json) -> int | str:
+    """An unsigned integer or a UUID. The engine itself refuses text that is not a UUID."""
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise bad(f"{value!r} is not a point id: it must be an unsigned integer or a UUID")
+    return value
+
+
 def edge_call(call: Callable[..., T], *arguments: object, **named: object) -> T:
-    """Build an object of the engine. It tells wrong types and values by TypeError, ValueError and OverflowError."""
+    """Build an object of the engine, which raises TypeError, ValueError and OverflowError for wrong values."""
     try:
         return call(*arguments, **named)
     except (TypeError, ValueError, OverflowError) as error:

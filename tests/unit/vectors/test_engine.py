@@ -1,0 +1,227 @@
+"""What Qdrant's own client can do on the embedded engine."""
+
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from qdrant_client import AsyncQdrantClient, models
+
+from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.collections import Collections
+from tests.fixtures.contract import ContractTransport
+
+ONE = "00000000-0000-0000-0000-000000000001"
+TWO = "00000000-0000-0000-0000-000000000002"
+
+
+@contextlib.asynccontextmanager
+async def client_on(collections: Collections) -> AsyncIterator[AsyncQdrantClient]:
+    """Every exchange has to keep Qdrant's contract."""
+    watched = ContractTransport(httpx.ASGITransport(EngineApp(collections)))
+    client = AsyncQdrantClient(url="http://engine", port=None, check_compatibility=False, transport=watched)
+    yield client
+    await client.close()
+    assert watched.exchanges
+    assert watched.violations == []
+
+
+@pytest.fixture
+async def client(collections: Collections) -> AsyncGenerator[AsyncQdrantClient, None]:
+    async with client_on(collections) as client:
+        yield client
+
+
+async def make(client: AsyncQdrantClient, name: str = "code") -> None:
+    many = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
+    await client.create_collection(
+        name,
+        vectors_config={
+            "dense": models.VectorParams(size=2, distance=models.Distance.COSINE),
+            "many": models.VectorParams(size=2, distance=models.Distance.DOT, multivector_config=many),
+        },
+        sparse_vectors_config={"sparse": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+        metadata={"made_by": "a test"},
+    )
+    await client.create_payload_index(name, "lang", models.PayloadSchemaType.KEYWORD)
+    tenant = models.KeywordIndexParams(type=models.KeywordIndexType.KEYWORD, is_tenant=True)
+    await client.create_payload_index(name, "tenant", tenant)
+    await client.create_payload_index(name, "epoch", models.PayloadSchemaType.INTEGER)
+
+
+async def fill(client: AsyncQdrantClient, name: str = "code") -> None:
+    sparse = models.SparseVector
+    result = await client.upsert(
+        name,
+        [
+            models.PointStruct(
+                id=ONE,
+                vector={"dense": [1, 0], "many": [[1, 0], [0, 1]], "sparse": sparse(indices=[1], values=[1])},
+                payload={"lang": "python", "epoch": 1},
+            ),
+            models.PointStruct(
+                id=TWO,
+                vector={"dense": [0, 1], "many": [[1, 0]], "sparse": sparse(indices=[2], values=[1])},
+                payload={"lang": "rust", "epoch": 2},
+            ),
+            models.PointStruct(id=3, vector={"dense": [0.6, 0.8]}, payload={"lang": "python", "epoch": 3}),
+        ],
+        wait=True,
+    )
+    assert result.status is models.UpdateStatus.COMPLETED
+
+
+async def ids(client: AsyncQdrantClient, name: str = "code") -> set[object]:
+    return {point.id for point in (await client.scroll(name, limit=100))[0]}
+
+
+def where(key: str, value: str | int) -> models.Filter:
+    return models.Filter(must=[models.FieldCondition(key=key, match=models.MatchValue(value=value))])
+
+
+async def test_a_collection_tells_how_it_was_made(client: AsyncQdrantClient) -> None:
+    await make(client)
+    assert await client.collection_exists("code")
+    assert not await client.collection_exists("other")
+    assert [each.name for each in (await client.get_collections()).collections] == ["code"]
+    found = await client.get_collection("code")
+    assert found.config.metadata == {"made_by": "a test"}
+    assert found.config.params.vectors["many"].multivector_config.comparator == "max_sim"  # type: ignore[index,union-attr]
+    assert found.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF  # type: ignore[index]
+    assert found.payload_schema["tenant"].params.is_tenant is True  # type: ignore[union-attr]
+    assert found.points_count == 0
+
+
+async def test_points_come_back_as_they_were_stored(client: AsyncQdrantClient) -> None:
+    await make(client)
+    await fill(client)
+    (point,) = await client.retrieve("code", [ONE], with_vectors=True)
+    assert point.payload == {"lang": "python", "epoch": 1}
+    assert point.vector == {
+        "dense": [1.0, 0.0],
+        "many": [[1.0, 0.0], [0.0, 1.0]],
+        "sparse": models.SparseVector(indices=[1], values=[1.0]),
+    }
+    assert (await client.retrieve("code", [3, 4], with_payload=["lang"]))[0].payload == {"lang": "python"}
+    assert (await client.count("code")).count == 3
+    assert {hit.value: hit.count for hit in (await client.facet("code", "lang", exact=True)).hits} == {
+        "python": 2,
+        "rust": 1,
+    }
+
+
+async def test_scrolling_in_pages_sees_each_point_once(client: AsyncQdrantClient) -> None:
+    await make(client)
+    await client.upsert("code", [models.PointStruct(id=each, vector={"dense": [1, each]}) for each in range(25)])
+    seen: list[object] = []
+    offset: object = 0
+    while offset is not None:
+        points, offset = await client.scroll("code", limit=7, offset=offset)  # type: ignore[arg-type]
+        seen += [point.id for point in points]
+    assert seen == list(range(25))
+
+
+async def test_each_kind_of_vector_can_be_searched(client: AsyncQdrantClient) -> None:
+    await make(client)
+    await fill(client)
+
+    async def best(query: object, using: str, **more: object) -> list[object]:
+        found = await client.query_points("code", query, using=using, with_payload=True, **more)  # type: ignore[arg-type]
+        return [point.id for point in found.points]
+
+    assert await best([0.0, 1.0], "dense") == [TWO, 3, ONE]
+    assert await best([0.0, 1.0], "dense", offset=1, limit=1) == [3]
+    assert await best([0.0, 1.0], "dense", query_filter=where("lang", "python")) == [3, ONE]
+    assert await best([[1.0, 0.0], [0.0, 1.0]], "many") == [ONE, TWO]
+    assert await best(models.SparseVector(indices=[2], values=[1.0]), "sparse") == [TWO]
+    fused = await client.query_points(
+        "code",
+        prefetch=[
+            models.Prefetch(query=[0.0, 1.0], using="dense", limit=2),
+            models.Prefetch(query=models.SparseVector(indices=[2], values=[1.0]), using="sparse", limit=2),
+        ],
+        query=models.FusionQuery(fusion=models.Fusion.RRF),
+    )
+    assert [point.id for point in fused.points] == [TWO, 3]
+
+
+async def test_points_are_deleted_and_their_payloads_set_by_id_and_by_filter(client: AsyncQdrantClient) -> None:
+    await make(client)
+    await fill(client)
+    await client.set_payload("code", {"a": {"b": 1}}, [ONE])
+    await client.set_payload("code", {"c": 2}, where("epoch", 1), key="a")
+    assert {point.id: point.payload for point in await client.retrieve("code", [ONE, TWO])} == {
+        ONE: {"lang": "python", "epoch": 1, "a": {"b": 1, "c": 2}},
+        TWO: {"lang": "rust", "epoch": 2},
+    }
+    await client.delete("code", models.PointIdsList(points=[3, 99]))
+    assert await ids(client) == {ONE, TWO}
+    await client.delete("code", models.FilterSelector(filter=where("lang", "rust")))
+    assert await ids(client) == {ONE}
+
+
+async def test_operations_of_a_batch_are_carried_out_in_order(client: AsyncQdrantClient) -> None:
+    await make(client)
+    point = models.PointStruct(id=1, vector={"dense": [1, 0]}, payload={"lang": "go"})
+    others = models.Filter(must_not=[models.HasIdCondition(has_id=[2])])
+    results = await client.batch_update_points(
+        "code",
+        [
+            models.UpsertOperation(upsert=models.PointsList(points=[point, point.model_copy(update={"id": 2})])),
+            models.SetPayloadOperation(set_payload=models.SetPayload(payload={"seen": 1}, points=[2])),
+            models.DeleteOperation(delete=models.FilterSelector(filter=others)),
+        ],
+    )
+    assert [result.status for result in results] == [models.UpdateStatus.COMPLETED] * 3
+    (left,), _ = await client.scroll("code")
+    assert (left.id, left.payload) == (2, {"lang": "go", "seen": 1})
+
+
+async def test_an_alias_stands_for_its_collection_and_moves_in_one_request(client: AsyncQdrantClient) -> None:
+    await make(client, "old")
+    await make(client, "new")
+    await fill(client, "new")
+
+    def named(collection: str) -> models.CreateAliasOperation:
+        return models.CreateAliasOperation(
+            create_alias=models.CreateAlias(collection_name=collection, alias_name="code")
+        )
+
+    await client.update_collection_aliases([named("old")])
+    assert (await client.count("code")).count == 0
+    free = models.DeleteAliasOperation(delete_alias=models.DeleteAlias(alias_name="code"))
+    await client.update_collection_aliases([free, named("new")])
+    assert (await client.count("code")).count == 3
+    assert await client.delete_collection("new")
+    assert not await client.collection_exists("code"), "a deleted collection takes its aliases along"
+    await make(client)
+    assert (await client.count("code")).count == 0
+
+
+@pytest.mark.parametrize("name", ["c d", "code%2Fx", "Ünïcode 日本", "..a", "a.b", "CODE"])
+async def test_names_of_collections_may_be_odd(client: AsyncQdrantClient, name: str) -> None:
+    await make(client)
+    await client.create_collection(name, {"dense": models.VectorParams(size=2, distance=models.Distance.DOT)})
+    await client.upsert(name, [models.PointStruct(id=7, vector={"dense": [1, 0]})])
+    assert (await client.count(name)).count == 1
+    assert (await client.count("code")).count == 0
+
+
+async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    for start in range(2):
+        collections = Collections(folder)
+        async with client_on(collections) as client:
+            if start == 0:
+                await make(client)
+                await fill(client)
+                create = models.CreateAlias(collection_name="code", alias_name="alias")
+                await client.update_collection_aliases([models.CreateAliasOperation(create_alias=create)])
+            before, after = await client.get_collection("code"), await client.get_collection("alias")
+            assert before == after
+            assert after.config.metadata == {"made_by": "a test"}
+            assert set(after.payload_schema) == {"lang", "tenant", "epoch"}
+            assert await ids(client, "alias") == {ONE, TWO, 3}
+        collections.close()
