@@ -30,8 +30,8 @@ from sqlalchemy import delete
 
 from benchmarks.filling import RUN, START, address, bulk, ended_runs, name
 from benchmarks.measure import machine
-from reposync.api.access import Access
 from reposync.api.app import create_app
+from reposync.api.auth import Access
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.webhooks import Push, receive_push

@@ -22,8 +22,8 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 
 import reposync
-from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
+from reposync.api.auth import Access
 from reposync.cli.main import cli
 from reposync.config.schema import registry_schema
 from reposync.content.model import Skip

@@ -1,12 +1,14 @@
-"""A run as the API answers it and `--json` prints it. Free of FastAPI: commands start without it."""
+"""Runs as JSON documents, for `--json` and HTTP alike, and cursors of lists. Free of FastAPI: commands import it."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from reposync.api.cursors import cursor_after
+from reposync.errors import UsageError
 from reposync.runs.blocked import brake_of
 from reposync.runs.progress import shown_progress
 from reposync.store.run_keys import run_json
@@ -15,7 +17,11 @@ if TYPE_CHECKING:
     from reposync.store.runs import Run, Runs
 
 FIRST_PROBLEMS = 100
+MAX_CURSOR_CHARS = 3_100
+"""A path is stored as 512 characters and a hash of 64; a character takes at most four bytes, base64 a third more."""
 
+DETAIL_KEYS = ("max_attempts", "not_before", "cancel_requested", "removal", "repair")
+"""Columns of a run that only its detail shows."""
 REQUEST_KEYS = (
     "id",
     "trigger",
@@ -32,13 +38,18 @@ REQUEST_KEYS = (
 
 
 async def run_documents(runs: Runs, found: Collection[Run]) -> list[dict[str, Any]]:
-    """As items of the history. Raises StoreUnavailable."""
+    """The runs as items of the history. Raises StoreUnavailable."""
     askers = await runs.askers([run.id for run in found])
     return [{**run_json(run), "asked_by": askers.get(run.id, [])} for run in found]
 
 
+async def run_document(runs: Runs, run: Run) -> dict[str, Any]:
+    """Raises StoreUnavailable."""
+    return (await run_documents(runs, [run]))[0]
+
+
 async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[str, Any]:
-    """With everything that is known of it, and the first `limit` problems by path. Raises StoreUnavailable."""
+    """Everything known of the run, with its first `limit` problems by path. Raises StoreUnavailable."""
     requests = (await runs.requests([run.id])).get(run.id, [])
     attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
     problems = await runs.problems(run.id, limit)
@@ -47,11 +58,7 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
     return {
         **run_json(run),
         "asked_by": list(dict.fromkeys(each.asked_by for each in requests)),
-        "max_attempts": run.max_attempts,
-        "not_before": run.not_before,
-        "cancel_requested": run.cancel_requested,
-        "removal": run.removal,
-        "repair": run.repair,
+        **{key: getattr(run, key) for key in DETAIL_KEYS},
         "brake": None if brake is None else asdict(brake),
         "progress": None if progress is None else dict(progress),
         "requests": [{key: getattr(each, key) for key in REQUEST_KEYS} for each in requests],
@@ -60,3 +67,20 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
         "problem_counts": counts,
         "problems_cursor": None if is_all else cursor_after(problems[-1].path),
     }
+
+
+def cursor_after(key: str) -> str:
+    """The opaque cursor of the page after the item with `key`, by which the list is sorted."""
+    return base64.urlsafe_b64encode(key.encode("utf-8", "replace")).decode().rstrip("=")
+
+
+def key_before(cursor: str) -> str:
+    """The inverse of `cursor_after`. Raises UsageError for anything else."""
+    try:
+        padded = cursor + "=" * (-len(cursor) % 4)
+        key = base64.b64decode(padded, altchars=b"-_", validate=True).decode()
+    except (ValueError, binascii.Error):
+        key = "\0"
+    if "\0" in key:
+        raise UsageError("This cursor is not valid.", remedy="Use `next_cursor` of the previous page.")
+    return key

@@ -1,4 +1,4 @@
-"""Under which names and by which ways the server is reached."""
+"""Host names and proxies: which names the server accepts, and which forwarded headers it trusts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from starlette.types import Scope
 from reposync.config.sections import HttpConfig
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
-_MOST_FORWARDED = 50
+_MAX_FORWARDED = 50
 
 
 def split_host(value: str) -> tuple[str, int | None] | None:
-    """Name (in lower case, IPv6 without brackets) and port of a Host header; None for what is none."""
+    """Name (in lower case, IPv6 without brackets) and port of a Host header; None if it is not valid."""
     found = _HOST.fullmatch(value.strip())
     if found is None:
         return None
@@ -25,7 +25,7 @@ def split_host(value: str) -> tuple[str, int | None] | None:
 
 
 def client_network(client: str) -> str:
-    """What counts as one client: an IPv6 host owns a network of 2**64 addresses."""
+    """The network that counts as one client: an IPv6 host owns 2**64 addresses."""
     try:
         address = ipaddress.ip_address(client)
     except ValueError:
@@ -38,9 +38,10 @@ def client_network(client: str) -> str:
 
 
 class AllowedHosts:
-    """Which names are ours. A page whose name was made to point at this machine (DNS rebinding) sends its own.
+    """The host names that the server accepts, against DNS rebinding: a page whose name was made to resolve to this
+    machine sends its own name.
 
-    Without tokens the server trusts whoever reaches it on loopback, so that only names of loopback will do.
+    Without tokens the server trusts everybody who reaches it on loopback, so only names of loopback are accepted.
     """
 
     def __init__(self, names: Sequence[str], *, has_tokens: bool) -> None:
@@ -59,13 +60,13 @@ class AllowedHosts:
 
 
 class TrustedNetworks:
-    """Addresses and networks of proxies that are believed."""
+    """Addresses and networks of trusted proxies."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         self._networks = [ipaddress.ip_network(each) for each in networks]
 
-    def have(self, address: str) -> bool:
-        """Also of an IPv6 network that is one client (`client_network`)."""
+    def contain(self, address: str) -> bool:
+        """`address` may be an IPv6 network as `client_network` returns it."""
         try:
             parsed = ipaddress.ip_address(address.removesuffix("/64"))
         except ValueError:
@@ -76,23 +77,23 @@ class TrustedNetworks:
 
 
 class Proxies:
-    """What stands between browsers and this server, as far as it is known."""
+    """The proxies in front of this server."""
 
     def __init__(self, config: HttpConfig) -> None:
         self._trusted = TrustedNetworks(config.trusted_proxies)
         self._root = config.root_path
 
     def correct(self, scope: Scope) -> None:
-        """Make the scope say what the browser asked: its address, scheme and host where a trusted proxy tells them, and
-        the whole path, whether the proxy takes the root path off or not."""
+        """Set what the browser requested: its address, scheme and host if a trusted proxy forwards them, and the whole
+        path, whether the proxy strips the root path or not."""
         headers = Headers(scope=scope)
         peer = scope.get("client")
-        if peer is not None and self._trusted.have(peer[0]):
-            self._believe(scope, headers, peer)
+        if peer is not None and self._trusted.contain(peer[0]):
+            self._apply_forwarded(scope, headers, peer)
         if self._root:
             self._complete_path(scope)
 
-    def _believe(self, scope: Scope, headers: Headers, peer: tuple[str, int]) -> None:
+    def _apply_forwarded(self, scope: Scope, headers: Headers, peer: tuple[str, int]) -> None:
         scope["client"] = (self._client(headers, peer[0]), peer[1])
         proto = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
         if proto in ("http", "https"):
@@ -103,15 +104,15 @@ class Proxies:
             scope["headers"] = [(b"host", host.encode("latin-1")), *others]
 
     def _client(self, headers: Headers, peer: str) -> str:
-        """Each proxy appends whom it heard from: from the end, the first that is no proxy of ours."""
-        named = ",".join(headers.getlist("x-forwarded-for")).split(",")[-_MOST_FORWARDED:]
+        """Each proxy appends its client: the last one that is not a trusted proxy."""
+        named = ",".join(headers.getlist("x-forwarded-for")).split(",")[-_MAX_FORWARDED:]
         client = peer
         for each in reversed(named):
             address = _address(each.strip())
             if address is None:
                 break
             client = address
-            if not self._trusted.have(address):
+            if not self._trusted.contain(address):
                 break
         return client
 

@@ -1,35 +1,37 @@
-"""Serving the application: one listener, inside the caller's event loop, gone when the caller leaves."""
+"""The HTTP server: one listener inside the caller's event loop, for as long as the caller's block runs."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 import uvicorn
+from fastapi import Request
 from starlette.types import ASGIApp
 
-from reposync.api.connections import BoundedProtocol, HttpLimits, within
-from reposync.api.leaving import STATE_KEY
-from reposync.api.listening import listen
-from reposync.errors import ConfigError, RepoSyncError, first_error
+from reposync.api.connections import BoundedProtocol, HttpLimits, protocol_class
+from reposync.errors import ConfigError, RepoSyncError, UsageError, first_error
 from reposync.outgoing import is_loopback
 
 log = logging.getLogger(__name__)
 
-_CUT_SECONDS = 1.0
-_TURN_SECONDS = 0.01
-_DRAIN_TURNS = 100
+_STOPPING = "stopping"
+_ABORT_SECONDS = 1.0
+_POLL_SECONDS = 0.01
+_DRAIN_POLLS = 100
 _DATE_SECONDS = 1.0
+_RESOLVE_SECONDS = 10.0
 _BACKLOG = 512
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where the server really listens."""
+    """Where the server listens."""
 
     host: str
     port: int
@@ -43,7 +45,7 @@ class HttpAddress:
 
 
 def check_exposure(host: str, *, has_tokens: bool) -> None:
-    """Raises ConfigError where others could reach the server and it would let anybody in."""
+    """Raises ConfigError if other machines could reach the server and no token is required."""
     if has_tokens or is_loopback(host):
         return
     raise ConfigError(
@@ -52,17 +54,24 @@ def check_exposure(host: str, *, has_tokens: bool) -> None:
     )
 
 
+def stopping_of(request: Request) -> asyncio.Event:
+    """Set when the server of this request begins to shut down; never, if the application is called without a server.
+    Responses in progress then have `HttpLimits.grace_seconds` left."""
+    found = request.scope.get("state", {}).get(_STOPPING)
+    return found if isinstance(found, asyncio.Event) else asyncio.Event()
+
+
 @contextlib.asynccontextmanager
 async def serve_http(
     app: ASGIApp, host: str, port: int, *, limits: HttpLimits | None = None
 ) -> AsyncIterator[HttpAddress]:
-    """Serve `app` until the block is left; port 0 takes a free one. No signal handlers, no access log.
+    """Serve `app` until the block ends; port 0 takes a free one. No signal handlers, no access log.
 
-    Raises UsageError where the address cannot be had. A server that ends by itself ends the block: it is cancelled, and
-    RepoSyncError is raised. Leaving takes the grace of `limits` and two seconds at most, whoever holds a connection.
+    Raises UsageError if it cannot listen on the address. If the server ends by itself, the block is cancelled, and
+    RepoSyncError is raised. Shutting down takes the grace period and two seconds at most, whatever clients do.
     """
     limits = limits or HttpLimits()
-    listener = await listen(host, port, backlog=_BACKLOG)
+    listener = await _listen(host, port)
     bound = listener.getsockname()
     server = _Server(_config(app, limits), limits.grace_seconds)
     failure: Exception | None = None
@@ -75,7 +84,7 @@ async def serve_http(
             except Exception as error:  # noqa: BLE001 (raised below, outside the group that would wrap it)
                 failure = error
             finally:
-                server.leaving.set()
+                server.stopping.set()
                 await asyncio.wait({serving})
     except ExceptionGroup as errors:
         failure = failure or first_error(errors)
@@ -88,7 +97,7 @@ async def serve_http(
 def _config(app: ASGIApp, limits: HttpLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=within(limits),
+        http=protocol_class(limits),
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -100,46 +109,48 @@ def _config(app: ASGIApp, limits: HttpLimits) -> uvicorn.Config:
         backlog=_BACKLOG,
         timeout_keep_alive=limits.keep_alive_seconds,
         h11_max_incomplete_event_size=limits.max_head_bytes,
-        # asyncio gives a connection the context of whoever opened it; lines of a request must not name a run.
+        # asyncio gives a connection the context in which the server was started; its requests must not log that run.
         reset_contextvars=True,
     )
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn that is told when to end, in place of asking ten times a second, and that ends in bounded time."""
+    """Uvicorn that is stopped by an event, instead of polling ten times a second, and that stops in bounded time."""
 
     def __init__(self, config: uvicorn.Config, grace_seconds: float) -> None:
         super().__init__(config)
         self.up = asyncio.Event()
-        self.leaving = asyncio.Event()
+        self.stopping = asyncio.Event()
         self._grace_seconds = grace_seconds
 
     async def serve_on(self, listener: socket.socket) -> None:
         try:
-            # Not `serve`, which takes the process's signals.
+            # Not `serve`, which replaces the signal handlers of the process.
             await self._serve([listener])
         except asyncio.CancelledError:
-            if self.leaving.is_set():
+            if self.stopping.is_set():
                 raise
         finally:
-            self._cut()
-        if not self.leaving.is_set():
+            for server in getattr(self, "servers", []):
+                server.close()
+            for connection in self._connections():
+                connection.transport.abort()
+            for task in self.server_state.tasks:
+                task.cancel()
+        if not self.stopping.is_set():
             log.error("The HTTP server ended by itself")
-            raise RepoSyncError("The HTTP server ended by itself.", remedy="Its last lines in the log may say why.")
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        # In the scope of every request, for answers that have no end of their own.
-        self.lifespan.state[STATE_KEY] = self.leaving
-        await super().startup(sockets)
+            raise RepoSyncError("The HTTP server ended by itself.", remedy="Its last log lines may give the reason.")
 
     async def main_loop(self) -> None:
+        # Part of the scope of every request from now on; for responses without an end of their own.
+        self.lifespan.state[_STOPPING] = self.stopping
         await self.on_tick(0)
         self.up.set()
-        while not self.leaving.is_set():
+        while not self.stopping.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_DATE_SECONDS):
-                    await self.leaving.wait()
-            # Nothing but the Date header of the answers hangs on it.
+                    await self.stopping.wait()
+            # Updates the Date header of responses.
             await self.on_tick(0)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -148,34 +159,98 @@ class _Server(uvicorn.Server):
         for connection in self._connections():
             connection.shutdown()
         await self._wait_for_tasks(self._grace_seconds)
-        # Those who wait still get an answer that says why. One that has begun can only end here; before its task does,
-        # so that nobody is told that the task did not finish it.
+        # Requests without a response still get one that gives the reason. A response that has started can only be cut
+        # off; before its task is cancelled, or uvicorn would log that the task did not complete it.
         for connection in self._connections():
-            if connection.answers:
+            if connection.is_responding:
                 connection.transport.abort()
         for task in self.server_state.tasks:
             task.cancel()
-        await self._wait_for_tasks(_CUT_SECONDS)
-        await self._drain()
+        await self._wait_for_tasks(_ABORT_SECONDS)
+        # Time for clients to read what is left in the buffers of their connections.
+        for _ in range(_DRAIN_POLLS):
+            if not self.server_state.connections:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _wait_for_tasks(self, timeout_seconds: float) -> None:
         if tasks := list(self.server_state.tasks):
             await asyncio.wait(tasks, timeout=timeout_seconds)
 
-    async def _drain(self) -> None:
-        """Give what answers left in the buffers of their connections a moment, if the clients take it."""
-        for _ in range(_DRAIN_TURNS):
-            if not self.server_state.connections:
-                return
-            await asyncio.sleep(_TURN_SECONDS)
-
-    def _cut(self) -> None:
-        for server in getattr(self, "servers", []):
-            server.close()
-        for connection in self._connections():
-            connection.transport.abort()
-        for task in self.server_state.tasks:
-            task.cancel()
-
     def _connections(self) -> list[BoundedProtocol]:
         return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
+
+
+async def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises UsageError that says what is wrong with the address."""
+    if not 0 <= port <= 65_535:
+        raise UsageError(f"{port} is not a port.", remedy="Ports are 1 to 65535; 0 takes a free one.")
+    problem: OSError | None = None
+    for family, address in await _addresses(host, port):
+        try:
+            return _bound(family, address)
+        except OSError as error:
+            # The next address only if the machine lacks this one, as a container without IPv6 lacks ::1.
+            problem = problem or error
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                break
+    raise _listen_error(host, port, problem) from problem
+
+
+async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[object, ...]]]:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(_RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(
+                host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
+            )
+    except (OSError, ValueError) as error:
+        # OSError: an unknown name, or a timeout. ValueError: not a valid name.
+        raise UsageError(
+            f"{host!r} is neither an address nor a name that can be resolved.",
+            remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
+        ) from error
+    # 127.0.0.1 before ::1 for `localhost`: more clients try it.
+    return sorted(((family, address) for family, _, _, _, address in found), key=lambda each: each[0] != socket.AF_INET)
+
+
+def _bound(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
+    # With the protocol: asyncio disables Nagle's algorithm only if it is TCP, and each response with head and body in
+    # two writes would otherwise take 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        # A port that the last daemon left a second ago is free.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and address[0] == "::":
+            with contextlib.suppress(OSError):
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        # With SO_REUSEADDR two sockets can bind the same port; only `listen` fails for the second one.
+        listener.listen(_BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def _listen_error(host: str, port: int, problem: OSError | None) -> UsageError:
+    code = problem.errno if problem else None
+    machine = host or "this machine"
+    if code == errno.EADDRINUSE:
+        return UsageError(
+            f"Port {port} of {machine} is in use by another process.",
+            remedy="Is a daemon running already? Stop it, or choose a different port with --port (0 takes a free one).",
+        )
+    if code in (errno.EACCES, errno.EPERM):
+        return UsageError(
+            f"This user may not listen on port {port} of {machine}.",
+            remedy="Ports below 1024 usually require root: choose a different one with --port.",
+        )
+    if code in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+        return UsageError(
+            f"{host} is not an address of this machine.",
+            remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
+        )
+    reason = problem.strerror if problem else "it has no address"
+    return UsageError(f"Cannot listen on port {port} of {machine}: {reason}.", remedy="Choose a different one.")

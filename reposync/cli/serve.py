@@ -78,8 +78,8 @@ async def serve_until_stopped(
 ) -> None:
     """The daemon and its HTTP server, composed. `clock` is this machine's. Raises RepoSyncError."""
     from reposync import __version__
-    from reposync.api.access import Access
     from reposync.api.app import ApiParts, create_app
+    from reposync.api.auth import Access
     from reposync.api.connections import HttpLimits
     from reposync.api.server import check_exposure, serve_http
     from reposync.app.daemon import Daemon

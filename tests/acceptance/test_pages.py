@@ -90,7 +90,7 @@ def test_people_log_in_and_readers_only_read(browser: Browser, daemon: Daemon) -
         page.goto(f"{daemon.url}/runs?status=completed")
         expect(page.get_by_role("heading", name="Log in")).to_be_visible()
         log_in(page, "something else entirely")
-        expect(page.get_by_role("alert")).to_contain_text("not known")
+        expect(page.get_by_role("alert")).to_contain_text("unknown")
 
         log_in(page, READER)
         page.wait_for_url("**/runs?status=completed")  # where they wanted to go
@@ -125,7 +125,7 @@ def test_a_click_starts_a_sync_that_is_seen_to_its_end_and_found_again(operator:
         expect(first).to_contain_text(words)
 
     page.get_by_role("link", name="Search").click()
-    page.get_by_label("In words").fill("remove expired sessions")
+    page.get_by_label("By description").fill("remove expired sessions")
     page.get_by_label("Path").fill("billing/*.py")
     page.get_by_role("button", name="Search").click()
     link = page.locator(".hits li").first.get_by_role("link")
@@ -145,7 +145,7 @@ def test_the_history_tells_why_a_run_failed_and_a_click_tries_again(operator: Pa
     expect(page.locator("tbody tr")).to_contain_text("does not exist")
     page.locator("tbody").get_by_role("link").first.click()
     expect(page.locator(".reason")).to_contain_text("does not exist")
-    page.get_by_role("button", name="Try again").click()
+    page.get_by_role("button", name="Retry").click()
     expect(page.locator("#notice")).to_have_text("Queued again.")
     expect(page.locator(".timeline li")).to_have_count(2)
     expect(status(page)).to_have_text("failed")
@@ -159,7 +159,7 @@ def test_a_run_is_cancelled_by_a_click(operator: Page, daemon: Daemon) -> None:
         expect(status(page)).to_have_text("running")
         page.get_by_role("button", name="Cancel").click()
         expect(status(page)).to_have_text("cancelled", timeout=30_000)
-    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+    expect(page.get_by_role("button", name="Retry")).to_be_visible()
 
 
 def test_the_keyboard_is_enough_and_times_are_the_readers(operator: Page, daemon: Daemon) -> None:

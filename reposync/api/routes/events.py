@@ -1,21 +1,22 @@
-"""`GET /api/v1/runs/{id}/events`: one run as it goes on, as server-sent events, wherever it is executed."""
+"""`GET /api/v1/runs/{id}/events`: the progress of a run as server-sent events, whichever pod executes it."""
 
-# Annotations are evaluated here: one names a function inside a function, which FastAPI could not find later.
+# Without postponed annotations: one names a function inside a function, which FastAPI could not resolve later.
 import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Self
 
-from fastapi import APIRouter, Depends, Header, Path, Request, Response
+from fastapi import APIRouter, Depends, Header, Request, Response
 from fastapi.sse import EventSourceResponse, format_sse_event
 from pydantic_core import to_json
 
-from reposync.api.access import Role
-from reposync.api.answers import errors
-from reposync.api.head import is_head
-from reposync.api.leaving import leaving_of
-from reposync.api.parts import ApiParts
-from reposync.api.routing import Router
+from reposync.api.auth import Role
+from reposync.api.dependencies import ApiParts
+from reposync.api.errors import errors
+from reposync.api.middleware import is_head
+from reposync.api.routes.runs import RunIdPrefix
+from reposync.api.routing import PREFIX, Router
+from reposync.api.server import stopping_of
 from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
 from reposync.runs.progress import shown_progress
 from reposync.store.following import runs_by_id
@@ -26,26 +27,13 @@ from reposync.store.run_keys import run_json
 MAX_STREAMS = 200
 """A pod serves 500 connections; these may take less than half of them."""
 KEEP_ALIVE_SECONDS = 10.0
-"""Proxies close a connection on which nothing was said for a minute; some for 15 s."""
-LONGEST_SECONDS = 3600.0
-"""A browser comes back by itself; a client that forgot its stream does not keep it for ever."""
+"""Proxies close an idle connection after a minute, some after 15 s."""
+MAX_SECONDS = 3600.0
+"""Browsers reconnect by themselves; a stream that a client forgot does not stay open for ever."""
 RETRY_MILLISECONDS = 2_000
 
-_EXAMPLE = """\
-event: progress
-data: {"id": "0198b7c2-5f3e-7c1a-9d2b-3f6a1c5e8d70", "repository": "payments-api", "status": "running", "attempt": 1, \
-"progress": {"phase": "indexing", "files_total": 1204, "files_done": 311, "chunks_done": 902, "bytes_read": 2411002, \
-"elapsed_seconds": 8.013, "files_per_second": 38.81, "eta_seconds": 23.0}}
-retry: 2000
-
-event: ended
-data: {"id": "0198b7c2-5f3e-7c1a-9d2b-3f6a1c5e8d70", "repository": "payments-api", "status": "completed", \
-"attempt": 1, "files_processed": 1204, "files_failed": 0, "progress": null}
-id: ended-1-completed
-"""
-
-# One event, as other APIs and their clients have it: OpenAPI has own words for streams (`itemSchema`) since 3.2 alone,
-# which few programs read. `RunShown` is there through the routes of runs.
+# One event, as other APIs describe them: only OpenAPI 3.2 has a description of streams (`itemSchema`), and few programs
+# read it. `Run` is among the schemas because of the routes of runs.
 _EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -55,7 +43,7 @@ _EVENT: dict[str, Any] = {
             "contentMediaType": "application/json",
             "contentSchema": {
                 "allOf": [
-                    {"$ref": "#/components/schemas/RunShown"},
+                    {"$ref": "#/components/schemas/Run"},
                     {"type": "object", "properties": {"progress": {"type": ["object", "null"]}}},
                 ]
             },
@@ -66,17 +54,17 @@ _EVENT: dict[str, Any] = {
 }
 
 _DESCRIPTION = """\
-An event comes at once with the present state, and another one with every change, once a second at most; comments keep \
-the connection open. Each `data` is the run as `GET /runs/{run_id}` shows it in its first keys, and `progress`: null \
-where nobody executes the run at the moment.
+Sends an event with the current state at once, and one for every change, at most one per second; comments keep the \
+connection open. Each `data` has the first keys of the run as `GET /runs/{run_id}` shows it, and `progress`: null if \
+no worker executes the run at the moment.
 
-`progress` while the run is on its way, `ended` at the end (completed, failed, cancelled, or blocked until a person \
-approves it); then the stream is over. An `EventSource` that comes back after that is told by 204 to stay away. A \
-stream that ends without `ended` is to be opened again: the server is about to end, or an hour has passed."""
+The event is `progress` until the run ends, and then `ended` (completed, failed, cancelled, or blocked until somebody \
+approves it), which is the last one. An `EventSource` that reconnects after that gets 204, which stops it. If a stream \
+ends without `ended`, open it again: the server is shutting down, or an hour has passed."""
 
 
 def event_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix="/api/v1", tags=["runs"])
+    routes = Router(prefix=PREFIX, tags=["runs"])
 
     async def fetch(ids: Any) -> dict[str, Run]:
         return await runs_by_id(parts.application().database, ids)
@@ -84,10 +72,9 @@ def event_routes(parts: ApiParts) -> APIRouter:
     following = Following(fetch, max_watchers=MAX_STREAMS)
 
     async def followed(
-        run_id: Annotated[str, Path(max_length=36, description="Of the run; a unique beginning will do.")],
+        run_id: RunIdPrefix,
     ) -> AsyncIterator[Run]:
-        # A dependency and not part of the stream: what it raises still becomes an answer, and it is ended with the
-        # request, however that ends.
+        # A dependency, not part of the stream: its errors still become a response, and it ends with the request.
         run = await parts.application().runs.get(run_id)
         try:
             with following.watching(run.id):
@@ -105,25 +92,25 @@ def event_routes(parts: ApiParts) -> APIRouter:
             **errors(RunNotFound, RunAmbiguous, TooManyWatchers),
             200: {
                 "description": "The events",
-                "content": {"text/event-stream": {"schema": _EVENT, "example": _EXAMPLE}},
+                "content": {"text/event-stream": {"schema": _EVENT}},
             },
-            204: {"description": "`Last-Event-ID` names the end of this run: there is nothing more to come"},
+            204: {"description": "`Last-Event-ID` is the end of this run: there are no more events"},
         },
     )
     async def run_events(
         request: Request,
         run: Annotated[Run, Depends(followed)],
         last_event_id: Annotated[
-            str | None, Header(description="Sent by an `EventSource` that comes back.", max_length=200)
+            str | None, Header(description="Sent by an `EventSource` that reconnects.", max_length=200)
         ] = None,
     ) -> Response:
         if run.is_final and last_event_id == _end_id(run):
             return Response(status_code=204)
-        # Without a body there is nobody to follow the run for.
-        longest_seconds = 0.0 if is_head(request) else LONGEST_SECONDS
+        # A response to HEAD has no body to stream.
+        max_seconds = 0.0 if is_head(request) else MAX_SECONDS
         return EventSourceResponse(
-            RunEvents(following, run, leaving_of(request), longest_seconds=longest_seconds),
-            # The second one: nginx would hold events back until its buffer is full.
+            RunEvents(following, run, stopping_of(request), max_seconds=max_seconds),
+            # X-Accel-Buffering: nginx would hold events back until its buffer is full.
             headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
         )
 
@@ -131,24 +118,24 @@ def event_routes(parts: ApiParts) -> APIRouter:
 
 
 class RunEvents:
-    """The bytes of the events of `run`, which somebody is `watching`. Not a generator: wherever the answer is cut off,
-    there is nothing left to close."""
+    """The bytes of the events of `run`, while it is watched. Not a generator: a response that is cut off leaves nothing
+    to close."""
 
     def __init__(
         self,
         following: Following[Run],
         run: Run,
-        leaving: asyncio.Event,
+        stopping: asyncio.Event,
         *,
         keep_alive_seconds: float = KEEP_ALIVE_SECONDS,
-        longest_seconds: float = LONGEST_SECONDS,
+        max_seconds: float = MAX_SECONDS,
     ) -> None:
         self._following = following
         self._run = run
-        self._leaving = leaving
+        self._stopping = stopping
         self._keep_alive_seconds = keep_alive_seconds
-        self._until = time.monotonic() + longest_seconds
-        self._spoke_at = 0.0
+        self._until = time.monotonic() + max_seconds
+        self._sent_at = 0.0
         self._is_over = False
 
     def __aiter__(self) -> Self:
@@ -157,32 +144,32 @@ class RunEvents:
     async def __anext__(self) -> bytes:
         if self._is_over:
             raise StopAsyncIteration
-        said = await self._next() if self._spoke_at else self._state(first=True)
-        self._spoke_at = time.monotonic()
-        return said
+        event = await self._next() if self._sent_at else self._state(first=True)
+        self._sent_at = time.monotonic()
+        return event
 
     async def _next(self) -> bytes:
-        silence = "nothing new"
-        while not self._leaving.is_set() and time.monotonic() < self._until:
+        comment = "no change"
+        while not self._stopping.is_set() and time.monotonic() < self._until:
             await self._pause()
             try:
                 run = await self._following.look(self._run.id)
             except StoreUnavailable:
-                # It may be back in a moment; whoever opens the stream again would be refused.
-                silence, run = "the database does not answer", self._run
+                # It may be available again in a moment; a client that reconnects would be refused.
+                comment, run = "the database does not respond", self._run
             if run is None:
-                return self._farewell("this run is no longer in the history")
+                return self._end("this run is no longer in the history")
             if run != self._run:
                 self._run = run
                 return self._state()
-            if time.monotonic() - self._spoke_at >= self._keep_alive_seconds:
-                return format_sse_event(comment=silence)
-        return self._farewell("open this again")
+            if time.monotonic() - self._sent_at >= self._keep_alive_seconds:
+                return format_sse_event(comment=comment)
+        return self._end("reconnect")
 
     async def _pause(self) -> None:
         try:
             async with asyncio.timeout(self._following.pause_seconds):
-                await self._leaving.wait()
+                await self._stopping.wait()
         except TimeoutError:
             return
 
@@ -196,9 +183,9 @@ class RunEvents:
             retry=RETRY_MILLISECONDS if first else None,
         )
 
-    def _farewell(self, words: str) -> bytes:
+    def _end(self, comment: str) -> bytes:
         self._is_over = True
-        return format_sse_event(comment=words, retry=RETRY_MILLISECONDS)
+        return format_sse_event(comment=comment, retry=RETRY_MILLISECONDS)
 
 
 def _end_id(run: Run) -> str:

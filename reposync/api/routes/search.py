@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from reposync.api.access import Role
-from reposync.api.answers import errors
-from reposync.api.models import Asked, PlainText
-from reposync.api.parts import ApiParts
-from reposync.api.routing import Router
+from reposync.api.auth import Role
+from reposync.api.dependencies import ApiParts
+from reposync.api.errors import SearchBusy, SearchTimeout, errors
+from reposync.api.models import PlainText, RequestModel
+from reposync.api.routing import PREFIX, Router
 from reposync.errors import (
     EmbeddingError,
     EmbeddingUnavailable,
@@ -21,7 +21,6 @@ from reposync.errors import (
     IndexUnavailable,
     IndexUnsupported,
     RepositoryNotFound,
-    RepoSyncError,
     UsageError,
     VectorIndexError,
 )
@@ -29,34 +28,18 @@ from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.vectors.port import SearchHit
 
-AT_ONCE = 2
-"""A local model takes all cores for a query, and the syncs want them too."""
+MAX_CONCURRENT = 2
+"""A local model uses all cores for a query, and the syncs need them too."""
 MAX_WAITING = 50
-LONGEST_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 MAX_PATTERN_CHARS = 1_000
 
 
-class SearchBusy(RepoSyncError):
-    """More searches wait than will be answered in time."""
-
-    code = "SEARCH_BUSY"
-    status = 503
-    retryable = True
-
-
-class SearchTimeout(RepoSyncError):
-    """The embedding model and the index took too long together."""
-
-    code = "SEARCH_TIMEOUT"
-    status = 504
-    retryable = True
-
-
-class SearchAsked(Asked):
+class SearchQuery(RequestModel):
     q: str = Field(
         min_length=1,
         max_length=MAX_QUERY_CHARS,
-        description="The question.",
+        description="The query.",
         examples=["where are expired sessions removed"],
     )
     repository: PlainText | None = Field(
@@ -66,18 +49,18 @@ class SearchAsked(Asked):
         None,
         min_length=1,
         max_length=MAX_PATTERN_CHARS,
-        description="Only files that this gitignore pattern matches.",
+        description="Only files that match this gitignore pattern.",
         examples=["src/**/*.py"],
     )
     language: PlainText | None = Field(
         None, min_length=1, max_length=50, description="Only in this one, by any of its names.", examples=["python"]
     )
-    limit: int = Field(10, ge=1, le=100, description="At most so many.")
+    limit: int = Field(10, ge=1, le=100, description="The maximum number of hits.")
 
 
 class Hit(BaseModel):
-    """Lines of a file, `start_line` and `end_line` included. `score`: higher is better; it ranks the hits of one
-    search, and is not to be compared between searches. `url`: where a person sees these lines. `outdated`: the file has
+    """Lines of a file, including `start_line` and `end_line`. `score`: higher is better; it ranks the hits of one
+    search, and cannot be compared between searches. `url`: shows these lines to a person. `outdated`: the file has
     changed since, and its newer state could not be read."""
 
     repository: str
@@ -99,70 +82,53 @@ class Hits(BaseModel):
     items: list[Hit]
     next_cursor: None = None
 
-    _EXAMPLE: ClassVar[dict[str, Any]] = {
-        "items": [
-            {
-                "repository": "payments-api",
-                "path": "src/sessions.py",
-                "start_line": 12,
-                "end_line": 31,
-                "language": "python",
-                "score": 0.75,
-                "text": "def remove_expired(sessions, now):\n    ...",
-                "url": "https://gitlab.example.com/platform/payments-api/-/blob/main/src/sessions.py#L12-31",
-                "outdated": False,
-            }
-        ],
-        "next_cursor": None,
-    }
-    model_config = ConfigDict(json_schema_extra={"example": _EXAMPLE})
 
+class ConcurrencyLimit:
+    """Runs `max_concurrent` searches at a time, queues `max_waiting`, and refuses the others at once."""
 
-class Turnstile:
-    """Lets `at_once` through at a time, keeps so many waiting, and refuses the others at once."""
-
-    def __init__(self, at_once: int, max_waiting: int) -> None:
-        self._turn = asyncio.Semaphore(at_once)
-        self._most = at_once + max_waiting
+    def __init__(self, max_concurrent: int, max_waiting: int) -> None:
+        self._slots = asyncio.Semaphore(max_concurrent)
+        self._max_inside = max_concurrent + max_waiting
         self._inside = 0
 
     async def search(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
-        """What `work` finds when it is its turn. Raises SearchBusy, SearchTimeout, and what `work` does.
+        """The result of `work`. Raises SearchBusy, SearchTimeout, and what `work` does.
 
-        One that takes too long is answered and cancelled, and keeps its place until it is over: a thread of the model
-        goes on, whoever waits for it.
+        After a timeout `work` is cancelled, but keeps its slot until it has ended: a thread of the model cannot be
+        interrupted.
         """
-        if self._inside >= self._most:
-            raise SearchBusy("Too many searches wait on this pod.", remedy="Ask again in a moment.")
+        if self._inside >= self._max_inside:
+            raise SearchBusy("Too many searches are waiting on this pod.", remedy="Try again in a moment.")
         self._inside += 1
-        task = asyncio.ensure_future(self._in_turn(work))
-        task.add_done_callback(self._left)
+        task = asyncio.ensure_future(self._in_slot(work))
+        task.add_done_callback(self._ended)
         try:
-            await asyncio.wait({task}, timeout=LONGEST_SECONDS)
+            await asyncio.wait({task}, timeout=TIMEOUT_SECONDS)
             if not task.done():
-                raise SearchTimeout(f"The search took more than {LONGEST_SECONDS:g} s.")
+                raise SearchTimeout(f"The search took more than {TIMEOUT_SECONDS:g} s.")
             return task.result()
         finally:
             task.cancel()
 
-    async def _in_turn(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
-        async with self._turn:
+    async def _in_slot(self, work: Callable[[], Awaitable[list[SearchHit]]]) -> list[SearchHit]:
+        async with self._slots:
             return await work()
 
-    def _left(self, task: asyncio.Task[list[SearchHit]]) -> None:
+    def _ended(self, task: asyncio.Task[list[SearchHit]]) -> None:
         self._inside -= 1
         if not task.cancelled():
-            task.exception()  # heard of, also where nobody waits for it any more
+            task.exception()  # marks it as retrieved, if nobody waits for it any more
 
 
 def search_routes(parts: ApiParts) -> APIRouter:
-    routes = Router(prefix="/api/v1", tags=["search"])
-    turnstile = Turnstile(AT_ONCE, MAX_WAITING)
+    routes = Router(prefix=PREFIX, tags=["search"])
+    limit = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
 
     @routes.get(
         "/search",
         summary="Search the indexed code",
-        description="In words of what it does, or by its identifiers: both kinds of matches are ranked together.",
+        description="By a description of what the code does, or by its identifiers: both kinds of matches are ranked "
+        "together.",
         dependencies=[parts.access.requires(Role.READ)],
         responses=errors(
             RepositoryNotFound,
@@ -177,11 +143,11 @@ def search_routes(parts: ApiParts) -> APIRouter:
             SearchTimeout,
         ),
     )
-    async def search_code(asked: Annotated[SearchAsked, Query()]) -> Hits:
+    async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:
         app = parts.application()
-        found = await turnstile.search(
+        found = await limit.search(
             lambda: app.search(
-                asked.q, repository=asked.repository, path_glob=asked.path, language=asked.language, limit=asked.limit
+                query.q, repository=query.repository, path_glob=query.path, language=query.language, limit=query.limit
             )
         )
         return Hits(items=[Hit.model_validate(each) for each in found])

@@ -1,4 +1,4 @@
-"""Where GitLab tells of pushes."""
+"""`POST /api/v1/webhooks/gitlab`: push events of GitLab."""
 
 from __future__ import annotations
 
@@ -11,21 +11,25 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
-from starlette.requests import ClientDisconnect
 
-from reposync.api.access import TooManyAttempts
-from reposync.api.answers import (
+from reposync.api.dependencies import ApiParts
+from reposync.api.errors import (
+    BodiesBusy,
+    BodyTooLarge,
+    BodyTooSlow,
+    BodyUnreadable,
     CrossSiteRefused,
     HostNotAllowed,
+    QueryTooLong,
+    RequestInvalid,
     ShuttingDown,
-    Unforeseen,
-    errors_alone,
+    TooManyAttempts,
+    Unexpected,
+    only_errors,
 )
-from reposync.api.attempts import Attempts, Checked
-from reposync.api.bounds import BodyBounds, BodyTooLarge, BodyTooSlow, BodyUnreadable, QueryTooLong, RequestInvalid
-from reposync.api.deliveries import Bodies, BodiesBusy, Reading
-from reposync.api.parts import ApiParts
-from reposync.api.routing import Router, UnreadRoute
+from reposync.api.request_body import BodyLimits, SharedBodies, SharedBody
+from reposync.api.routing import PREFIX, Router, UnreadRoute
+from reposync.api.throttle import Checked, Throttle
 from reposync.app.application import Application
 from reposync.app.webhooks import (
     Credentials,
@@ -51,26 +55,26 @@ from reposync.store.status import RunStatus
 
 log = logging.getLogger(__name__)
 
-PATH = "/api/v1/webhooks/gitlab"
+PATH = f"{PREFIX}/webhooks/gitlab"
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
-"""GitLab sends no larger ones."""
+"""The limit of GitLab itself."""
 
 MAX_BODIES_BYTES = 3 * MAX_BODY_BYTES
 BODY_SECONDS = 10.0
-"""GitLab gives up after as long."""
+"""The timeout of GitLab."""
 
 ANSWER_SECONDS = 5.0
-"""For the database. GitLab waits for ten, and counts no answer as a failure of the hook."""
+"""For the database. GitLab waits for ten, and counts a timeout as a failure of the hook."""
 
 MAX_LATE = 100
-"""Deliveries that wait for the database at once."""
+"""Deliveries that may wait for the database at the same time."""
 
 HINT_EVERY_SECONDS = 60.0
 
 
 class TriggeredRun(BaseModel):
-    """`is_new` is false where the run waited already when the push came."""
+    """`is_new` is false if the run was already queued when the push arrived."""
 
     repository: str
     run_id: str
@@ -79,7 +83,7 @@ class TriggeredRun(BaseModel):
 
 
 class Ignored(BaseModel):
-    """`repository` is null where it is about the delivery as a whole."""
+    """`repository` is null if the reason applies to the whole delivery."""
 
     repository: str | None
     reason: Reason
@@ -87,30 +91,13 @@ class Ignored(BaseModel):
 
 
 class DeliveryAnswer(BaseModel):
-    """`queued`: a run at least waits or runs for this push."""
+    """`queued`: at least one run is queued or running for this push."""
 
     status: Literal["queued", "ignored"]
     runs: list[TriggeredRun]
     ignored: list[Ignored]
 
 
-_QUEUED_EXAMPLE = {
-    "status": "queued",
-    "runs": [
-        {
-            "repository": "payments-api",
-            "run_id": "0b6f9c9e-5c0b-4f0e-9d0e-1f3f4c1d2a3b",
-            "status": "queued",
-            "is_new": True,
-        }
-    ],
-    "ignored": [],
-}
-_IGNORED_EXAMPLE = {
-    "status": "ignored",
-    "runs": [],
-    "ignored": [{"repository": "payments-api", "reason": "other_branch", "message": "Not about branch main."}],
-}
 _PUSH_EXAMPLE = {
     "object_kind": "push",
     "ref": "refs/heads/main",
@@ -122,17 +109,12 @@ _PUSH_EXAMPLE = {
 
 
 _ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "model": DeliveryAnswer,
-        "description": "Understood, and no reason for a run",
-        "content": {"application/json": {"example": _IGNORED_EXAMPLE}},
-    },
+    200: {"model": DeliveryAnswer, "description": "Accepted, but no reason for a run"},
     202: {
         "model": DeliveryAnswer,
-        "description": "A run was queued for each repository whose branch moved, or waited already",
-        "content": {"application/json": {"example": _QUEUED_EXAMPLE}},
+        "description": "A run is queued, or was queued already, for each repository whose branch moved",
     },
-    **errors_alone(
+    **only_errors(
         BodyUnreadable,
         WebhookRefused,
         WebhooksOff,
@@ -149,27 +131,27 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         Starting,
         BodiesBusy,
         ShuttingDown,
-        Unforeseen,
+        Unexpected,
     ),
 }
 _BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/json": {"schema": {"type": "object"}, "example": _PUSH_EXAMPLE}},
-        "description": f"An event of GitLab. Of a push these are read: {', '.join(PushPayload.model_fields)}.",
+        "description": f"An event of GitLab. These keys of a push are read: {', '.join(PushPayload.model_fields)}.",
     }
 }
 
 
 def webhook_routes(parts: ApiParts) -> APIRouter:
     routes = Router(tags=["webhooks"], route_class=UnreadRoute)
-    desk = _Desk(parts)
+    receiver = WebhookReceiver(parts)
 
     @routes.post(
         PATH,
-        summary="GitLab tells of a push",
+        summary="Receive a push event of GitLab",
         description="For GitLab's project, group and system hooks. Authenticated by the secret token or the signature "
-        "of the hook, not by a Bearer token. What is no reason for a run is answered with 200 and the reason.",
+        "of the hook, not by a Bearer token. Events that need no run get 200 with the reason.",
         status_code=202,
         response_model=DeliveryAnswer,
         responses=_ANSWERS,
@@ -188,7 +170,7 @@ def webhook_routes(parts: ApiParts) -> APIRouter:
         response.headers["Cache-Control"] = "no-store"
         given = Credentials(x_gitlab_token, webhook_id, webhook_timestamp, webhook_signature)
         delivery = webhook_id or x_gitlab_event_uuid
-        outcomes = await desk.receive(request, given, x_gitlab_event, delivery)
+        outcomes = await receiver.receive(request, given, x_gitlab_event, delivery)
         answer = _answer(outcomes)
         response.status_code = 202 if answer.runs else 200
         return answer
@@ -196,32 +178,29 @@ def webhook_routes(parts: ApiParts) -> APIRouter:
     return routes
 
 
-class _Desk:
-    """Takes deliveries in: only from those who know a secret, and only within bounds."""
+class WebhookReceiver:
+    """Receives deliveries from senders that know a secret, within limits."""
 
     def __init__(self, parts: ApiParts) -> None:
         self._parts = parts
-        self._bodies = Bodies(BodyBounds(MAX_BODY_BYTES, BODY_SECONDS), total_bytes=MAX_BODIES_BYTES)
-        self._attempts = Attempts()
+        self._bodies = SharedBodies(BodyLimits(MAX_BODY_BYTES, BODY_SECONDS), total_bytes=MAX_BODIES_BYTES)
+        self._throttle = Throttle()
         self._hinted_at = float("-inf")
         self._late: set[asyncio.Task[list[Outcome]]] = set()
 
     async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
         app = self._parts.application()
-        with self._bodies.reading() as reading:
-            try:
-                senders, body = await self._authenticated(app, request, given, reading)
-                event = read_event(kind, body)
-            except ClientDisconnect:
-                raise BodyUnreadable("The connection ended within the body.") from None
-        # The body is let go here: what was asked of it is in the event.
+        with self._bodies.reading(request) as body:
+            senders, content = await self._authenticated(app, request, given, body)
+            event = read_event(kind, content)
+        # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
             return [passed(event)]
         return await self._queued(receive_push(app, event, senders, delivery))
 
     async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
-        """What `work` returns, if it does in time. What takes longer goes on: the run may as well be queued a little
-        later, and GitLab does not send every push again."""
+        """What `work` returns, if it does in time. Otherwise it continues: the run may be queued a little later, and
+        GitLab does not resend every push."""
         if len(self._late) >= MAX_LATE:
             work.close()
             raise self._too_slow()
@@ -237,33 +216,34 @@ class _Desk:
     def _ended(self, task: asyncio.Task[list[Outcome]]) -> None:
         self._late.discard(task)
         if not task.cancelled():
-            task.exception()  # heard of, also where nobody waits for it any more
+            task.exception()  # marks it as retrieved, if nobody waits for it any more
 
     def _too_slow(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"The database did not answer within {ANSWER_SECONDS:g} s.", remedy="The schedule comes by in any case."
+            f"The database did not respond within {ANSWER_SECONDS:g} s.",
+            remedy="The next scheduled sync finds the push.",
         )
 
     async def _authenticated(
-        self, app: Application, request: Request, given: Credentials, reading: Reading
+        self, app: Application, request: Request, given: Credentials, body: SharedBody
     ) -> tuple[list[GitLabInstance], bytearray]:
         address = request.client.host if request.client else ""
         servers = self._listening(app)
-        checked = self._attempts.checked(address)
+        checked = self._throttle.checked(address)
         if checked is Checked.NONE:
-            raise TooManyAttempts(self._attempts.wait_seconds(address))
+            raise TooManyAttempts(self._throttle.wait_seconds(address))
         if checked is Checked.USED:
-            servers = [server for server in servers if self._attempts.is_used(_key_id(server))]
+            servers = [server for server in servers if self._throttle.is_used(_key_id(server))]
         senders = senders_by_token(servers, given)
-        # A stranger's body is read only where there is a signature over it.
+        # Without a valid token the body is read only if there is a signature of it to check.
         if not senders and not needs_body(servers, given):
             raise self._refused(address, given, checked)
-        body = await reading.body(request)
+        content = await body.read()
         if not senders:
-            senders = self._by_signature(servers, given, body, address, checked)
+            senders = self._by_signature(servers, given, content, address, checked)
         for server in senders:
-            self._attempts.succeeded(_key_id(server))
-        return senders, body
+            self._throttle.succeeded(_key_id(server))
+        return senders, content
 
     def _by_signature(
         self, servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str, checked: Checked
@@ -283,25 +263,27 @@ class _Desk:
         except WebhooksOff as error:
             if time.monotonic() - self._hinted_at > HINT_EVERY_SECONDS:
                 self._hinted_at = time.monotonic()
-                log.warning("a webhook came, and none is expected", extra={"code": error.code, "error": str(error)})
-            # Who sent it is not known: the registry's keys are for the log.
-            raise WebhooksOff(error.message, remedy="The log says what to set.") from error
+                log.warning(
+                    "a webhook was received, but webhooks are off", extra={"code": error.code, "error": str(error)}
+                )
+            # The sender is unknown: only the log names the keys of the registry.
+            raise WebhooksOff(error.message, remedy="The log of reposync names the setting.") from error
 
     def _refused(self, address: str, given: Credentials, checked: Checked) -> RepoSyncError:
-        self._attempts.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
+        self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
         if checked is not Checked.ALL:
-            return TooManyAttempts(self._attempts.wait_seconds(address))
+            return TooManyAttempts(self._throttle.wait_seconds(address))
         shown = "signature" if given.signature else "secret token" if given.token else "nothing"
         log.warning(
             "a webhook was refused",
             extra={"address": address, "shown": shown, "remedy": "`reposync webhooks install` sets the secret."},
         )
-        return WebhookRefused("Neither the secret token nor the signature is right.")
+        return WebhookRefused("Neither the secret token nor the signature is valid.")
 
 
 def _log_failure(late: asyncio.Task[list[Outcome]]) -> None:
     if not late.cancelled() and (error := late.exception()) is not None:
-        log.error("a push could not be taken after its answer", exc_info=error)
+        log.error("a push failed after its response was sent", exc_info=error)
 
 
 def _key_id(server: GitLabInstance) -> str:

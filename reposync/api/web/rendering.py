@@ -1,25 +1,117 @@
-"""Templates, and how values look in them. Everything from a repository is escaped for HTML and for the eye."""
+"""Renders the pages: templates, their filters, static files. Everything from a repository is escaped for HTML and
+made visible if it is a control character."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import re
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache, lru_cache
+from importlib.resources import files
+from typing import Any
 
+from fastapi import Request, Response
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from pygments import highlight  # type: ignore[import-untyped]
 from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 from pygments.lexers import TextLexer, get_lexer_by_name  # type: ignore[import-untyped]
 from pygments.util import ClassNotFound  # type: ignore[import-untyped]
+from starlette.responses import HTMLResponse
+from starlette.staticfiles import PathLike, StaticFiles
+from starlette.types import Scope
 
+from reposync.api.auth import Principal
+from reposync.api.dependencies import ApiParts
+from reposync.api.etags import matches
+from reposync.api.sessions import CSRF_FIELD
 from reposync.words import ago, duration, escape_unprintable, until
 
-# A highlighter of a language may take long for what is not quite in that language.
-LONGEST_HIGHLIGHTED_CHARS = 12_000
+IDLE_REFRESH_SECONDS = 5
+MAX_HIGHLIGHTED_CHARS = 12_000
+"""A lexer may take long for text that is not quite in its language."""
+STATIC = files("reposync.api.web") / "static"
+
+# Relative times change by themselves; that is no change of a page.
+_VOLATILE = re.compile(r"data-relative>[^<]*<")
+_NOTICES = {
+    "sync": "Queued: a worker starts it in a moment.",
+    "pause": "Paused: no syncs are scheduled until it is resumed. A running sync continues.",
+    "resume": "Resumed.",
+    "cancel": "Cancellation requested.",
+    "retry": "Queued again.",
+    "approve": "Approved, and queued again.",
+    "release": "The lock is released.",
+    "index-rollback": "The previous version is live again.",
+    "index-pause": "Held: the live version stays, whatever is configured.",
+    "index-resume": "The next sync builds what is configured.",
+}
+_IMMUTABLE, _REVALIDATE = "public, max-age=31536000, immutable", "no-cache"
 
 
-def make_environment() -> Environment:
+class Renderer:
+    """The pages of one server."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._version = parts.version
+        self._environment = _environment()
+        self.root = parts.access.config.root_path
+
+    def page(
+        self, request: Request, template: str, principal: Principal | None, *, status: int = 200, **values: Any
+    ) -> Response:
+        """`principal` is None for an unknown client, who gets no links to pages that need a login. `values` override
+        what all pages have in common."""
+        csrf = principal.csrf if principal is not None else values.pop("csrf", "")
+        common = {
+            "root": self.root,
+            "static": self._static,
+            "version": self._version,
+            "here": request.scope["path"].removeprefix(self.root) or "/",
+            "csrf_field": lambda: Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, csrf),
+            "signed_in": principal is not None,
+            "has_login": principal is not None and principal.by == "session",
+            "may_operate": principal is not None and principal.may_operate,
+            "notice": _NOTICES.get(request.query_params.get("done", "")) if principal is not None else None,
+            "refresh_seconds": IDLE_REFRESH_SECONDS,
+        }
+        html = self._environment.get_template(template).render({**common, **values})
+        if status != 200:
+            return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
+        tag = f'"{hashlib.sha256(_VOLATILE.sub("", html).encode("utf-8", "replace")).hexdigest()[:24]}"'
+        # The pages of a session must not be cached for others, or after its end.
+        headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
+        if matches(request.headers.get("if-none-match", ""), tag):
+            return Response(status_code=304, headers=headers)
+        return HTMLResponse(html.encode("utf-8", "replace"), headers=headers)
+
+    def _static(self, name: str) -> str:
+        return f"{self.root}/static/{name}?{_digests()[name]}"
+
+
+class StaticContent(StaticFiles):
+    """Static files. A URL with the digest of the content is cached for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(directory=str(STATIC))
+
+    def file_response(self, full_path: PathLike, stat_result: Any, scope: Scope, status_code: int = 200) -> Response:
+        response = super().file_response(full_path, stat_result, scope, status_code)
+        query = scope["query_string"].decode("latin-1")
+        response.headers["Cache-Control"] = _IMMUTABLE if query in _digests().values() else _REVALIDATE
+        return response
+
+
+@cache
+def _digests() -> Mapping[str, str]:
+    """File name -> prefix of the digest of its content."""
+    return {
+        each.name: hashlib.sha256(each.read_bytes()).hexdigest()[:12] for each in STATIC.iterdir() if each.is_file()
+    }
+
+
+def _environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("reposync.api.web"),
         autoescape=True,
@@ -55,15 +147,15 @@ def size(count: float) -> str:
 
 
 def highlighted(text: str, language: str | None, first_line: int) -> Markup:
-    """`text` as HTML with classes (static/code.css) and the numbers that its lines have in the file."""
+    """`text` as HTML with classes (static/code.css) and the line numbers of the file."""
     lines = "\n".join(visible_code(line) for line in text.split("\n"))
-    lexer = _lexer(language if len(lines) <= LONGEST_HIGHLIGHTED_CHARS else None)
+    lexer = _lexer(language if len(lines) <= MAX_HIGHLIGHTED_CHARS else None)
     formatter = HtmlFormatter(linenos="inline", linenostart=first_line, wrapcode=True)
     return Markup(highlight(lines, lexer, formatter))  # noqa: S704 - Pygments escapes
 
 
 def visible_code(line: str) -> str:
-    """Tabs stay; what would move the cursor or turn the writing around is shown."""
+    """Tabs stay; characters that would move the cursor or change the writing direction are made visible."""
     return "\t".join(escape_unprintable(part) for part in line.rstrip("\r").split("\t"))
 
 
@@ -78,7 +170,7 @@ def _lexer(language: str | None) -> object:
 
 
 def prose(text: str) -> Markup:
-    """A sentence whose words between backticks are code."""
+    """Text in which words between backticks are code."""
     pieces = text.split("`")
     if len(pieces) % 2 == 0:
         return escape(text)

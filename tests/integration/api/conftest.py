@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import httpx
 import pytest
 
-from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
+from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable

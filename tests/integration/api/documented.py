@@ -9,8 +9,8 @@ import httpx
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
-from reposync.api.access import Access
 from reposync.api.app import ROUTES, ApiParts, create_app
+from reposync.api.auth import Access
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
 from reposync.telemetry.health import Health

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 from fastapi import Request
 
-from reposync.api.access import Access, Role, Visitor
 from reposync.api.app import create_app
+from reposync.api.auth import Access, Principal, Role
 from reposync.api.server import serve_http
 from reposync.telemetry.health import Health
 from tests.integration.api.conftest import Daemon
@@ -41,10 +41,10 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
         return {"document": document, "role": role.name}
 
     @app.get("/test/page")
-    async def page(request: Request, visitor: Visitor = shows) -> dict[str, Any]:
+    async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:
         address = str(request.url_for("page"))
-        who = [visitor.role.name, visitor.by, request.client.host if request.client else None]
-        return {"csrf": visitor.csrf, "address": address, "who": who}
+        who = [principal.role.name, principal.by, request.client.host if request.client else None]
+        return {"csrf": principal.csrf, "address": address, "who": who}
 
     hooks = {"response": [is_documented]}
     async with (

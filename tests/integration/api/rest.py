@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.api.access import Access
 from reposync.api.app import ApiParts, create_app
+from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.config.settings import Settings

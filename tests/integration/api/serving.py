@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from reposync.api.access import Access
 from reposync.api.app import create_app
+from reposync.api.auth import Access
 from reposync.api.connections import HttpLimits
 from reposync.api.server import serve_http
 from reposync.app.application import Application

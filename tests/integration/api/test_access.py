@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.access import Access
-from reposync.api.attempts import Attempts
+from reposync.api.auth import Access
 from reposync.api.routing import Route
+from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
 from tests.integration.api.documented import api_routes
@@ -51,7 +51,7 @@ async def test_a_token_may_do_what_its_role_may(door: httpx.AsyncClient) -> None
     refused = await door.post("/test/operate", headers=bearer(READER))
     assert (code_of(refused), refused.json()["error"]["message"]) == (
         "FORBIDDEN",
-        "This token may read, and not operate.",
+        "This token may read, but not operate.",
     )
 
 
@@ -86,9 +86,9 @@ async def test_who_guesses_is_told_nothing_any_more_while_those_behind_the_same_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
-    attempts = Attempts(per_client=10, of_used=40, monotonic=clock)
+    throttle = Throttle(per_client=10, of_used=40, monotonic=clock)
     config = HttpConfig(trusted_proxies=("127.0.0.1",))
-    async with server(Access(TOKENS, config, attempts=attempts)) as door:
+    async with server(Access(TOKENS, config, throttle=throttle)) as door:
 
         async def read(token: str, client: str) -> httpx.Response:
             return await door.get("/test/read", headers={**bearer(token), "X-Forwarded-For": client})
@@ -346,7 +346,7 @@ _NAMES = [
 async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() -> None:
     config = HttpConfig(root_path="/reposync", trusted_proxies=("0.0.0.0/0",), allowed_hosts=("127.0.0.1",))
     async with server(
-        Access(TOKENS, config, attempts=Attempts(per_client=10**6, of_used=10**6, altogether=10**6))
+        Access(TOKENS, config, throttle=Throttle(per_client=10**6, of_used=10**6, in_total=10**6))
     ) as door:
         for method, path, headers, body in _made_up_requests():
             try:

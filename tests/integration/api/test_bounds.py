@@ -12,25 +12,26 @@ import pytest
 import structlog
 from fastapi import FastAPI, Request
 
-from reposync.api.bounds import BodyBounds, Bounded, HeadBounds
 from reposync.api.errors import add_error_handlers
-from reposync.api.request_ids import RequestIds
+from reposync.api.middleware import Gate, HeadLimits, Incidents
+from reposync.api.request_body import BodyLimits
 from reposync.api.routing import Route
 from reposync.api.server import HttpAddress, serve_http
+from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon
 
 
 class SmallRoute(Route):
-    body = BodyBounds(max_bytes=1_000, seconds=0.2)
+    body_limits = BodyLimits(max_bytes=1_000, seconds=0.2)
 
 
 @pytest.fixture
 async def address() -> AsyncIterator[HttpAddress]:
     app = FastAPI()
     app.router.route_class = SmallRoute
-    app.add_middleware(Bounded, bounds=HeadBounds(query_bytes=100))
     add_error_handlers(app, str)
-    app.add_middleware(RequestIds)
+    app.add_middleware(Incidents)
+    app.add_middleware(Gate, config=HttpConfig(), has_tokens=True, limits=HeadLimits(query_bytes=100))
 
     @app.post("/length")
     async def length(request: Request) -> int:

@@ -78,14 +78,14 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
             "/healthz/",
             404,
             "NOT_FOUND",
-            "There is nothing at /healthz/. Leave out the slash at its end: /healthz",
+            "There is nothing at /healthz/. Leave out the trailing slash: /healthz",
         ),
         (
             "GET",
             "/api/v1/repositories/",
             404,
             "NOT_FOUND",
-            "There is nothing at /api/v1/repositories/. Leave out the slash at its end: /api/v1/repositories",
+            "There is nothing at /api/v1/repositories/. Leave out the trailing slash: /api/v1/repositories",
         ),
         (
             "POST",
@@ -93,14 +93,14 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
             404,
             "NOT_FOUND",
             "There is nothing at /api/v1/repositories/platform/api/sync/. "
-            "Leave out the slash at its end: /api/v1/repositories/platform/api/sync",
+            "Leave out the trailing slash: /api/v1/repositories/platform/api/sync",
         ),
         (
             "DELETE",
             "/api/v1/locks/",
             404,
             "NOT_FOUND",
-            "There is nothing at /api/v1/locks/. Leave out the slash at its end: /api/v1/locks",
+            "There is nothing at /api/v1/locks/. Leave out the trailing slash: /api/v1/locks",
         ),
         ("GET", "/a%0A%00%ff", 404, "NOT_FOUND", "There is nothing at /a\n\0\ufffd."),
         ("GET", "/" + "a" * 5000, 404, "NOT_FOUND", "There is nothing at /" + "a" * 199 + "."),
@@ -162,7 +162,7 @@ async def test_a_request_that_does_not_fit_is_told_where_without_its_values(clie
     assert answer.status_code == 422
     error = answer.json()["error"]
     assert error["code"] == "REQUEST_INVALID"
-    assert error["message"].startswith("The request does not fit: query.limit: ")
+    assert error["message"].startswith("The request is not valid: query.limit: ")
     assert [problem["where"] for problem in error["details"]["problems"]] == [
         ["query", "limit"],
         ["body", "password"],

@@ -182,7 +182,7 @@ async def test_streams_end_with_a_hint_when_the_server_does(world: World):  # no
             watching = asyncio.create_task(watch(client))
             await opened.wait()
         told = await watching
-    assert told[-1].comments == ["open this again"]
+    assert told[-1].comments == ["reconnect"]
     assert int(told[-1].fields["retry"]) > 0
     assert told[0].data["status"] == "running"
 
@@ -201,9 +201,9 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
     with watched.watching(run.id):
         stream = events.RunEvents(watched, run, asyncio.Event(), keep_alive_seconds=0.05)
         assert (await anext(stream)).startswith(b"event: progress\n")
-        assert await anext(stream) == b": nothing new\n\n"
+        assert await anext(stream) == b": no change\n\n"
         is_away = True
-        assert await anext(stream) == b": the database does not answer\n\n"
+        assert await anext(stream) == b": the database does not respond\n\n"
         is_away = False
         there.clear()
         assert (await anext(stream)).startswith(b": this run is no longer in the history\n")
@@ -219,8 +219,8 @@ async def test_a_stream_does_not_go_on_for_ever(world: World):  # noqa: F811
 
     watched = Following(fetch, look_seconds=0.01)
     with watched.watching(run.id):
-        stream = events.RunEvents(watched, run, asyncio.Event(), longest_seconds=0.05)
-        assert [said async for said in stream][1:] == [b": open this again\nretry: 2000\n\n"]
+        stream = events.RunEvents(watched, run, asyncio.Event(), max_seconds=0.05)
+        assert [said async for said in stream][1:] == [b": reconnect\nretry: 2000\n\n"]
 
 
 async def test_two_hundred_who_watch_cost_one_query_at_a_time():

@@ -115,7 +115,7 @@ def test_everything_works_below_the_path_and_nothing_leaves_it(
         showcase.tell(run, 310, 1_204)
         expect(page.locator(".progress")).to_contain_text("310 of 1,204 files")
         page.get_by_role("button", name="Cancel").click()
-        expect(page.get_by_text("It was asked to end, and will within seconds.")).to_be_visible()
+        expect(page.get_by_text("Cancellation was requested; it ends within seconds.")).to_be_visible()
         showcase.end(run, RunStatus.CANCELLED)
         expect(page.locator(".headline .status")).to_have_text("cancelled")
         keep_picture(page, f"below-a-path-{showcase.next_number()}")

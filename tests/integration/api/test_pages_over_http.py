@@ -14,7 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from reposync.api.web.history import PAGE_REQUESTS
+from reposync.api.web.runs_page import PAGE_REQUESTS
 from reposync.app.application import Application
 from reposync.config.sections import HttpConfig
 from reposync.errors import Starting, StoreUnavailable
@@ -101,11 +101,11 @@ def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
         ("GET", "/actions/sync", 405, "This address is for a button", "GET is not possible"),
         ("GET", "/logout", 405, "This address is for a button", "GET is not possible"),
         ("POST", "/", 405, "This address is for a button", "POST is not possible"),
-        ("GET", "/runs?before=rubbish", 422, "That does not fit", "cursor is not one of ours"),
-        ("GET", "/?after=***", 422, "That does not fit", "cursor is not one of ours"),
-        ("GET", "/search?q=%00", 422, "That does not fit", "NUL"),
-        ("GET", "/search?q=" + "a" * 9_000, 414, "This address is too long", "8,192 are taken"),
-        ("GET", "/test/unforeseen", 500, "Something went wrong here", "under incident"),
+        ("GET", "/runs?before=rubbish", 422, "This is not valid", "cursor is not one of ours"),
+        ("GET", "/?after=***", 422, "This is not valid", "cursor is not valid"),
+        ("GET", "/search?q=%00", 422, "This is not valid", "NUL"),
+        ("GET", "/search?q=" + "a" * 9_000, 414, "This address is too long", "the limit is 8,192"),
+        ("GET", "/test/unforeseen", 500, "Something went wrong", "under incident"),
     ],
 )
 def test_whoever_goes_astray_reads_what_happened_and_what_to_do(
@@ -129,17 +129,17 @@ def test_a_button_that_comes_too_late_or_names_nothing_says_so(open_url: str, sh
     check(press("sync", name="zzzzzzzz"), 404, "There is no such repository", "zzzzzzzz")
     check(press("sync"), 404, "There is no such repository")
     check(press("cancel", run=ended.id[:8]), 404, "There is no such run")
-    check(press("release", name=PAUSED), 404, "The lock is gone already")
-    check(press("explode"), 422, "That does not fit", "no action")
-    check(press("sync", name="x" * 1_100_000), 413, "That was too much at once")
+    check(press("release", name=PAUSED), 404, "The lock is already released")
+    check(press("explode"), 422, "This is not valid", "no action")
+    check(press("sync", name="x" * 1_100_000), 413, "This was too large")
 
 
 def test_another_sites_page_and_a_name_that_is_not_ours_get_nothing_but_a_page(open_url: str) -> None:
     foreign = {**BROWSER, "Origin": "http://evil.example"}
-    check(ask("POST", f"{open_url}/actions/sync", headers=foreign), 403, "That came from another site", "Nothing was")
+    check(ask("POST", f"{open_url}/actions/sync", headers=foreign), 403, "This came from another site", "Nothing was")
 
     rebound = ask("GET", open_url, headers={**BROWSER, "Host": "rebound.example"})
-    check(rebound, 421, "This server does not go by that name", "rebound.example")
+    check(rebound, 421, "This server has a different name", "rebound.example")
     assert LIVE not in rebound.text and 'href="/runs"' not in rebound.text
     # It can be read, though: what it looks like is no secret.
     (stylesheet,) = re.findall(r'<link rel="stylesheet" href="(.*?)">', rebound.text)
@@ -151,7 +151,7 @@ def test_who_may_only_read_is_told_so_and_an_old_page_asks_to_be_loaded_again(gu
         page = reader.get("/")
         assert LIVE in page.text and "/actions/" not in page.text
         fields = {"name": LIVE, "csrf": csrf_of(page)}
-        check(reader.post("/actions/sync", data=fields), 403, "You may look, but not do this", "Log out")
+        check(reader.post("/actions/sync", data=fields), 403, "You may read, but not change this", "Log out")
     with logged_in(guarded_url, OPERATOR) as operator:
         answer = operator.post("/actions/sync", data={"name": LIVE, "csrf": "f" * 64})
         check(answer, 403, "This page was too old", "Nothing was done", "load the page again")
@@ -175,14 +175,14 @@ def test_a_filter_by_a_misspelt_repository_names_the_nearest(open_url: str) -> N
 
     assert misspelt.status_code == known.status_code == 200
     assert "No repository &#39;paltform/web&#39; is registered. Did you mean &#39;platform/web&#39;?" in misspelt.text
-    assert "No run fits these filters" in known.text and "Did you mean" not in known.text
+    assert "No run matches these filters" in known.text and "Did you mean" not in known.text
 
 
 def test_the_first_seconds_of_a_daemon_are_no_fault_of_its_database(showcase: Showcase) -> None:
     with showcase.served(application=starting) as url:
         for path in ("/", "/runs", "/search?q=x"):
             answer = ask("GET", url + path, headers=BROWSER)
-            check(answer, 503, "reposync is starting", 'data-retry="5"', "tries again")
+            check(answer, 503, "reposync is starting", 'data-retry="5"', "reloads by itself")
             assert "database" not in answer.text
 
 
@@ -190,7 +190,7 @@ def test_while_the_database_is_away_pages_say_so_and_try_again_by_themselves(sho
     with showcase.served(application=away) as url:
         for path in ("/", "/runs", f"/runs/{'a' * 36}", "/locks", "/search?q=x"):
             answer = ask("GET", url + path, headers=BROWSER)
-            check(answer, 503, "The database does not answer", "db.example.com", 'data-retry="5"', "tries again")
+            check(answer, 503, "The database does not respond", "db.example.com", 'data-retry="5"', "reloads by itself")
             assert answer.headers["retry-after"] == "5"
         # A button is not pressed again by itself.
         pressed = ask("POST", f"{url}/actions/sync", data={"name": LIVE}, headers=BROWSER)
@@ -289,7 +289,7 @@ def test_a_name_that_somebody_else_had_before_is_not_blamed_for_it(showcase: Sho
     ended = showcase.past_run("reborn/service", RunStatus.FAILED, timedelta(minutes=1), 1.0)
     showcase.add_history([{**ended, "repository_id": "00000000-0000-0000-0000-00000000000a"}])
 
-    assert "No repository fits." in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
+    assert "No repository matches." in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
     showcase.end(showcase.begin(showcase.queue("reborn/service")), RunStatus.FAILED)
     assert "reborn/service" in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
 
@@ -323,7 +323,7 @@ def test_who_cancels_a_run_by_a_button_stands_beside_those_who_asked_for_it(
         client.post("/actions/cancel", data={"run": run.id, "csrf": csrf_of(before)})
         after = client.get(f"/runs/{run.id}")
 
-    assert "Cancel for all 2 who asked" in before.text
+    assert "Cancel for all 2 requesters" in before.text
     assert ["withdrawn" in each or " by " in each for each in requests_on(before)] == [False, False]
     command, http = requests_on(after)
     assert command.startswith("ann@laptop command ") and " full sync " in command

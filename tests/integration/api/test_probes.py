@@ -7,7 +7,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from reposync.api import probes
+from reposync.api.routes import probes
 from reposync.errors import StoreUnavailable
 from tests.integration.api.conftest import Daemon
 
@@ -97,8 +97,8 @@ async def test_without_the_database_the_metrics_of_the_pod_are_still_there(
     assert [fresh in names for names in (before, *during, after)] == [True, False, False, False, True]
     assert all("reposync_ticks_total" in names for names in during)
     assert [record.getMessage() for record in caplog.records if record.name == "reposync.api.probes"] == [
-        "The metrics lack the database's figures",
-        "The metrics have the database's figures again",
+        "The metrics lack the figures of the database",
+        "The metrics have the figures of the database again",
     ]
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from reposync.api.access import Access
+from reposync.api.auth import Access
 from reposync.store.status import RunStatus
 from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
 from tests.integration.api.doors import OPERATOR, bearer, server
@@ -116,7 +116,7 @@ async def test_a_change_needs_the_whole_id_and_says_where_it_is(rest: Rest) -> N
     error = (await rest.answers("POST", f"/runs/{run.id[:8]}/cancel", 404))["error"]
 
     assert error["code"] == "RUN_NOT_FOUND"
-    assert error["message"].startswith(f"'{run.id[:8]}' is no whole id of a run")
+    assert error["message"].startswith(f"'{run.id[:8]}' is not the whole id of a run")
     assert "`GET /api/v1/runs/ID`" in error["message"]
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from reposync.api.models import RunShown
+from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
 from reposync.store.run import RunProblem
 from reposync.store.run_keys import RUN_KEYS
@@ -30,7 +30,7 @@ async def test_a_run_is_shown_as_commands_show_it(rest: Rest) -> None:  # noqa: 
 
     (shown,) = (await rest.get("/runs"))["items"]
 
-    assert tuple(shown) == (*RUN_KEYS, "asked_by") == tuple(RunShown.model_fields)
+    assert tuple(shown) == (*RUN_KEYS, "asked_by") == tuple(RunOut.model_fields)
     assert shown["id"] == run.id and shown["queued_at"].endswith("Z")
     assert (shown["error_code"], shown["error_message"]) == ("SOURCE_ERROR", "It did not answer.")
     (overview,) = (await rest.get("/repositories", name="payments"))["items"]

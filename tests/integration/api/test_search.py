@@ -103,13 +103,13 @@ async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(
     async with serving(world.app) as bounded:
         with world.embeddings.holding():
             asking = [asyncio.create_task(asks(bounded, q=f"sessions {number}")) for number in range(12)]
-            await eventually(lambda: sum(each.done() for each in asking) == 12 - search.AT_ONCE - 3)
+            await eventually(lambda: sum(each.done() for each in asking) == 12 - search.MAX_CONCURRENT - 3)
             refused = [each.result() for each in asking if each.done()]
         answers = await asyncio.gather(*asking)
 
     assert {code(each) for each in refused} == {(503, "SEARCH_BUSY")}
-    assert sum(each.status_code == 200 for each in answers) == search.AT_ONCE + 3
-    assert world.embeddings.most_at_once <= search.AT_ONCE
+    assert sum(each.status_code == 200 for each in answers) == search.MAX_CONCURRENT + 3
+    assert world.embeddings.most_at_once <= search.MAX_CONCURRENT
 
 
 async def test_a_search_that_takes_too_long_is_given_up(
@@ -117,7 +117,7 @@ async def test_a_search_that_takes_too_long_is_given_up(
     client: httpx.AsyncClient,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(search, "LONGEST_SECONDS", 0.2)
+    monkeypatch.setattr(search, "TIMEOUT_SECONDS", 0.2)
     with world.embeddings.holding():
         answer = await asks(client, q="expired sessions")
     assert code(answer) == (504, "SEARCH_TIMEOUT")

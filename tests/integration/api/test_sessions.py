@@ -8,8 +8,8 @@ from http.cookies import Morsel, SimpleCookie
 import httpx
 import pytest
 
-from reposync.api.access import Access
-from reposync.api.attempts import Attempts
+from reposync.api.auth import Access
+from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
@@ -109,8 +109,8 @@ async def test_a_wrong_token_leads_back_to_the_form_that_says_so(browser: httpx.
 
 
 async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
-    attempts = Attempts(per_client=2, of_used=3, monotonic=lambda: 1_000.0)
-    async with server(Access(TOKENS, attempts=attempts)) as browser:
+    throttle = Throttle(per_client=2, of_used=3, monotonic=lambda: 1_000.0)
+    async with server(Access(TOKENS, throttle=throttle)) as browser:
         for number in range(2):
             await log_in(browser, f"{WRONG}{number}")
         answer = await log_in(browser, OPERATOR)

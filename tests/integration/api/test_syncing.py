@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 from sqlalchemy import insert, select, update
 
-from reposync.api.access import Access
 from reposync.api.app import create_app
+from reposync.api.auth import Access
 from reposync.api.server import serve_http
 from reposync.store.database import Database
 from reposync.store.status import RunStatus

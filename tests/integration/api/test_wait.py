@@ -69,7 +69,7 @@ async def test_the_present_state_is_told_when_the_time_is_over(world: World, cli
     assert (details["last_commit"], details["commit"], details["run"]["id"]) == (first, second, run.id)
     assert details["run"]["completed_at"].endswith("Z")
     assert (details["tells_descendants"], details["trouble"], details["is_active"]) == (True, None, True)
-    assert f"the index holds {first[:10]}. No run is on its way; the latest is completed." in answer.text
+    assert f"the index holds {first[:10]}. No run is queued or running; the latest is completed." in answer.text
 
 
 async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(
@@ -128,7 +128,7 @@ async def test_a_repository_that_was_never_synced_has_nothing_to_search(
     answer = await asks(client, head)
 
     assert code(answer) == (504, "NOT_SEARCHABLE_YET")
-    assert "nothing of it is indexed completely. It was never synced." in answer.text
+    assert "no commit of it is indexed completely. It has never been synced." in answer.text
     assert code(await asks(client, "0" * 40)) == (404, "COMMIT_NOT_FOUND")
 
 

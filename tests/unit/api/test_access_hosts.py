@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 
-from reposync.api.csrf import is_from_elsewhere
+from reposync.api.auth import local_address
 from reposync.api.hosts import AllowedHosts, Proxies
-from reposync.api.routes.session import local_address
+from reposync.api.sessions import is_cross_site
 from reposync.config.sections import HttpConfig
 
 LOOPBACK = ["localhost", "localhost:8080", "LOCALHOST", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "app.localhost"]
@@ -157,7 +157,7 @@ def test_a_setting_that_does_not_fit_is_refused(wrong: dict[str, object]) -> Non
     ],
 )
 def test_what_a_page_of_another_site_sends_is_told_by_the_browser(headers: dict[str, str], elsewhere: bool) -> None:
-    assert is_from_elsewhere(Headers({"host": "localhost:8080", **headers})) is elsewhere
+    assert is_cross_site(Headers({"host": "localhost:8080", **headers})) is elsewhere
 
 
 @given(

@@ -6,7 +6,7 @@ import re
 from dataclasses import fields, replace
 from typing import Any
 
-from reposync.api.web.charts import HEIGHT, LEAST_HEIGHT, run_chart
+from reposync.api.web.runs_page import CHART_HEIGHT, MIN_BAR_HEIGHT, run_chart
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 
@@ -39,7 +39,7 @@ def test_files_over_time_stand_from_the_oldest_to_the_newest_in_proportion() -> 
     chart = run_chart([run(1.0, 40, RunStatus.FAILED), run(1.0, 0), run(1.0, 20)])
 
     assert chart is not None and chart.most_files == "40"
-    assert heights(chart.files) == [HEIGHT / 2, LEAST_HEIGHT, HEIGHT]
+    assert heights(chart.files) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
     assert re.findall(r'class="(\w+)" x', chart.files) == ["completed", "completed", "failed"]
     assert re.findall("<title>(.*?)</title>", chart.files) == ["20 files", "0 files", "40 files"]
 

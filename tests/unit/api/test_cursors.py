@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.cursors import MAX_CURSOR_CHARS, cursor_after, key_before
+from reposync.api.documents import MAX_CURSOR_CHARS, cursor_after, key_before
 from reposync.errors import UsageError
 from reposync.store.columns import path_key
 

@@ -8,7 +8,7 @@ from fastapi import APIRouter, FastAPI
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.naming import NamedRoute, RepositoryName, path_of
+from reposync.api.routing import RepositoryName, Route, path_of
 
 PREFIX = "/api/v1/repositories/"
 PARTS = st.one_of(
@@ -19,7 +19,7 @@ NAMES = st.lists(PARTS, min_size=1, max_size=4).map("/".join)
 
 
 def application() -> FastAPI:
-    routes = APIRouter(prefix="/api/v1", route_class=NamedRoute)
+    routes = APIRouter(prefix="/api/v1", route_class=Route)
 
     @routes.get("/repositories/{name:path}")
     async def one(name: RepositoryName) -> list[str]:

@@ -1,13 +1,13 @@
 "use strict";
-// Everything works without this file. With it: times in the reader's zone, parts of a page that renew themselves, a run
-// that is seen going on, names that are offered while one types, and buttons that cannot be pressed twice.
+// Everything works without this file. It adds: times in the local zone, parts of a page that refresh themselves, live
+// progress of a run, suggestions of names, and buttons that cannot be pressed twice.
 
 const root = document.documentElement.dataset.root;
 const pause = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
 
 // Times -----------------------------------------------------------------------------------------------------------------
 
-// In the form, and so in the width, that the server writes: nothing moves when the script arrives.
+// In the format of the server, so that nothing moves when the script has loaded.
 const clock = new Intl.DateTimeFormat("sv-SE", {
   year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit",
 });
@@ -28,7 +28,7 @@ function tellTimes(within) {
   }
 }
 
-// Figures, as the server writes them.
+// Numbers in the format of the server.
 const counted = (number) => Math.trunc(number).toLocaleString("en-US");
 function timed(seconds) {
   const whole = Math.round(seconds);
@@ -42,7 +42,7 @@ function sized(bytes) {
   return `${(bytes / size).toFixed(1)} ${unit}`;
 }
 
-// What is said to the eye and to a screen reader --------------------------------------------------------------------------
+// Messages, visible and for screen readers --------------------------------------------------------------------------
 
 function announce(words) {
   document.getElementById("announced").textContent = words;
@@ -54,9 +54,9 @@ function trouble(words) {
   shown.hidden = !words;
 }
 
-// Parts that renew themselves ---------------------------------------------------------------------------------------------
+// Parts that refresh themselves ---------------------------------------------------------------------------------------------
 
-// A part that has the reader's focus, or text that is being selected, is left alone.
+// A part with the focus, or with selected text, is not refreshed.
 const isInUse = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea")
   || (getSelection() && !getSelection().isCollapsed && part.contains(getSelection().anchorNode));
 
@@ -66,7 +66,7 @@ async function renew(part) {
   const headers = { Accept: "text/html", "X-Requested-With": "refresh" };
   if (tags.has(part.id)) headers["If-None-Match"] = tags.get(part.id);
   const answer = await fetch(location.href, { headers, credentials: "same-origin", redirect: "manual", cache: "no-store" });
-  // The session is over: the server leads to the login.
+  // The session has ended: the server redirects to the login.
   if (answer.type === "opaqueredirect" || answer.status === 401) { location.reload(); return; }
   if (answer.status === 404) { location.reload(); return; }
   if (answer.status !== 200 && answer.status !== 304) throw new Error(`${answer.status}`);
@@ -86,7 +86,7 @@ async function renew(part) {
   if (focused) find(part, focused)?.focus({ preventScroll: true });
 }
 
-// Where an element is among its siblings, so that the focus finds its place again after a renewal.
+// The position of an element among its siblings, to restore the focus after a refresh.
 function pathTo(top, element) {
   const path = [];
   for (let each = element; each !== top; each = each.parentElement) path.unshift([...each.parentElement.children].indexOf(each));
@@ -94,31 +94,31 @@ function pathTo(top, element) {
 }
 const find = (top, path) => path.reduce((each, index) => each && each.children[index], top);
 
-const streamed = new WeakSet();  // parts that a stream of events keeps up to date
+const streamed = new WeakSet();  // parts that a stream of events updates
 async function keepRenewing(part) {
   let seconds = Number(part.dataset.refresh);
   for (let turn = 1; part.dataset.refresh; turn++) {
     await pause(seconds);
     if (!part.dataset.refresh) return;
-    // Now and then all the same: what a stream does not tell, such as the files that are left out.
+    // Sometimes nevertheless: the stream does not contain everything, such as the skipped files.
     if (streamed.has(part) && turn % 15) continue;
     try {
       await renew(part);
       seconds = Number(part.dataset.refresh);
     } catch {
-      trouble("The server does not answer. Trying again…");  // it starts again, or the network is gone
+      trouble("The server does not respond. Trying again…");  // it is restarting, or the network is down
       seconds = Math.min(seconds * 2, 30);
     }
   }
 }
 
-// A run that goes on ------------------------------------------------------------------------------------------------------
+// A live run ------------------------------------------------------------------------------------------------------
 
-// A browser keeps six connections to a server for all of its tabs together: more streams than these would let the next
-// page wait for ever. Tabs without one ask once a second.
+// A browser opens six connections per server for all its tabs: with more streams the next page would wait for ever.
+// Tabs without a stream poll once a second.
 const MOST_STREAMS = 3;
 async function place() {
-  if (!navigator.locks) return () => {};  // only over https and on this machine; hidden tabs hold no stream anyway
+  if (!navigator.locks) return () => {};  // available over https and on localhost only; hidden tabs have no stream anyway
   for (let number = 0; number < MOST_STREAMS; number++) {
     const leave = await new Promise((taken) => {
       navigator.locks.request(`${root} stream ${number}`, { ifAvailable: true }, (lock) => (
@@ -163,13 +163,13 @@ async function follow(part) {
     if (!leave) { setTimeout(open, 10_000); return; }
     if (document.hidden || !part.dataset.events) { close(); return; }
     stream = new EventSource(part.dataset.events);
-    // A proxy that holds events back: then the page asks.
+    // A proxy that buffers events: the page polls instead.
     silence = setTimeout(() => { close(); setTimeout(open, 60_000); }, 5_000);
     stream.addEventListener("progress", (event) => heard(JSON.parse(event.data)));
     stream.addEventListener("ended", () => { close(); renew(part).catch(() => {}); });
     stream.addEventListener("error", () => {
       streamed.delete(part);
-      // Otherwise the browser opens it again by itself; this one was refused, or there is nothing more to come.
+      // Otherwise the browser reconnects by itself; this one was refused, or the run has ended.
       if (stream && stream.readyState === EventSource.CLOSED) { close(); setTimeout(open, 10_000); }
     });
   }
@@ -196,7 +196,7 @@ async function follow(part) {
 document.addEventListener("submit", (event) => {
   const form = event.target;
   if (form.method !== "post") {
-    // What nothing was said about does not stand in the address. The days are the reader's own.
+    // Empty fields are left out of the address. Days are in the local zone.
     const zone = form.elements.zone;
     if (zone) zone.value = form.elements.since.value || form.elements.until.value ? Intl.DateTimeFormat().resolvedOptions().timeZone : "";
     const unsaid = [...form.elements].filter((field) => field.name && !field.value);
@@ -204,7 +204,7 @@ document.addEventListener("submit", (event) => {
     setTimeout(() => unsaid.forEach((field) => { field.disabled = false; }));
     return;
   }
-  // After the event: a button that is disabled at once is not sent.
+  // After the event: a disabled button is not submitted.
   setTimeout(() => form.querySelectorAll("button").forEach((button) => { button.disabled = true; }));
 });
 addEventListener("pageshow", (event) => {
@@ -226,7 +226,7 @@ for (const field of document.querySelectorAll("[data-names]")) {
   field.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(offer, 150); });
 }
 
-// A page that could not be shown, and can be later ------------------------------------------------------------------------
+// Error pages that reload ------------------------------------------------------------------------
 
 async function tryAgain(seconds) {
   for (;;) {

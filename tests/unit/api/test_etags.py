@@ -4,7 +4,7 @@ import pytest
 from fastapi import Request
 from pydantic import BaseModel
 
-from reposync.api.conditional import conditional
+from reposync.api.etags import conditional
 
 
 class Shown(BaseModel):

@@ -7,8 +7,9 @@ import threading
 
 import pytest
 
+from reposync.api.errors import SearchBusy, SearchTimeout
 from reposync.api.routes import search
-from reposync.api.routes.search import SearchBusy, SearchTimeout, Turnstile
+from reposync.api.routes.search import ConcurrencyLimit
 from reposync.threads import in_thread
 from reposync.vectors.port import SearchHit
 
@@ -39,23 +40,23 @@ class Model:
 async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search, "LONGEST_SECONDS", 0.2)
-    model, turnstile = Model(), Turnstile(at_once=2, max_waiting=3)
+    monkeypatch.setattr(search, "TIMEOUT_SECONDS", 0.2)
+    model, limit = Model(), ConcurrencyLimit(max_concurrent=2, max_waiting=3)
     try:
-        given_up = await asyncio.gather(*(turnstile.search(model.search) for _ in range(5)), return_exceptions=True)
+        given_up = await asyncio.gather(*(limit.search(model.search) for _ in range(5)), return_exceptions=True)
         assert [type(each) for each in given_up] == [SearchTimeout] * 5
         async with asyncio.timeout(60):
             while model.began < 2:
                 await asyncio.sleep(0.01)
         # Those that only waited have left; the two at work are still there.
-        again = await asyncio.gather(*(turnstile.search(model.search) for _ in range(4)), return_exceptions=True)
+        again = await asyncio.gather(*(limit.search(model.search) for _ in range(4)), return_exceptions=True)
         assert sorted(type(each).__name__ for each in again) == ["SearchBusy"] + ["SearchTimeout"] * 3
         assert (model.began, model.most_at_work) == (2, 2)
     finally:
         model.answers.set()
 
-    monkeypatch.setattr(search, "LONGEST_SECONDS", 60.0)
-    assert await asyncio.gather(*(turnstile.search(model.search) for _ in range(3))) == [[]] * 3
+    monkeypatch.setattr(search, "TIMEOUT_SECONDS", 60.0)
+    assert await asyncio.gather(*(limit.search(model.search) for _ in range(3))) == [[]] * 3
     assert (model.began, model.most_at_work) == (5, 2)
 
 
@@ -63,10 +64,10 @@ async def test_what_a_search_raises_comes_out_and_its_place_is_free() -> None:
     async def failing() -> list[SearchHit]:
         raise SearchBusy("elsewhere")
 
-    turnstile = Turnstile(at_once=1, max_waiting=0)
+    limit = ConcurrencyLimit(max_concurrent=1, max_waiting=0)
     for _ in range(3):
         with pytest.raises(SearchBusy, match="elsewhere"):
-            await turnstile.search(failing)
+            await limit.search(failing)
 
 
 async def test_a_client_that_is_cancelled_cancels_its_search() -> None:
@@ -80,7 +81,7 @@ async def test_a_client_that_is_cancelled_cancels_its_search() -> None:
             cancelled.set()
         return []
 
-    task = asyncio.create_task(Turnstile(at_once=1, max_waiting=0).search(endless))
+    task = asyncio.create_task(ConcurrencyLimit(max_concurrent=1, max_waiting=0).search(endless))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -1,11 +1,11 @@
-"""What the HTTP side is made of; built once where the daemon is put together, and handed down."""
+"""What the routes are built from."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from reposync.api.access import Access
+from reposync.api.auth import Access
 from reposync.app.application import Application
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
@@ -14,9 +14,9 @@ from reposync.telemetry.redaction import Secrets
 
 @dataclass(frozen=True, slots=True)
 class ApiParts:
-    """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled when it
-    takes longer than a scrape may. `application` raises Starting, and StoreUnavailable as long as the
-    daemon waits for its database.
+    """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled if it takes
+    longer than a scrape may. `application` raises Starting, and StoreUnavailable while the daemon waits for its
+    database.
     """
 
     health: Health

@@ -8,46 +8,45 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.access import Role, Visitor
-from reposync.api.parts import ApiParts
-from reposync.api.routes.search import AT_ONCE, MAX_WAITING, Turnstile
+from reposync.api.auth import Principal, Role
+from reposync.api.dependencies import ApiParts
+from reposync.api.routes.search import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
 from reposync.api.routing import Router
-from reposync.api.web.renderer import Renderer
-from reposync.api.web.rendering import highlighted
+from reposync.api.web.rendering import Renderer, highlighted
 from reposync.app.application import Application
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.search.query import MAX_QUERY_CHARS
 
 PAGE_HITS = 10
-_ASKED = ("q", "repository", "path", "language")
+_FIELDS = ("q", "repository", "path", "language")
 
 
 def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     routes = Router()
     reader = parts.access.page(Role.READ)
-    turnstile = Turnstile(AT_ONCE, MAX_WAITING)
+    searches = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
 
     @routes.get("/search")
-    async def search(request: Request, visitor: Visitor = reader) -> Response:
-        asked = {key: request.query_params.get(key, "").strip() or None for key in _ASKED}
+    async def search(request: Request, principal: Principal = reader) -> Response:
+        given = {key: request.query_params.get(key, "").strip() or None for key in _FIELDS}
         hits: list[dict[str, Any]] = []
         problem = None
-        if asked["q"]:
+        if given["q"]:
             try:
-                hits = await _hits(parts.application(), turnstile, asked["q"], asked)
+                hits = await _hits(parts.application(), searches, given["q"], given)
             except StoreUnavailable:
                 raise
             except RepoSyncError as error:
-                # Beside the form: most of these are about what stands in it.
+                # Shown with the form: most of these are about its fields.
                 problem = error.for_pages
         return renderer.page(
             request,
             "search.html",
-            visitor,
-            query=asked["q"],
-            repository=asked["repository"],
-            path=asked["path"],
-            language=asked["language"],
+            principal,
+            query=given["q"],
+            repository=given["repository"],
+            path=given["path"],
+            language=given["language"],
             longest=MAX_QUERY_CHARS,
             hits=hits,
             problem=problem,
@@ -57,14 +56,14 @@ def search_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
 
 
 async def _hits(
-    app: Application, turnstile: Turnstile, query: str, asked: Mapping[str, str | None]
+    app: Application, searches: ConcurrencyLimit, query: str, given: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
-    found = await turnstile.search(
+    found = await searches.search(
         lambda: app.search(
             query,
-            repository=asked["repository"],
-            path_glob=asked["path"],
-            language=asked["language"],
+            repository=given["repository"],
+            path_glob=given["path"],
+            language=given["language"],
             limit=PAGE_HITS,
         )
     )
@@ -77,7 +76,7 @@ async def _hits(
             "language": hit.language,
             "score": hit.score,
             "outdated": hit.outdated,
-            # Only what a browser may open: a link comes from what was configured, and is looked at all the same.
+            # Links come from the configuration; a browser must not open anything but a web page.
             "url": hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None,
             "code": await asyncio.to_thread(highlighted, hit.text, hit.language, hit.start_line),
         }

@@ -1,4 +1,4 @@
-"""Wrong credentials, counted: which ones are still checked for whoever sends them, in memory that does not grow."""
+"""Throttling of wrong credentials by address, in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import TypeVar
 
 from reposync.api.hosts import client_network
 
-FAILURES_A_CLIENT = 60
-FAILURES_A_CLIENT_OF_USED = 600
-FAILURES_ALTOGETHER = 600
+FAILURES_PER_CLIENT = 60
+FAILURES_PER_CLIENT_OF_USED = 600
+FAILURES_IN_TOTAL = 600
 WINDOW_SECONDS = 60.0
 
-_CLIENTS_KEPT = 4_096
-_WRONG_KEPT = 4_096
+_MAX_CLIENTS = 4_096
+_MAX_WRONG = 4_096
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
 class Checked(Enum):
-    """Against which credentials one that a client sends is compared."""
+    """Which credentials those of a client are compared with."""
 
     ALL = "all"
     USED = "used"
-    """Those that were right before, from any address."""
+    """Those that were used successfully before, from any address."""
     NONE = "none"
 
 
 class _Bucket:
-    """Takes `size` at once, and gives them back evenly over `window_seconds`."""
+    """A leaky bucket: takes `size` at once, and drains evenly over `window_seconds`."""
 
     __slots__ = ("_at", "_level", "_rate", "_size")
 
@@ -42,7 +42,7 @@ class _Bucket:
         self._level, self._at = 0.0, float("-inf")
 
     def wait_seconds(self, now: float) -> float:
-        """Until it takes one more; 0: now."""
+        """Until it takes one more; 0 if it does now."""
         return max(0.0, self._left(now) + 1 - self._size) / self._rate
 
     def add(self, now: float) -> None:
@@ -60,42 +60,42 @@ class _Client:
     limited_at: float = float("-inf")
 
 
-class Attempts:
-    """How much guessing is allowed: two bounds, for one cannot do both things.
+class Throttle:
+    """Two limits on guessing, because one cannot do both.
 
-    Requests that are always checked are guesses that are always checked. So one bound alone either lets a client guess
-    without end, or lets a stranger behind the same address (a proxy, a NAT) lock out those who have the token:
+    If every request of a client is checked, every guess is checked. With one limit, either a client can guess without
+    end, or a stranger behind the same address (a proxy, NAT) can lock out those who have a token:
 
-    - After `per_client` wrong credentials from an address, only those that were used before are compared, and anything
-      else is refused alike, right or wrong. Whoever has a credential that this process knows goes on.
-    - After `of_used` wrong ones nothing of that address is compared at all. This bounds the guesses at credentials in
-      use; to lock out those who share an address takes more than that, without a pause.
+    - After `per_client` wrong credentials from an address, its credentials are compared only with those that were used
+      before; anything else is refused, right or wrong. Clients with a credential that this process knows are let in.
+    - After `of_used` wrong ones, nothing from that address is compared. This limits guesses of credentials in use; to
+      lock out others behind the address takes more guesses than that, without a pause.
 
-    Each bound is for `window_seconds`, and comes back evenly. A credential that was found wrong is counted once,
-    however often it comes: a program with an outdated token tells nobody anything. `altogether` counts all addresses,
-    and concerns those alone that have failed themselves.
+    Each limit is for `window_seconds` and recovers evenly. A wrong credential counts once, however often it is sent: a
+    program with an outdated token learns nothing. `in_total` counts all addresses, and applies only to those that have
+    failed themselves.
     """
 
     def __init__(
         self,
         *,
-        per_client: int = FAILURES_A_CLIENT,
-        of_used: int = FAILURES_A_CLIENT_OF_USED,
-        altogether: int = FAILURES_ALTOGETHER,
+        per_client: int = FAILURES_PER_CLIENT,
+        of_used: int = FAILURES_PER_CLIENT_OF_USED,
+        in_total: int = FAILURES_IN_TOTAL,
         window_seconds: float = WINDOW_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._per_client, self._of_used = per_client, of_used
         self._window_seconds = window_seconds
         self._monotonic = monotonic
-        self._all = _Bucket(altogether, window_seconds)
+        self._all = _Bucket(in_total, window_seconds)
         self._clients: OrderedDict[str, _Client] = OrderedDict()
         self._wrong: OrderedDict[bytes, None] = OrderedDict()
-        # Of configured credentials: no more than there are.
+        # A subset of the configured credentials, so it is bounded.
         self._used: set[str] = set()
 
     def checked(self, client: str) -> Checked:
-        """What is compared with the next credential of this address."""
+        """Which credentials the next one from this address is compared with."""
         found = self._clients.get(client_network(client))
         if found is None:
             return Checked.ALL
@@ -105,7 +105,7 @@ class Attempts:
         return Checked.USED if self._wait_seconds(found, now) else Checked.ALL
 
     def wait_seconds(self, client: str) -> float:
-        """How long until all credentials are compared again for this address; 0: they are."""
+        """Until the credentials of this address are compared with all again; 0 if they are."""
         found = self._clients.get(client_network(client))
         if found is None:
             return 0.0
@@ -113,17 +113,17 @@ class Attempts:
         return max(self._wait_seconds(found, now), found.failures_of_used.wait_seconds(now))
 
     def failed(self, client: str, digest: bytes) -> bool:
-        """Count a credential of that digest, which was compared. Whether it reached the limit, once a window."""
+        """Count a wrong credential with that digest. Returns True if this reaches the limit, once per window."""
         if digest in self._wrong:
             self._wrong.move_to_end(digest)
             return False
-        _keep(self._wrong, digest, None, _WRONG_KEPT)
+        _keep(self._wrong, digest, None, _MAX_WRONG)
         now, network = self._monotonic(), client_network(client)
         found = self._clients.get(network)
         if found is None:
             window = self._window_seconds
             found = _Client(_Bucket(self._per_client, window), _Bucket(self._of_used, window), now)
-        _keep(self._clients, network, found, _CLIENTS_KEPT)
+        _keep(self._clients, network, found, _MAX_CLIENTS)
         found.failed_at = now
         found.failures_of_used.add(now)
         if self._wait_seconds(found, now):

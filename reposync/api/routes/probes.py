@@ -1,4 +1,4 @@
-"""What machines ask: is it alive, is it ready, how much has it done."""
+"""`/healthz`, `/readyz` and `/metrics`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Literal
 from fastapi import APIRouter, HTTPException, Request, Response
 from pydantic import BaseModel
 
-from reposync.api.parts import ApiParts
+from reposync.api.dependencies import ApiParts
 from reposync.api.routing import Router
 from reposync.telemetry.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 5.0
-"""Prometheus gives up after 10 s by default."""
+"""Prometheus times out after 10 s by default."""
 
 FRESH_SECONDS = 1.0
-"""Figures of this age are not fetched again: several scrapers, or somebody who holds down F5, cost one query."""
+"""Figures of this age are not fetched again: several scrapers, or a held-down F5 key, cost one query."""
 
 
 class Alive(BaseModel):
@@ -29,8 +29,8 @@ class Alive(BaseModel):
 
 
 class ComponentHealth(BaseModel):
-    """`since`: when it came into this status. Whoever shows no token gets the status alone: reasons quote addresses,
-    and lines of the registry file."""
+    """`since`: when the status last changed. Clients without a token get the status only: reasons quote addresses, and
+    lines of the registry file."""
 
     status: Literal["ok", "degraded", "starting", "down"]
     reason: str | None = None
@@ -39,7 +39,7 @@ class ComponentHealth(BaseModel):
 
 
 class Readiness(BaseModel):
-    """`degraded`: it works, not with everything; `starting`: it has not asked its database yet; `down`: nothing
+    """`degraded`: some dependencies do not work; `starting`: the database was not checked yet; `down`: nothing
     works."""
 
     status: Literal["ok", "degraded", "starting", "down"]
@@ -50,20 +50,22 @@ def probe_routes(parts: ApiParts) -> APIRouter:
     routes = Router(tags=["probes"])
     figures = _Figures(parts)
 
-    @routes.get("/healthz", summary="The process lives and its event loop turns")
+    @routes.get("/healthz", summary="Liveness: the event loop of the process works")
     async def healthz(response: Response) -> Alive:
         response.headers["Cache-Control"] = "no-store"
         return Alive()
 
     @routes.get(
         "/readyz",
-        summary="Whether it can work, and how each of its dependencies is",
-        responses={503: {"model": Readiness, "description": "It is starting, or what everything needs is down"}},
+        summary="Readiness, and the health of each dependency",
+        responses={
+            503: {"model": Readiness, "description": "It is starting, or a dependency that everything needs is down"}
+        },
     )
     async def readyz(request: Request, response: Response) -> Readiness:
         found = parts.health.snapshot()
-        # A wrong token is no reason to be unready.
-        is_known = await parts.access.known(request) is not None
+        # A wrong token does not make the daemon unready.
+        is_known = await parts.access.principal_or_none(request) is not None
         response.status_code = 503 if found.status in ("starting", "down") else 200
         response.headers["Cache-Control"] = "no-store"
         return Readiness(
@@ -90,7 +92,7 @@ def probe_routes(parts: ApiParts) -> APIRouter:
             raise HTTPException(404)
         await figures.refresh()
         body = bytearray()
-        # Thousands of repositories take tens of milliseconds. Not in a thread: syncs may keep all of them busy.
+        # Thousands of repositories take tens of milliseconds. Not in a thread: syncs may use all of them.
         for piece in parts.metrics.pieces():
             body += piece
             await asyncio.sleep(0)
@@ -100,7 +102,7 @@ def probe_routes(parts: ApiParts) -> APIRouter:
 
 
 class _Figures:
-    """The gauges that are refreshed before a scrape: one refresh at a time, and never a reason not to answer."""
+    """Refreshes gauges before a scrape: one refresh at a time; the scrape succeeds without it."""
 
     def __init__(self, parts: ApiParts) -> None:
         self._parts = parts
@@ -111,10 +113,10 @@ class _Figures:
     async def refresh(self) -> None:
         health = self._parts.health.snapshot()
         self._parts.metrics.dependencies({name: each.status for name, each in health.components.items()})
-        asked_at = time.monotonic()
+        requested_at = time.monotonic()
         async with self._one_at_a_time:
-            # Whoever was waiting meanwhile has an answer, be it a failure: they do not all wait one after the other.
-            if self._refreshed_at >= asked_at - FRESH_SECONDS:
+            # Everybody who waited meanwhile shares the result, even a failure.
+            if self._refreshed_at >= requested_at - FRESH_SECONDS:
                 return
             await self._refresh()
             self._refreshed_at = time.monotonic()
@@ -123,16 +125,16 @@ class _Figures:
         try:
             async with asyncio.timeout(REFRESH_SECONDS):
                 await self._parts.refresh()
-        except Exception as error:  # noqa: BLE001 (the counters of this pod are worth having without the database)
+        except Exception as error:  # noqa: BLE001 (the counters of this pod are useful without the database)
             self._parts.metrics.refresh_failed()
             if not self._failing:
-                log.warning("The metrics lack the database's figures", extra={"error": _reason(error)})
+                log.warning("The metrics lack the figures of the database", extra={"error": _reason(error)})
             self._failing = True
             return
         if self._failing:
-            log.info("The metrics have the database's figures again")
+            log.info("The metrics have the figures of the database again")
         self._failing = False
 
 
 def _reason(error: Exception) -> str:
-    return f"no answer within {REFRESH_SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)
+    return f"no response within {REFRESH_SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)

@@ -1,0 +1,60 @@
+"""ETags: 304 without a body if nothing has changed, and changes on condition that nobody else has made one."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from fastapi import Request, Response
+from pydantic_core import to_json
+
+_TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+
+NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
+    304: {"description": "Unchanged since the response with the ETag in `If-None-Match`; without a body"}
+}
+"""`responses` of routes that answer with `conditional`."""
+
+ETAG_HEADER: dict[str, Any] = {
+    "ETag": {"schema": {"type": "string"}, "description": "Send it as `If-None-Match` to get changes only."}
+}
+
+
+def conditional(request: Request, document: object, *, version: object = None) -> Response:
+    """`document`, a model or anything that JSON can express, or 304 if the client has it already. `version`: see
+    `etag_of`."""
+    body = to_json(document)
+    tag = _tag(body, version)
+    # `no-cache` lets a cache keep it, but check each time; `private` because a token was required.
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
+    if matches(", ".join(request.headers.getlist("if-none-match")), tag):
+        return Response(status_code=304, headers=headers)
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def etag_of(document: object, version: object = None) -> str:
+    """The part before the dash depends only on `version`, what clients may change: figures that every sync updates must
+    not refuse their changes."""
+    return _tag(to_json(document), version)
+
+
+def is_current(if_match: str, version: object) -> bool:
+    """Whether an ETag in `If-Match` has the current `version`. Weak tags count, against RFC 9110, 13.1.1: a proxy that
+    compresses makes our tags weak, and its clients could not change anything."""
+    mine = _digest(to_json(version), 8)
+    return if_match.strip() == "*" or any(tag[1:].partition("-")[0] == mine for tag in _TAG.findall(if_match))
+
+
+def matches(if_none_match: str, tag: str) -> bool:
+    # The weak comparison of RFC 9110, 13.1.2: a proxy that compresses makes our tags weak.
+    return if_none_match.strip() == "*" or tag in _TAG.findall(if_none_match)
+
+
+def _tag(body: bytes, version: object) -> str:
+    prefix = f"{_digest(to_json(version), 8)}-" if version is not None else ""
+    return f'"{prefix}{_digest(body, 16)}"'
+
+
+def _digest(content: bytes, size_bytes: int) -> str:
+    return hashlib.blake2b(content, digest_size=size_bytes).hexdigest()

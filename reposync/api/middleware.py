@@ -1,0 +1,213 @@
+"""Middleware around every request: its id, its proxies, the limits of its head, and security headers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import uuid
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from structlog.contextvars import bound_contextvars
+
+from reposync.api.errors import (
+    CrossSiteRefused,
+    ErrorResponse,
+    HeadersTooLarge,
+    HostNotAllowed,
+    PathTooLong,
+    QueryTooLong,
+    RequestInvalid,
+    ShuttingDown,
+    TooManyConnections,
+)
+from reposync.api.hosts import AllowedHosts, Proxies
+from reposync.api.sessions import SAFE_METHODS, is_cross_site
+from reposync.config.sections import HttpConfig
+from reposync.errors import RepoSyncError
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID = "X-Request-Id"
+PROBES_ONLY = "probes_only"
+"""Key of the request's state if its connection is one of `HttpLimits.reserved_connections`."""
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    # Not `no-referrer`: browsers then send `Origin: null` with forms of our own pages.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+
+_HEAD = "reposync.head"
+_HSTS = "max-age=31536000"
+_NUL = re.compile(rb"%00|\x00")
+# An id from a proxy or client is used if it is harmless in logs and headers.
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# Monitoring requests these by IP address. With tokens, their responses reveal nothing that depends on the client.
+_PROBES = ("/healthz", "/readyz", "/metrics")
+# Only these respond at once, however slow everything else is.
+_WITH_RESERVE = ("/healthz", "/readyz")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLimits:
+    query_bytes: int = 8_192
+    path_bytes: int = 8_192
+    header_bytes: int = 16_384
+    headers: int = 100
+
+
+class Gate:
+    """Around the whole application, including its errors.
+
+    - Gives the request an id, which is in the response and in every log line.
+    - Applies the headers of trusted proxies; refuses other hosts, other sites, and heads that are too large.
+    - Answers HEAD as GET without the body (RFC 9110, 9.3.2). Not by a second method per route: OpenAPI would list
+      every operation twice.
+    - Adds security headers, and closes the connection if the response came before the whole body.
+    """
+
+    def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool, limits: HeadLimits | None = None) -> None:
+        self._app = app
+        self._root = config.root_path
+        self._has_tokens = has_tokens
+        self._limits = limits or HeadLimits()
+        self._proxies = Proxies(config)
+        self._hosts = AllowedHosts(config.allowed_hosts, has_tokens=has_tokens)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        self._proxies.correct(scope)
+        headers = Headers(scope=scope)
+        given_id = headers.get(REQUEST_ID, "")
+        request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex
+        is_head = scope["method"] == "HEAD"
+        is_reserved = PROBES_ONLY in scope.get("state", ())
+        is_unread = announces_body(headers)
+
+        async def received() -> Message:
+            nonlocal is_unread
+            message = await receive()
+            is_unread = is_unread and message.get("more_body", False)
+            return message
+
+        async def sent(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                added = MutableHeaders(scope=message)
+                added.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
+                added.setdefault("Cache-Control", "no-store")
+                # Below a path of a host there are other services, for which https is not ours to require.
+                if scope["scheme"] == "https" and not self._root:
+                    added["Strict-Transport-Security"] = _HSTS
+                if is_reserved or is_unread:
+                    added["Connection"] = "close"
+            elif is_head and message["type"] == "http.response.body":
+                message = {**message, "body": b""}
+            await send(message)
+
+        with bound_contextvars(request=request_id):
+            try:
+                self._check(scope, headers, is_reserved)
+            except (HostNotAllowed, CrossSiteRefused) as error:
+                await ErrorResponse.of(error, headers={"Connection": "close"})(scope, received, sent)
+            except RepoSyncError as error:
+                await ErrorResponse.of(error)(scope, received, sent)
+            else:
+                inner = {**scope, "method": "GET", _HEAD: True} if is_head else scope
+                await self._app(inner, received, sent)
+
+    def _check(self, scope: Scope, headers: Headers, is_reserved: bool) -> None:
+        root_relative = scope["path"].removeprefix(self._root)
+        if is_reserved and root_relative not in _WITH_RESERVE:
+            raise TooManyConnections("This pod has no free connections.", remedy="Try again in a moment.")
+        host = headers.get("host", "")
+        # The files of the pages are public, and the error page needs them.
+        is_public = root_relative.startswith("/static/") or (self._has_tokens and root_relative in _PROBES)
+        if not is_public and not self._hosts.allows(host):
+            raise HostNotAllowed(
+                f"This server is not called {host[:100]!r}.",
+                remedy="Without tokens it accepts names of loopback only; `http.allowed_hosts` of the registry file "
+                "allows others.",
+            )
+        by_token = self._has_tokens and headers.get("authorization", "")[:7].lower() == "bearer "
+        if scope["method"] not in SAFE_METHODS and not by_token and is_cross_site(headers):
+            raise CrossSiteRefused("A page of another site made the browser send this request.")
+        self._check_size(scope)
+
+    def _check_size(self, scope: Scope) -> None:
+        # The server's own limit applies only to heads that arrive in several pieces.
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        size = sum(len(name) + len(value) for name, value in headers)
+        if size > self._limits.header_bytes or len(headers) > self._limits.headers:
+            raise HeadersTooLarge(
+                f"The request has {len(headers):,} headers of {size:,} bytes; the limit is {self._limits.headers} "
+                f"headers of {self._limits.header_bytes:,} bytes."
+            )
+        path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
+        if len(path) > self._limits.path_bytes:
+            raise PathTooLong(f"The path has {len(path):,} bytes; the limit is {self._limits.path_bytes:,}.")
+        query: bytes = scope["query_string"]
+        if len(query) > self._limits.query_bytes:
+            raise QueryTooLong(f"The query has {len(query):,} bytes; the limit is {self._limits.query_bytes:,}.")
+        if _NUL.search(query) or (scope["path"].startswith("/api/") and "\0" in scope["path"]):
+            raise RequestInvalid("The address contains a NUL character.")
+
+
+class Incidents:
+    """Answers unexpected errors, and logs them under the id that the response names. Also answers requests without a
+    response when the daemon shuts down.
+
+    Not an exception handler: Starlette raises the error again after one, and the server would log it twice.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        has_started = False
+
+        async def sent(message: Message) -> None:
+            nonlocal has_started
+            has_started = has_started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sent)
+            return
+        except asyncio.CancelledError:
+            # Only the server cancels requests, when it shuts down.
+            response = ErrorResponse.of(ShuttingDown("This daemon is shutting down. Try again."))
+        except Exception:
+            incident = secrets.token_hex(6)
+            log.exception(
+                "A request ended in an unexpected error",
+                extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
+            )
+            message = f"An unexpected error. The log has it under incident {incident}."
+            response = ErrorResponse(500, RepoSyncError.code, message, {"incident": incident})
+        # A response that has started can only be cut off, which the server does if it is not complete.
+        if not has_started:
+            await response(scope, receive, send)
+
+
+def announces_body(headers: Headers) -> bool:
+    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
+
+
+def is_head(request: Request) -> bool:
+    """For streams that do not end by themselves."""
+    return _HEAD in request.scope
