@@ -114,10 +114,10 @@ class Installation:
         await self.app.manifests.outdated([(each, "src/file.py") for each in ids])
 
     async def search(self) -> None:
-        assert len(await self.app.search(QUERY)) == 10
+        assert len(await self.app.searching.search(QUERY)) == 10
 
     async def search_of_one(self) -> None:
-        assert await self.app.search(QUERY, repository=name(7))
+        assert await self.app.searching.search(QUERY, repository=name(7))
 
     async def webhook(self) -> None:
         """Of a project whose number is known, and of one that was never synced."""

@@ -140,7 +140,7 @@ class Bench:
             asked = time.monotonic()
             searches.asked += 1
             try:
-                hits = await app.search(QUERY)  # type: ignore[attr-defined]
+                hits = await app.searching.search(QUERY)  # type: ignore[attr-defined]
                 searches.empty += not hits
             except RepoSyncError as error:
                 searches.failed.append(str(error))

@@ -27,7 +27,7 @@ from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfi
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.command_runs import CommandRun
 from reposync.runs.execution import Execution, Terms
-from reposync.runs.locks import NoLocks, RunLocks
+from reposync.runs.locks import NoLocks, RunLocks, stale_by
 from reposync.runs.observer import Observer
 from reposync.runs.presence import Presence
 from reposync.runs.removal import LeftoverRemoval, RemovalRun, RemovedBefore
@@ -163,7 +163,9 @@ class Application:
                 return None
 
             def asking(version: Literal["live", "building"]) -> Callable[[Question], Awaitable[list[SearchHit]]]:
-                return lambda each: self.search(each.question, repository=repository, limit=DEPTH, version=version)
+                return lambda each: self.searching.search(
+                    each.question, repository=repository, limit=DEPTH, version=version
+                )
 
             before = await evaluate(questions, asking("live"))
             return falls(before, await evaluate(questions, asking("building")), settings.must_not_fall)
@@ -301,21 +303,6 @@ class Application:
             progress.watch = watch
             return await preview(parts, target.settings(), row, full=full, progress=progress)
 
-    async def search(
-        self,
-        text: str,
-        *,
-        repository: str | None = None,
-        path_glob: str | None = None,
-        language: str | None = None,
-        limit: int = 10,
-        version: Literal["live", "building"] = "live",
-    ) -> list[SearchHit]:
-        """See `Searching.search`."""
-        return await self.searching.search(
-            text, repository=repository, path_glob=path_glob, language=language, limit=limit, version=version
-        )
-
     @cached_property
     def workers(self) -> Workers:
         return Workers(self.database)
@@ -424,7 +411,7 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
     if url is None:
         return NoLocks()
     # Imported where it is needed: the client takes 0.1 s.
-    from reposync.runs.redis_locks import RedisLocks, stale_by
+    from reposync.runs.redis_locks import RedisLocks
 
     daemon = configuration.registry.daemon
     return RedisLocks.open(

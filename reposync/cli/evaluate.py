@@ -92,7 +92,7 @@ async def building_versions(app: Application, repositories: Collection[str]) -> 
 def _ask(app: Application, **which: Any) -> Ask:
     from reposync.search.evaluation import DEPTH
 
-    return lambda each: app.search(each.question, repository=each.repository, limit=DEPTH, **which)
+    return lambda each: app.searching.search(each.question, repository=each.repository, limit=DEPTH, **which)
 
 
 def _document(evaluation: Evaluation) -> dict[str, Any]:

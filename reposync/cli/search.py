@@ -55,7 +55,9 @@ async def _search(
     from reposync.app.application import open_application
 
     async with open_application(told, with_engine=True) as app:
-        return await app.search(text, repository=repository, path_glob=path_glob, language=language, limit=limit)
+        return await app.searching.search(
+            text, repository=repository, path_glob=path_glob, language=language, limit=limit
+        )
 
 
 def _print_hits(text: str, hits: list[SearchHit]) -> None:

@@ -13,7 +13,7 @@ from reposync.cli.output import json_option, print_json, visible
 from reposync.cli.startup import run_async
 
 if TYPE_CHECKING:
-    from reposync.store.row_watch import Following
+    from reposync.store.row_watch import RowWatch
     from reposync.store.runs import Run
     from reposync.store.workers import Workers
     from reposync.sync.progress import Watch
@@ -52,14 +52,14 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
     from reposync.cli.progress import open_display
     from reposync.cli.state import open_state
     from reposync.store.following import runs_by_id
-    from reposync.store.row_watch import Following
+    from reposync.store.row_watch import RowWatch
     from reposync.store.runs import Runs
     from reposync.store.workers import Workers
 
     async with open_state() as database:
         runs = Runs(database)
         run = await runs.get(run_id)
-        following = Following(partial(runs_by_id, database))
+        following = RowWatch(partial(runs_by_id, database))
         try:
             with following.watching(run.id), open_display(run.repository) as show:
                 run = await _follow(following, run, show, Workers(database))
@@ -72,7 +72,7 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
         return run, document
 
 
-async def _follow(following: Following[Run], run: Run, show: Watch, workers: Workers) -> Run:
+async def _follow(following: RowWatch[Run], run: Run, show: Watch, workers: Workers) -> Run:
     from reposync.errors import RunNotFound, StoreUnavailable
     from reposync.runs.progress import told_progress
     from reposync.store.status import WAITING

@@ -1,7 +1,7 @@
-"""The second guard of a sync, and what operators see of it. The first one is the run's row in the database.
+"""The second guard of a sync. The first one is the run's row in the database.
 
-A lock is a Redis key a repository. Its value names the worker, pod first, and the attempt that holds it: the token is
-never used twice, and whoever finds a value there can ask the database whether its holder still counts.
+A lock is one Redis key a repository. Its value names the worker, pod first, and the attempt that holds it: a value is
+never used twice, and the database can tell whether its holder is stale.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reposync.store.status import RunStatus
 LOCK_PREFIX = "reposync:lock:repository:"
 TTL_SECONDS = 1800.0
 
-# How long the database may take to say whether a holder still counts.
+# How long the database may take to say whether a holder is stale.
 _JUDGEMENT_SECONDS = 5.0
 _TOKEN = re.compile(r"(?P<run_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}):(?P<attempt>[0-9]{1,9})")
 
@@ -42,7 +42,7 @@ class LockHolder:
     @classmethod
     def parse(cls, value: str) -> LockHolder | None:
         """None for a value that no reposync wrote."""
-        # The last space: a pod's name may have some.
+        # The last space: a pod's name may contain spaces.
         worker, _, token = value.rpartition(" ")
         found = _TOKEN.fullmatch(token)
         if found is None or not worker or not worker.isprintable():
@@ -60,8 +60,8 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock as it is in Redis. `holder` None: somebody else's value; `ttl_seconds` None: it never ends by itself.
-    Bytes of `value` that are no text are half surrogates in it."""
+    """A lock as stored in Redis. `holder` None: reposync did not write the value; `ttl_seconds` None: it never expires.
+    Bytes of `value` that are not text are surrogates (PEP 383)."""
 
     repository_id: str
     holder: LockHolder | None
@@ -70,52 +70,32 @@ class LockRecord:
 
 
 IsStale = Callable[[LockHolder], Awaitable[bool]]
-"""Whether a holder does not count any more, so that its lock may be replaced. Raises nothing."""
-
-
-class LockObserver(Protocol):
-    """Told on the event loop; every method returns at once and raises nothing."""
-
-    def lock_taken(self, seconds: float) -> None:
-        """A sync got its lock after so long."""
-
-    def lock_missing(self) -> None:
-        """A sync begins without its lock: Redis does not do its work."""
-
-    def lock_lost(self, reason: str) -> None:
-        """A sync had to be stopped. `unreachable`: Redis was away until the lock nearly ran out; `taken`: somebody
-        alive has the lock; `superseded`: the run is another attempt's by now."""
-
-    def lock_unavailable(self, reason: str) -> None:
-        """Redis does not do its work; the database's claim guards alone. `reason`: a sentence without a secret."""
-
-    def lock_available(self) -> None:
-        """Redis does its work, for the first time or again."""
+"""Whether a holder's run has ended or was taken over, so that its lock may be replaced. Raises nothing."""
 
 
 class LockGuard(Protocol):
     async def watch(self) -> None:
-        """Keep the lock until cancelled. Raises LockLost when it cannot be kept: the sync must end then."""
+        """Keep the lock until cancelled. Raises LockLost if it cannot be kept: then the sync must end."""
 
 
 class RunLocks(Protocol):
     def guard(self, run: Run) -> AbstractAsyncContextManager[LockGuard]:
-        """Hold the lock of `run`'s repository, which this process has claimed. Entering raises LockHeld where somebody
-        alive holds it; where Redis cannot be asked, the database's claim guards alone. Leaving gives the lock back,
-        within a second, and raises nothing."""
+        """Hold the lock of `run`'s repository; this process has claimed the run. Entering raises LockHeld if a live
+        worker holds it; without Redis, only the database's claim guards. Leaving releases the lock within a second, and
+        raises nothing."""
 
     async def list(self) -> list[LockRecord]:
-        """Every lock there is, by repository id. Raises RedisUnavailable."""
+        """All locks, by repository id. Raises RedisUnavailable."""
 
     async def release(self, repository_id: str, value: str) -> bool:
-        """Remove the lock if its value is exactly this; whether it was. Raises RedisUnavailable."""
+        """Remove the lock if its value is exactly this; returns whether it was removed. Raises RedisUnavailable."""
 
     async def close(self) -> None:
         """Raises nothing."""
 
 
 class NoLocks:
-    """Where there is no Redis: the database's claim guards alone."""
+    """Without Redis: only the database's claim guards."""
 
     @asynccontextmanager
     async def guard(self, run: Run) -> AsyncGenerator[LockGuard, None]:
@@ -137,8 +117,8 @@ class _Unguarded:
 
 
 def stale_by(runs: Runs) -> IsStale:
-    """What the database says about a holder. Its run is unknown: another installation shares the Redis, and its locks
-    are respected. The database does not answer: the same."""
+    """Decide by the database. A holder is respected if its run is unknown (a different installation shares the Redis)
+    or if the database does not answer."""
 
     async def is_stale(holder: LockHolder) -> bool:
         try:
@@ -152,5 +132,5 @@ def stale_by(runs: Runs) -> IsStale:
 
 
 def holds(run: Run, holder: LockHolder) -> bool:
-    """Whether `run`, as the database has it, is being executed by exactly this holder."""
+    """Whether exactly this holder executes `run`."""
     return run.status is RunStatus.RUNNING and (run.worker, run.attempt) == (holder.worker, holder.attempt)

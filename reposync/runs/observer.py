@@ -1,4 +1,4 @@
-"""What happens while runs are executed, for whoever counts it. A command counts nothing."""
+"""Callbacks about the execution of runs. The daemon counts them as metrics; a command does not."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Called on the event loop; every method must return at once and raise nothing. Also a `RequestObserver` of sources
-    and a `LockObserver` of locks."""
+    """Called on the event loop; every method must return at once and raise nothing. Is a `RequestObserver` too."""
 
     def store_waited(self, reason: str) -> None:
-        """The database cannot be used yet: another process changes its schema, or stands in the way of that."""
+        """The database cannot be used yet: a different process migrates its schema, or blocks the migration."""
         log.warning(reason)
 
     def request(self, kind: str) -> None:
-        """A request went out to a source."""
+        """A request is sent to a source."""
 
     def rate_limited(self, seconds: float) -> None:
-        """A source asked for patience."""
+        """A source requested a pause."""
 
     def lock_taken(self, seconds: float) -> None:
-        """A sync got its repository's lock in Redis after so long."""
+        """A sync took its Redis lock; `seconds`: how long that took."""
 
     def lock_missing(self) -> None:
-        """A sync begins without its lock in Redis, which does not do its work."""
+        """A sync starts without its Redis lock, because Redis is unavailable."""
 
     def lock_lost(self, reason: str) -> None:
-        """A repository's lock could not be kept."""
+        """A sync must stop. `unreachable`: Redis was unavailable until the lock nearly expired; `taken`: a live holder
+        has the lock; `superseded`: the run belongs to a different attempt by now."""
 
     def lock_unavailable(self, reason: str) -> None:
-        """Redis did not answer as it should; the database's claim guards alone."""
+        """Redis cannot be used; only the database's claim guards. `reason`: a sentence without secrets."""
 
     def lock_available(self) -> None:
-        """Redis answers."""
+        """Redis works, for the first time or again."""
 
     def run_started(self, run: Run) -> None:
-        """An attempt begins."""
+        """An attempt starts."""
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
-        """An attempt ended so: `run` as it is now; time and figures are of this attempt alone."""
+        """An attempt ended. `run` is its current state; time and figures are those of this attempt."""
 
     def attempt_lost(self, attempt: LostAttempt) -> None:
-        """An attempt of a worker that is gone ended when this process found it."""
+        """This process found an attempt whose worker is gone."""
         self.run_ended(attempt.run, LOST, attempt.seconds, attempt.figures)

@@ -16,7 +16,7 @@ from reposync.config.document import read_document
 from reposync.config.fields import ConfigModel, InvalidValue
 from reposync.config.problems import RegistryErrors, validation_problems
 from reposync.errors import ConfigError, UsageError, first_error
-from reposync.search.query import checked_text
+from reposync.search.searching import checked_text
 from reposync.vectors.port import SearchHit
 
 MAX_BYTES = 2_000_000

@@ -1,29 +1,34 @@
-"""A search over the live versions of all repositories' indexes, whatever becomes live while it is going on."""
+"""Search over the live versions of the indexes, also while versions become live."""
 
 from __future__ import annotations
 
+import asyncio
+import difflib
 import logging
 import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
-from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy
-from reposync.search.query import checked_text, make_query, search_collections
+from reposync.content.languages import canonical_language, known_languages
+from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.sparse import query_vector
+from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
 from reposync.store.database import Database
 from reposync.store.served import Served, findable, searched_repository, served
 from reposync.store.versions import VersionState
-from reposync.vectors.port import CollectionMissing, SearchHit, SearchQuery
+from reposync.threads import in_thread
+from reposync.vectors.port import CollectionMissing, Index, SearchHit, SearchQuery
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
 
 log = logging.getLogger(__name__)
 
+MAX_QUERY_CHARS = 2_000
 # How often a search is repeated because a version became live or was retired meanwhile. Each takes milliseconds.
 _TRIES = 10
-# A former model that could not be asked is left alone for so long: no search waits for it again and again.
+# How long an unavailable former model is not asked again, so that not every search waits for it.
 ASK_AGAIN_SECONDS = 30.0
 _INDEX_ANY = Remedy(
     "`reposync sync .` indexes the repository you are in.",
@@ -46,7 +51,7 @@ class Searching:
         limit: int = 10,
         version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
-        """Best first. `version`: the one of `repository` that is being built, in place of what is live.
+        """Best first. `version`: `building` searches the version of `repository` that is being built.
 
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
         text = checked_text(text)
@@ -172,3 +177,43 @@ class _Met:
         may = unwanted == self.unwanted and unknown <= self._unknown
         self.unwanted, self._unknown = unwanted, self._unknown | unknown
         return may
+
+
+def checked_text(text: str) -> str:
+    """`text` without surrounding white space. Raises UsageError if it is empty or too long."""
+    text = text.strip()
+    if not text:
+        raise UsageError("The query is empty.", remedy="Say in words what the code does, or name an identifier.")
+    if len(text) > MAX_QUERY_CHARS:
+        raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
+    return text
+
+
+def checked_language(name: str) -> str:
+    """The canonical name of a language. Raises UsageError, which names the nearest one."""
+    canonical = canonical_language(name)
+    if canonical is None:
+        near = difflib.get_close_matches(name.lower(), sorted(known_languages()), n=1)
+        raise UsageError(f"No language is known as {name!r}.", remedy=f"Did you mean {near[0]!r}?" if near else None)
+    return canonical
+
+
+async def make_query(
+    embedder: Embedder | None, spec: EmbeddingSpec, text: str, path_glob: str | None, language: str | None, limit: int
+) -> SearchQuery:
+    """`text` is checked; `spec` is that of `embedder`. Without an embedder only words are searched."""
+    return SearchQuery(
+        sparse=await in_thread(lambda: query_vector(text)),
+        dense=await embedder.embed_query(text) if embedder is not None and spec.dimension else None,
+        path_glob=path_glob,
+        language=checked_language(language) if language else None,
+        limit=limit,
+    )
+
+
+async def search_collections(queries: Sequence[tuple[Index, SearchQuery]], limit: int) -> list[SearchHit]:
+    """The best hits of all collections. A score is a sum of reciprocal ranks within one collection, so scores of
+    different collections are comparable."""
+    answers = await asyncio.gather(*(index.search(query) for index, query in queries))
+    hits = [hit for answer in answers for hit in answer]
+    return sorted(hits, key=lambda hit: -hit.score)[:limit]

@@ -1,8 +1,7 @@
-"""Following rows that other processes write: any number of watchers, one query at a time for all of them.
+"""Watching rows that other processes write: any number of watchers share one query at a time.
 
-Nobody is told when a row changes (SQLite has no way to, and a NOTIFY a second and run would wake every pod for nobody),
-so that watchers look again and again. The first whose turn it is asks for all, the others take what it was answered.
-Where nobody watches, nothing is asked.
+Changes of a row are not announced: SQLite cannot, and a NOTIFY for every second of every run would wake all pods. So
+watchers poll. The first whose turn it is queries for all of them; without watchers there is no query.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ MAX_WATCHERS = 200
 _QUERY_SECONDS = 5.0
 
 Fetch = Callable[[Collection[str]], Awaitable[Mapping[str, T]]]
-"""Key -> row, for all keys at once; what is gone is left out. Raises StoreUnavailable."""
+"""Rows by key, for all keys at once, without those that are gone. Raises StoreUnavailable."""
 
 
 class TooManyWatchers(RepoSyncError):
-    """As many as this pod serves are watching already."""
+    """This pod serves no further watcher."""
 
     code = "TOO_MANY_WATCHERS"
     status = 503
     retryable = True
 
 
-class Following(Generic[T]):
-    """Of one kind of row. For one event loop."""
+class RowWatch(Generic[T]):
+    """Of one kind of row, for one event loop."""
 
     def __init__(
         self, fetch: Fetch[T], *, look_seconds: float = LOOK_SECONDS, max_watchers: int = MAX_WATCHERS
@@ -57,11 +56,11 @@ class Following(Generic[T]):
 
     @contextlib.contextmanager
     def watching(self, key: str) -> Iterator[None]:
-        """For as long as somebody looks at `key`. Raises TooManyWatchers."""
+        """While a client watches `key`. Raises TooManyWatchers."""
         if self.watchers >= self._max_watchers:
             raise TooManyWatchers(
-                f"{self.watchers} are watching on this pod, and it serves no more at a time.",
-                remedy="Ask again in a moment, or ask for the present state in place of following it.",
+                f"This pod serves {self.watchers} watchers, and no more at a time.",
+                remedy="Try again in a moment, or request the current state instead of watching it.",
             )
         self._keys[key] += 1
         self._since[key] = time.monotonic()
@@ -74,21 +73,18 @@ class Following(Generic[T]):
 
     @property
     def pause_seconds(self) -> float:
-        """Until the next look is due, which is the same moment for all watchers."""
+        """Until the next query, which is at the same moment for all watchers."""
         due = self._looked_at + self.look_seconds - time.monotonic()
         return min(max(due, 0.01), self.look_seconds)
 
     async def look(self, key: str) -> T | None:
-        """The row as it is, or was no longer than `look_seconds` ago, and never as it was before the `watching` began;
-        None where it is gone. Only while `watching` it.
-
-        Raises StoreUnavailable; whoever waited for the same answer gets the same failure, and does not ask once more.
-        """
-        # A hundredth of slack for clocks of event loops that wake a little early.
+        """The row, at most `look_seconds` old and never older than the `watching`; None if it is gone. Only while
+        `watching` it. Raises StoreUnavailable; all who waited for the same query get the same error."""
+        # Event loops may wake slightly early.
         if self._is_too_old_for(key) or time.monotonic() - self._looked_at >= self.look_seconds - 0.01:
             await self._round()
             if self._is_too_old_for(key):
-                await self._round()  # the first one was under way already
+                await self._round()  # the first query had begun before this watcher came
         if self._failure is not None:
             raise StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
         return self._found.get(key)
@@ -97,13 +93,13 @@ class Following(Generic[T]):
         return key not in self._asked or self._began_at < self._since[key]
 
     async def settle(self) -> None:
-        """Until no query is under way. For who watched, before the database is closed."""
+        """Wait until no query is running, before the database is closed."""
         if self._asking is not None:
             await asyncio.wait({self._asking})
 
     async def _round(self) -> None:
-        # A task of its own: it is everybody's, and watchers leave in the middle of it. A query that is cancelled costs
-        # its connection, and SQLite's driver, cancelled twice as responses are, never gives it back.
+        # A task of its own, because watchers may leave while it runs. A cancelled query costs its connection, and
+        # SQLite's driver never returns it if it is cancelled twice.
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask(), name="rows that are watched")
         asking = self._asking

@@ -20,7 +20,7 @@ from reposync.api.server import stopping_of
 from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
 from reposync.runs.progress import shown_progress
 from reposync.store.following import runs_by_id
-from reposync.store.row_watch import Following, TooManyWatchers
+from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run
 from reposync.store.run_keys import run_json
 
@@ -69,7 +69,7 @@ def event_routes(parts: ApiParts) -> APIRouter:
     async def fetch(ids: Any) -> dict[str, Run]:
         return await runs_by_id(parts.application().database, ids)
 
-    following = Following(fetch, max_watchers=MAX_STREAMS)
+    following = RowWatch(fetch, max_watchers=MAX_STREAMS)
 
     async def followed(
         run_id: RunIdPrefix,
@@ -123,7 +123,7 @@ class RunEvents:
 
     def __init__(
         self,
-        following: Following[Run],
+        following: RowWatch[Run],
         run: Run,
         stopping: asyncio.Event,
         *,

@@ -60,7 +60,7 @@ from reposync.errors import (
 from reposync.store.asking import IdempotencyKeyReused
 from reposync.store.following import runs_by_id
 from reposync.store.repositories import Repository
-from reposync.store.row_watch import Following
+from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
 from reposync.store.run_keys import run_json
 from reposync.store.status import RunTrigger
@@ -107,7 +107,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
         return await runs_by_id(parts.application().database, ids)
 
-    following = Following(fetch)
+    following = RowWatch(fetch)
 
     async def run_response(request: Request, response: Response, run: dict[str, Any], wait: float) -> dict[str, Any]:
         """The requested run, or its end if that comes within `wait` seconds."""

@@ -24,7 +24,7 @@ from reposync.errors import (
     StoreUnavailable,
     UsageError,
 )
-from reposync.store.row_watch import Following, TooManyWatchers
+from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 
@@ -170,7 +170,7 @@ def whole_id(run_id: str) -> str:
     return run_id
 
 
-async def end_of(following: Following[Run], request: Request, run_id: str, seconds: float) -> Run | None:
+async def end_of(following: RowWatch[Run], request: Request, run_id: str, seconds: float) -> Run | None:
     """The run when it has ended; None if it has not within `seconds`, if the client disconnects or the server shuts
     down first, or if this pod has too many watchers: the run is queued, and the response says how to follow it."""
     stopping = stopping_of(request)

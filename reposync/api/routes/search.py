@@ -24,7 +24,7 @@ from reposync.errors import (
     UsageError,
     VectorIndexError,
 )
-from reposync.search.query import MAX_QUERY_CHARS
+from reposync.search.searching import MAX_QUERY_CHARS
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.vectors.port import SearchHit
 
@@ -146,7 +146,7 @@ def search_routes(parts: ApiParts) -> APIRouter:
     async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:
         app = parts.application()
         found = await limit.search(
-            lambda: app.search(
+            lambda: app.searching.search(
                 query.q, repository=query.repository, path_glob=query.path, language=query.language, limit=query.limit
             )
         )

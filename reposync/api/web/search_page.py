@@ -15,7 +15,7 @@ from reposync.api.routing import Router
 from reposync.api.web.rendering import Renderer, highlighted
 from reposync.app.application import Application
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.search.query import MAX_QUERY_CHARS
+from reposync.search.searching import MAX_QUERY_CHARS
 
 PAGE_HITS = 10
 _FIELDS = ("q", "repository", "path", "language")
@@ -59,7 +59,7 @@ async def _hits(
     app: Application, searches: ConcurrencyLimit, query: str, given: Mapping[str, str | None]
 ) -> list[dict[str, Any]]:
     found = await searches.search(
-        lambda: app.search(
+        lambda: app.searching.search(
             query,
             repository=given["repository"],
             path_glob=given["path"],

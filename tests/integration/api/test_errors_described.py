@@ -50,10 +50,17 @@ def _owners() -> dict[str, type]:
     """What routes call their helpers, and what these are."""
     from reposync.app.application import Application
     from reposync.search.commit_wait import SearchableCommits
+    from reposync.search.searching import Searching
     from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
-    return {"app": Application, "runs": Runs, "repositories": Repositories, "commits": SearchableCommits}
+    return {
+        "app": Application,
+        "runs": Runs,
+        "repositories": Repositories,
+        "commits": SearchableCommits,
+        "searching": Searching,
+    }
 
 
 def _called(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:

@@ -14,7 +14,7 @@ from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.runs.progress import keep_telling
 from reposync.store.repositories import Registration
-from reposync.store.row_watch import Following, TooManyWatchers
+from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run, RunFigures
 from reposync.store.run_keys import RUN_KEYS
 from reposync.store.status import RunStatus, RunTrigger
@@ -197,7 +197,7 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
             raise StoreUnavailable("The database db:5432 refuses connections.")
         return there
 
-    watched = Following(fetch, look_seconds=0.01)
+    watched = RowWatch(fetch, look_seconds=0.01)
     with watched.watching(run.id):
         stream = events.RunEvents(watched, run, asyncio.Event(), keep_alive_seconds=0.05)
         assert (await anext(stream)).startswith(b"event: progress\n")
@@ -217,7 +217,7 @@ async def test_a_stream_does_not_go_on_for_ever(world: World):  # noqa: F811
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
         return {run.id: run}
 
-    watched = Following(fetch, look_seconds=0.01)
+    watched = RowWatch(fetch, look_seconds=0.01)
     with watched.watching(run.id):
         stream = events.RunEvents(watched, run, asyncio.Event(), max_seconds=0.05)
         assert [said async for said in stream][1:] == [b": reconnect\nretry: 2000\n\n"]
@@ -231,7 +231,7 @@ async def test_two_hundred_who_watch_cost_one_query_at_a_time():
         await asyncio.sleep(0)
         return {each: f"row of {each}" for each in ids if each != "gone"}
 
-    watched = Following(fetch, look_seconds=60.0, max_watchers=200)
+    watched = RowWatch(fetch, look_seconds=60.0, max_watchers=200)
     names = [*(f"run-{number % 150}" for number in range(199)), "gone"]
     with ExitStack() as stack:
         for name in names:
@@ -255,7 +255,7 @@ async def test_a_database_that_is_away_is_asked_once_for_all_who_watch():
         await asyncio.sleep(0)
         raise StoreUnavailable("The database db:5432 refuses connections.", remedy="Start it.")
 
-    watched = Following(fetch, look_seconds=60.0)
+    watched = RowWatch(fetch, look_seconds=60.0)
     with ExitStack() as stack:
         for number in range(50):
             stack.enter_context(watched.watching(f"run-{number}"))
@@ -275,7 +275,7 @@ async def test_whoever_leaves_while_it_asks_for_all_leaves_nobody_without_an_ans
         await go_on.wait()
         return dict.fromkeys(ids, 1)
 
-    watched = Following(fetch)
+    watched = RowWatch(fetch)
     with watched.watching("a"), watched.watching("b"):
         first, second = asyncio.create_task(watched.look("a")), asyncio.create_task(watched.look("b"))
         await began.wait()
@@ -293,7 +293,7 @@ async def test_whoever_begins_to_watch_sees_what_was_written_before():
         await asyncio.sleep(0)
         return dict.fromkeys(ids, now)
 
-    watched = Following(fetch, look_seconds=60.0)
+    watched = RowWatch(fetch, look_seconds=60.0)
     with watched.watching("a"):
         assert await watched.look("a") == "old"
         asking = asyncio.create_task(watched.look("a"))

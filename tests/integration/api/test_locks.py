@@ -8,7 +8,8 @@ from datetime import datetime
 import httpx
 import pytest
 
-from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.runs.locks import stale_by
+from reposync.runs.redis_locks import RedisLocks
 from reposync.store.repositories import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger

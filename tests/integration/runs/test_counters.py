@@ -11,8 +11,8 @@ from reposync.app.daemon import MetricsObserver
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
 from reposync.runs.execution import Execution, Terms
-from reposync.runs.locks import NoLocks
-from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.runs.locks import NoLocks, stale_by
+from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
 from reposync.store.repositories import Registration, Repositories
 from reposync.store.run import Run, RunFigures

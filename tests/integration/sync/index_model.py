@@ -359,7 +359,7 @@ class Index(RuleBasedStateMachine):
                 assert any(each <= has for each in whole), f"{path} is neither what it was nor what it is to be"
 
     async def _check_search(self, app: Application, live: IndexVersion) -> None:
-        hits = await app.search("return value of alpha beta gamma", limit=100)
+        hits = await app.searching.search("return value of alpha beta gamma", limit=100)
         assert {hit.version for hit in hits} <= {live.id}, "points of a version that is not live were found"
 
 

@@ -72,7 +72,7 @@ async def test_a_file_that_cannot_be_read_keeps_its_points_and_is_read_by_the_ne
         now = await kept(world)
         assert now.rows["a.py"].wanted_sha == new["a.py"]
         assert (now.last_commit, now.version.commit, now.version.partial_commit) == (first, first, second)
-        hits = {hit.path: hit.outdated for hit in await world.app.search("answer return c b value", limit=50)}
+        hits = {hit.path: hit.outdated for hit in await world.app.searching.search("answer return c b value", limit=50)}
         assert hits == {"a.py": True, "b.py": False, "c.py": False}
 
         world.embeddings.forget()
@@ -81,7 +81,7 @@ async def test_a_file_that_cannot_be_read_keeps_its_points_and_is_read_by_the_ne
         assert world.embeddings.log == []
     run = await exact(world)
     assert run.files_processed == 1
-    assert not any(hit.outdated for hit in await world.app.search("answer", limit=50))
+    assert not any(hit.outdated for hit in await world.app.searching.search("answer", limit=50))
 
 
 async def test_a_new_file_that_cannot_be_read_is_not_in_the_index_and_comes_later(world: World):
@@ -255,7 +255,7 @@ async def test_an_index_that_is_built_beside_keeps_what_the_live_one_has_of_a_fi
         with unreadable(world.repository, "a.py"):
             await failing(world, "a.py")
             assert await world.indexed() == new | {"a.py": old["a.py"]}
-            (hit,) = [hit for hit in await world.app.search("answer return", limit=50) if hit.path == "a.py"]
+            (hit,) = [hit for hit in await world.app.searching.search("answer return", limit=50) if hit.path == "a.py"]
             assert hit.outdated
         await exact(world)
 

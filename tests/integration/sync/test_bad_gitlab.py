@@ -125,7 +125,7 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     assert {each.path for each in problems} == set(lacking)
     assert all("cannot be proven to be complete" in each.detail for each in problems)
     assert await world.indexed() == old | {"f00.py": new["f00.py"]}
-    assert (await world.app.search("value_3", limit=1))[0].outdated, "nobody knows"
+    assert (await world.app.searching.search("value_3", limit=1))[0].outdated, "nobody knows"
 
     await failing(world, *lacking)
     world.server.faults.clear()

@@ -73,7 +73,7 @@ async def test_a_mistyped_include_pattern_stops_and_is_named(quick_world: World)
         run = await blocked(world, {"not_included": 110})
         assert "`include: ['scr/**']` of the registry matches no path like src/m000.py" in message(run)
         assert "reposync sync project --allow-mass-delete" in message(run)
-        assert len(await world.app.search("value", limit=200)) == 110
+        assert len(await world.app.searching.search("value", limit=200)) == 110
     reconfigured(world, 'include: ["src/**"]')
     async with world.opened():
         assert (await world.completed()).files_deleted == 0
@@ -176,7 +176,7 @@ async def test_a_lower_limit_is_built_beside_and_takes_nothing_before_a_person_a
     async with world.opened():
         run = await blocked(world, {"too_large": 25})
         assert "bytes" in message(run)
-        found = {hit.path for hit in await world.app.search("word", limit=200)}
+        found = {hit.path for hit in await world.app.searching.search("word", limit=200)}
         assert found == set(long)
         assert (await approved(world, run)).status == "completed"
         assert set(await world.indexed()) == set(sources(10))

@@ -253,7 +253,7 @@ class Catalogue(RuleBasedStateMachine):
         manifest = self.do(self.app.manifests.load(row.live_version or row.id))
         listed = self.repositories[self.model.place[name]].ls_tree()
         assert set(manifest) == {each.path.decode() for each in listed}
-        hits = self.do(self.app.search("x", repository=name, limit=50))
+        hits = self.do(self.app.searching.search("x", repository=name, limit=50))
         assert {hit.path for hit in hits} == set(manifest)
 
     # What always holds -----------------------------------------------------------------------------------------------

@@ -138,7 +138,7 @@ async def test_a_moved_project_is_followed_by_its_number(world: GitLabWorld):
 async def test_a_hit_links_to_its_lines_in_gitlab(world: GitLabWorld):
     world.repository.commit({"src/a b.py": b"def answer():\n    return 42\n"})
     await world.completed()
-    (hit,) = await world.app.search("answer", limit=1)
+    (hit,) = await world.app.searching.search("answer", limit=1)
     assert hit.url == f"{world.server.url}/platform/payments-api/-/blob/HEAD/src/a%20b.py#L1-2"
 
 

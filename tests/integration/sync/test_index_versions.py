@@ -49,7 +49,7 @@ async def live(world: World) -> IndexVersion:
 
 
 async def found(world: World, words: str) -> set[str]:
-    return {hit.path for hit in await world.app.search(words, limit=50)}
+    return {hit.path for hit in await world.app.searching.search(words, limit=50)}
 
 
 async def chunks(world: World) -> dict[tuple[str, int], str]:
@@ -409,7 +409,7 @@ async def test_a_first_sync_is_found_when_it_is_complete(world: World):
     assert (await handed_back_after(world, 1)).status is RunStatus.QUEUED
     assert len(await world.points()) > 0
     with pytest.raises(UsageError, match="Nothing"):
-        await world.app.search("name3", repository="project")
+        await world.app.searching.search("name3", repository="project")
     await world.completed()
     assert await found(world, "name3")
 

@@ -52,7 +52,7 @@ def copies(points: dict[str, dict[str, Any]], identity: str) -> list[dict[str, A
 
 async def searched(world: World, *, limit: int = 5, repository: str | None = None) -> set[str]:
     """The versions of the hits, which are as many as were asked for."""
-    hits = await world.app.search("alpha", limit=limit, repository=repository)
+    hits = await world.app.searching.search("alpha", limit=limit, repository=repository)
     assert len(hits) == limit
     return {hit.version for hit in hits}
 

@@ -1,8 +1,6 @@
 """What stands in a lock, how it is kept, and what an address of Redis may look like."""
 
 import asyncio
-import socket
-import threading
 import uuid
 
 import pytest
@@ -12,9 +10,7 @@ from hypothesis import strategies as st
 from reposync.errors import ConfigError
 from reposync.runs.locks import LockHolder, NoLocks
 from reposync.runs.observer import Observer
-from reposync.runs.redis_client import NameCheck
-from reposync.runs.redis_guard import LockTerms
-from reposync.runs.redis_locks import RedisLocks
+from reposync.runs.redis_locks import RedisLocks, retry_pause
 
 RUN = "0b8a3c1e-2d4f-4a6b-8c0d-1e2f3a4b5c6d"
 WORKERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.isprintable)
@@ -48,21 +44,14 @@ def test_the_pod_is_the_first_part_of_a_worker(worker: str, pod: str) -> None:
     assert LockHolder(worker, RUN, 1).pod == pod
 
 
-def test_a_lock_is_extended_each_third_of_its_life_unless_told_otherwise() -> None:
-    assert LockTerms.of(1800.0, None).watchdog_seconds == 600.0
-    assert LockTerms.of(1800.0, 5.0).watchdog_seconds == 5.0
-
-
 @pytest.mark.parametrize("interval", [0.0, -1.0, 1351.0, 1800.0, float("nan")])
 def test_an_interval_that_cannot_keep_a_lock_alive_is_refused(interval: float) -> None:
     with pytest.raises(ConfigError, match="1350"):
-        LockTerms.of(1800.0, interval)
+        RedisLocks.open("redis://localhost", watchdog_seconds=interval, is_stale=_never)
 
 
-def test_redis_that_is_away_is_asked_again_after_a_second_at_first_and_five_at_most() -> None:
-    terms = LockTerms.of(1800.0, None)
-    pauses = [terms.pause_after(failures) for failures in (1, 2, 3, 4, 1_000)]
-    assert pauses == [1.0, 2.0, 4.0, 5.0, 5.0]
+def test_unavailable_redis_is_tried_again_after_a_second_at_first_and_five_at_most() -> None:
+    assert [retry_pause(1800.0, failures) for failures in (1, 2, 3, 4, 1_000)] == [1.0, 2.0, 4.0, 5.0, 5.0]
 
 
 @pytest.mark.parametrize(
@@ -98,42 +87,3 @@ async def test_without_redis_a_guard_lets_the_sync_run_and_never_ends_it() -> No
         watch.cancel()
     assert await locks.list() == []
     assert not await locks.release("id", "value")
-
-
-async def test_while_a_name_server_hangs_one_thread_waits_for_it_however_often_it_is_asked() -> None:
-    asked = 0
-    answers = threading.Event()
-
-    def look_up(*_: object, **__: object) -> None:
-        nonlocal asked
-        asked += 1
-        answers.wait(30)
-
-    check = NameCheck("redis.example.com", 6379, look_up, patience=0.01)
-    for _ in range(5):
-        with pytest.raises(OSError, match="does not answer"):
-            await check.passes()
-    assert asked == 1
-
-    answers.set()
-    patient = NameCheck("redis.example.com", 6379, look_up, patience=30)
-    await patient.passes()
-
-
-async def test_a_name_that_does_not_exist_is_asked_for_again() -> None:
-    found = False
-
-    def look_up(*_: object, **__: object) -> None:
-        if not found:
-            raise socket.gaierror(socket.EAI_NONAME, "unknown")
-
-    check = NameCheck("redis.example.com", 6379, look_up, patience=30)
-    with pytest.raises(socket.gaierror):
-        await check.passes()
-    found = True
-    await check.passes()
-
-
-async def test_a_name_that_is_none_is_an_error_and_no_crash() -> None:
-    with pytest.raises(OSError, match="no host name"):
-        await NameCheck("redis..example" + "x" * 70 + ".com", 6379, patience=30).passes()

@@ -37,7 +37,7 @@ async def test_a_renamed_project_keeps_its_index_and_embeds_nothing(closed_world
             moved = await world.points()
             assert moved.keys() == points.keys()
             assert [point["vector"] for point in moved.values()] == [point["vector"] for point in points.values()]
-            (hit,) = await world.app.search("invoice", repository="platform/core/billing")
+            (hit,) = await world.app.searching.search("invoice", repository="platform/core/billing")
             assert hit.url == f"{world.server.url}/platform/core/billing/-/blob/HEAD/src/pay.py#L1-2"
             assert {run.repository for run in await world.app.runs.history()} == {"platform/core/billing"}
             searched = embeddings.input_count

@@ -48,7 +48,7 @@ async def test_what_is_registered_can_be_synced_and_found(world: GroupWorld) -> 
 
     await world.completed("platform/payments")
 
-    (hit,) = await world.app.search("invoice", repository="platform/payments")
+    (hit,) = await world.app.searching.search("invoice", repository="platform/payments")
     assert (hit.repository, hit.path) == ("platform/payments", "src/pay.py")
     assert hit.url == f"{world.server.url}/platform/payments/-/blob/HEAD/src/pay.py#L1-2"
     assert (await world.rows())["platform/payments"].group_key == f"{world.server.url}/platform"

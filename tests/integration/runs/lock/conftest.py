@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import redis
 
-from reposync.runs import redis_guard
-from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder
-from reposync.runs.redis_guard import RedisGuard
-from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.runs import redis_locks
+from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder, stale_by
+from reposync.runs.observer import Observer
+from reposync.runs.redis_locks import RedisGuard, RedisLocks
 from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
 from reposync.store.repositories import Registration, Repositories
@@ -34,13 +34,13 @@ PATIENCE_SECONDS = 20.0
 def patient_release(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock that could not be given back within a second is left to its time to live. On a busy machine giving it
     back may take longer than that."""
-    monkeypatch.setattr(redis_guard, "RELEASE_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(redis_locks, "RELEASE_SECONDS", PATIENCE_SECONDS)
 
 
 @pytest.fixture
 def silent_server(patient_release: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody will answer, so that patience is in vain."""
-    monkeypatch.setattr(redis_guard, "RELEASE_SECONDS", 1.0)
+    monkeypatch.setattr(redis_locks, "RELEASE_SECONDS", 1.0)
 
 
 @dataclass
@@ -86,8 +86,8 @@ class Log:
 
 
 @dataclass
-class Heard:
-    """A `LockObserver` that remembers."""
+class Heard(Observer):
+    """An observer of locks that remembers."""
 
     told: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)

@@ -6,7 +6,8 @@ import pytest
 
 from reposync.errors import LockHeld
 from reposync.runs.lock_overview import lock_overviews, release_lock
-from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.runs.locks import stale_by
+from reposync.runs.redis_locks import RedisLocks
 from reposync.store.repositories import Registration, Repositories
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from reposync.errors import LockHeld
-from reposync.runs.locks import LockHolder
-from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.runs.locks import LockHolder, stale_by
+from reposync.runs.redis_locks import RedisLocks
 from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
@@ -88,7 +88,7 @@ async def test_a_value_that_no_reposync_wrote_is_respected_and_shown_without_har
         async with locks.guard(run):
             pytest.fail("entered")
     assert str(refused.value).isprintable()
-    assert "without an end" in str(refused.value)
+    assert "without an expiry" in str(refused.value)
     (shown,) = [each for each in await locks.list() if each.repository_id == run.repository_id]
     assert (shown.holder, shown.ttl_seconds) == (None, None)
     assert not await locks.release(run.repository_id, "another value")

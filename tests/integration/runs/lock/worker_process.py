@@ -10,7 +10,8 @@ import asyncio
 import sys
 
 from reposync.errors import LockHeld, LockLost
-from reposync.runs.redis_locks import RedisLocks, stale_by
+from reposync.runs.locks import stale_by
+from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
 from reposync.store.runs import Runs
 
