@@ -172,7 +172,7 @@ class TwoVersions:
     async def found(self) -> list[tuple[str, str, int]]:
         """(version, path, first line) of all that a search finds, with and without the name of the repository."""
         async with self.world.opened():
-            search = self.world.app.search
+            search = self.world.app.searching.search
             every, mine = [
                 sorted(
                     (hit.version, hit.path, hit.start_line)
