@@ -21,7 +21,7 @@ from qdrant_client import QdrantClient, models
 
 from benchmarks.plain_loop import BATCH, read_all
 from reposync.embedding.sparse import document_vector
-from reposync.vectors.definition import PAYLOAD_INDEXES
+from reposync.vectors.collection import PAYLOAD_INDEXES
 
 
 class ServedEmbeddings(Embeddings):

@@ -177,7 +177,7 @@ class Application:
         names = set()
         for row in await self.repositories.list():
             names |= {row.collection, row.indexed_collection or row.collection}
-        behind = [await self.index(name).behind() for name in sorted(names)]
+        behind = [await self.index(name).resolve() for name in sorted(names)]
         return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
 
     async def sync(

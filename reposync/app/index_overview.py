@@ -221,7 +221,7 @@ async def with_names(
 
 async def _with_name(app: Application, change: CollectionChange, index: Index) -> CollectionChange:
     try:
-        behind = await index.behind()
+        behind = await index.resolve()
     except RepoSyncError:
         return change
     if behind is None:

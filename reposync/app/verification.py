@@ -173,7 +173,7 @@ class Verification:
         live = [version for version in versions if version.state is VersionState.LIVE]
         if found := live or versions:
             return found[-1]
-        behind = await self._app.index(row.indexed_collection or row.collection).behind()
+        behind = await self._app.index(row.indexed_collection or row.collection).resolve()
         physical = behind.physical if behind is not None else row.collection
         columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
         columns["committed_at"] = row.last_committed_at

@@ -93,7 +93,7 @@ class Searching:
             return await self._one(repository, VersionState(version))
         every = await served(self._app.database)
         # A name may lead to one of the others, which is searched once.
-        behind = [await self._app.index(name).behind() for name in sorted(every.names)]
+        behind = [await self._app.index(name).resolve() for name in sorted(every.names)]
         return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
     async def _one(self, repository: str, state: VersionState) -> _Scope:

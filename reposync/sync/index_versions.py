@@ -20,8 +20,7 @@ from reposync.store.run import Run
 from reposync.store.versions import Hold, IndexVersion, VersionState, unwritten_version
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_before_02, same_content_before_02
-from reposync.vectors.definition import SCHEMA_REVISION
-from reposync.vectors.names import drop_if_empty, move_name, physical_collection
+from reposync.vectors.collection import SCHEMA_REVISION, drop_if_empty, move_name, physical_collection
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +175,7 @@ class VersionChoice:
             physical = first.physical
         else:
             name = row.indexed_collection or row.collection
-            behind = await self._parts.open_index(name).behind()
+            behind = await self._parts.open_index(name).resolve()
             physical = name if behind is None else behind.physical
         attributes = await self._parts.versions.attributes(row.id)
         today = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)

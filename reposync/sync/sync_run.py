@@ -27,7 +27,7 @@ from reposync.sync.target import (
     rules_fingerprint,
 )
 from reposync.sync.version_update import VersionUpdate, make_work
-from reposync.vectors.names import give_name
+from reposync.vectors.collection import give_name
 
 # If the link of one file is unchanged, so are those of all.
 _SAMPLE_PATH = b"p"

@@ -1,4 +1,4 @@
-"""The index port on Qdrant's client: a server and the embedded engine answer the same requests."""
+"""The index port on Qdrant: a server and the embedded engine answer the same requests."""
 
 from __future__ import annotations
 
@@ -14,17 +14,24 @@ import orjson
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
 from reposync.errors import IndexUnavailable, VectorIndexError, first_error
-from reposync.vectors import filters
+from reposync.vectors import request_bodies as bodies
+from reposync.vectors.collection import (
+    PAYLOAD_INDEXES,
+    ResolvedCollection,
+    identity_of,
+    new_collection,
+    recorded_spec,
+    resolve,
+)
 from reposync.vectors.connection import AlreadyExists, Connection, open_sender
-from reposync.vectors.definition import PAYLOAD_INDEXES, Behind, behind, identity_of, new_collection, recorded_spec
 from reposync.vectors.embedded import EmbeddedEngine
-from reposync.vectors.encoding import WriteRequest, write_requests
-from reposync.vectors.filters import Filter
+from reposync.vectors.hybrid_search import Search
 from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
     FileWrite,
     IndexSettings,
+    Payload,
     PointId,
     SearchHit,
     SearchQuery,
@@ -32,26 +39,26 @@ from reposync.vectors.port import (
     WriteScope,
     no_check,
 )
-from reposync.vectors.search import Search
+from reposync.vectors.request_bodies import Filter, WriteRequest, write_requests
 
 T = TypeVar("T")
 
-# Two keep the server busy while the next is encoded; the embedded engine makes them durable together.
+# Two keep the server busy while the next is encoded; the embedded engine flushes them together.
 _WRITES_AT_ONCE = 2
-_HASHES_A_PAGE = 512
-_VECTORS_A_PAGE = 128
-_MULTIVECTORS_A_PAGE = 32
-_IDS_A_PAGE = 4_000
-# With their texts, of 7,000 characters each: some 4 MB.
-_POINTS_A_PAGE = 500
-# Facets are listed up to here. An id is 36 bytes.
+_HASHES_PER_PAGE = 512
+_VECTORS_PER_PAGE = 128
+_MULTIVECTORS_PER_PAGE = 32
+_IDS_PER_PAGE = 4_000
+# With texts of 7,000 characters each: about 4 MB.
+_POINTS_PER_PAGE = 500
+# Limits of facets. An id is 36 bytes.
 _MAX_REPOSITORIES = 100_000
 _MAX_NAMES = 10
-_SELECTED_A_REQUEST = 1_000
+_SELECTED_PER_REQUEST = 1_000
 
 
 class QdrantIndex:
-    """One collection of one Qdrant; fills `reposync.vectors.port.Index`."""
+    """One collection of one Qdrant: implements `reposync.vectors.port.Index`."""
 
     def __init__(self, settings: IndexSettings, connection: Connection) -> None:
         self._settings = settings
@@ -65,14 +72,14 @@ class QdrantIndex:
         except CollectionMissing:
             return None
 
-    async def behind(self) -> Behind | None:
+    async def resolve(self) -> ResolvedCollection | None:
         try:
-            return behind(await self._describe(), self._settings.collection, self._connection.where)
+            return resolve(await self._describe(), self._settings.collection, self._connection.where)
         except CollectionMissing:
             return None
 
     async def take_name(self, name: str) -> None:
-        """An alias that is there already is replaced in the same request."""
+        """An existing alias is replaced in the same request."""
         mine = {"create_alias": {"collection_name": self._settings.collection, "alias_name": name}}
         body = orjson.dumps({"actions": [{"delete_alias": {"alias_name": name}}, mine]})
 
@@ -99,11 +106,11 @@ class QdrantIndex:
         return " ".join(each["message"] for each in (await self._describe()).get("warnings") or []) or None
 
     async def _describe(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._request("look at the collection", "GET", "")
+        found: dict[str, Any] = await self._request("describe the collection", "GET", "")
         return found
 
     async def _create(self, spec: EmbeddingSpec) -> dict[str, Any]:
-        """Of two processes that make it at once, the second finds what the first made: one identity."""
+        """If two processes make it at once, the second uses what the first made: one identity."""
         with contextlib.suppress(AlreadyExists):
             await self._request("make the collection", "PUT", "", new_collection(spec, self._settings))
         return await self._describe()
@@ -112,24 +119,24 @@ class QdrantIndex:
         found: dict[str, Matrix] = {}
         if self._spec is not None and not self._spec.dimension:
             return found
-        asked = list(dict.fromkeys(content_hashes))
-        for start in range(0, len(asked), _HASHES_A_PAGE):
-            await self._find_vectors(asked[start : start + _HASHES_A_PAGE], found)
+        wanted = list(dict.fromkeys(content_hashes))
+        for start in range(0, len(wanted), _HASHES_PER_PAGE):
+            await self._find_vectors(wanted[start : start + _HASHES_PER_PAGE], found)
         return found
 
     async def _find_vectors(self, hashes: list[str], found: dict[str, Matrix]) -> None:
         multivector = self._spec is None or self._spec.multivector
-        limit = _MULTIVECTORS_A_PAGE if multivector else _VECTORS_A_PAGE
+        limit = _MULTIVECTORS_PER_PAGE if multivector else _VECTORS_PER_PAGE
         while hashes:
-            # A hash may stand in thousands of points (a licence in every file): each page asks for the rest alone.
+            # A hash may be in thousands of points (a licence in every file): each page requests only the missing ones.
             page = await self._request(
-                "look for known vectors",
+                "read known vectors",
                 "POST",
                 "/points/scroll",
                 {
-                    "filter": {"must": [filters.one_of(filters.CONTENT_HASH, hashes), {"has_vector": DENSE}]},
+                    "filter": {"must": [bodies.one_of(Payload.CONTENT_HASH, hashes), {"has_vector": DENSE}]},
                     "limit": limit,
-                    "with_payload": [filters.CONTENT_HASH],
+                    "with_payload": [Payload.CONTENT_HASH],
                     "with_vector": [DENSE],
                 },
             )
@@ -146,7 +153,7 @@ class QdrantIndex:
         sent: set[asyncio.Task[None]] = set()
         try:
             async with asyncio.TaskGroup() as tasks:
-                # Encoding takes some 10 ms a request: a thread does it while the requests before are on their way.
+                # Encoding takes 10 ms per request: a thread does it while the previous requests are sent.
                 while (request := await asyncio.to_thread(next, requests, None)) is not None:
                     if request.continues and sent:
                         _, sent = await asyncio.wait(sent)
@@ -163,19 +170,19 @@ class QdrantIndex:
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths):
-            await self._delete(filters.points_of_paths(scope, page), scope.check)
+            await self._delete(bodies.points_of_paths(scope, page), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         for page in _pages(ids):
-            await self._delete(filters.points_by_id(scope, page), scope.check)
+            await self._delete(bodies.points_by_id(scope, page), scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
-        await self._delete(filters.points_of_repository(repository_id), check)
+        await self._delete(bodies.points_of_repository(repository_id), check)
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
         what = "rename a repository"
         renamed = {"payload": {"repository": name}, "key": "metadata"}
-        stale = filters.points_of_other_name(repository_id, name)
+        stale = bodies.points_of_other_name(repository_id, name)
         await self._write(what, "/points/payload", orjson.dumps({**renamed, "filter": stale}))
         if links is not None:
             await self._rewrite_urls(repository_id, lambda metadata: _moved(metadata, links), no_check)
@@ -196,7 +203,7 @@ class QdrantIndex:
         self, repository_id: str, url_of: Callable[[Mapping[str, Any]], str | None], check: Callable[[], None]
     ) -> int:
         written = 0
-        wanted = [filters.URL, filters.PATH, filters.START_LINE, filters.END_LINE]
+        wanted = [Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
         async for page in self._scrolled(repository_id, wanted):
             metadata = {point["id"]: point["payload"]["metadata"] for point in page}
             moved = {each: url for each, had in metadata.items() if (url := url_of(had)) != had.get("url")}
@@ -213,7 +220,7 @@ class QdrantIndex:
         await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}), check)
 
     async def _write(self, what: str, path: str, body: bytes, check: Callable[[], None] = no_check) -> list[Any]:
-        """Raises IndexUnavailable where Qdrant took the write but did not say in time that it is done."""
+        """Raises IndexUnavailable if Qdrant accepted the write but did not confirm in time that it is done."""
 
         async def attempt() -> list[Any]:
             check()
@@ -229,9 +236,9 @@ class QdrantIndex:
 
     async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
         if repository_id is not None:
-            counted: Filter | None = filters.points_of_repository(repository_id, epoch=epoch)
+            counted: Filter | None = bodies.points_of_repository(repository_id, epoch=epoch)
         else:
-            counted = None if epoch is None else {"must": [filters.equals(filters.EPOCH, epoch)]}
+            counted = None if epoch is None else {"must": [bodies.equals(Payload.EPOCH, epoch)]}
         answer = await self._request("count points", "POST", "/points/count", {"filter": counted, "exact": True})
         return int(answer["count"])
 
@@ -240,34 +247,34 @@ class QdrantIndex:
             yield [point["id"] for point in page]
 
     async def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        selected = filters.points_without(DENSE, repository_id) if without_vector else None
-        async for page in self._scrolled(repository_id, True, selected=selected, limit=_POINTS_A_PAGE):
+        selected = bodies.points_without(DENSE, repository_id) if without_vector else None
+        async for page in self._scrolled(repository_id, True, selected=selected, limit=_POINTS_PER_PAGE):
             yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
 
     async def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
         for page in _pages(paths):
-            selected = {"must": [filters.equals(filters.REPOSITORY_ID, version_id), filters.one_of(filters.PATH, page)]}
-            async for points in self._scrolled(version_id, True, selected=selected, limit=_POINTS_A_PAGE):
+            selected = {"must": [bodies.equals(Payload.REPOSITORY_ID, version_id), bodies.one_of(Payload.PATH, page)]}
+            async for points in self._scrolled(version_id, True, selected=selected, limit=_POINTS_PER_PAGE):
                 yield [StoredPoint(point["id"], point["payload"] or {}) for point in points]
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
-        later = filters.points_of_later_epochs(repository_id, epoch)
+        later = bodies.points_of_later_epochs(repository_id, epoch)
         found: list[int] = []
-        async for page in self._scrolled(repository_id, [filters.EPOCH], selected=later):
+        async for page in self._scrolled(repository_id, [Payload.EPOCH], selected=later):
             found += [each for point in page if isinstance(each := point["payload"]["metadata"]["epoch"], int)]
             found = [max(found)] if found else []
         return found[0] if found else None
 
     async def repositories(self) -> Mapping[str, int]:
-        return await self._facet(filters.REPOSITORY_ID, None, _MAX_REPOSITORIES)
+        return await self._facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
-        return list(await self._facet(filters.REPOSITORY, filters.points_of_repository(repository_id), _MAX_NAMES))
+        return list(await self._facet(Payload.REPOSITORY, bodies.points_of_repository(repository_id), _MAX_NAMES))
 
     async def _facet(self, key: str, selected: Filter | None, limit: int) -> dict[str, int]:
         body = {"key": key, "filter": selected, "exact": True, "limit": limit}
         answer = await self._request("count points by a field", "POST", "/facet", body)
-        # The embedded engine still lists values whose last point is gone.
+        # The embedded engine still lists values whose last point is deleted.
         return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
 
     async def _scrolled(
@@ -276,11 +283,11 @@ class QdrantIndex:
         payload: bool | list[str],
         *,
         selected: Filter | None = None,
-        limit: int = _IDS_A_PAGE,
+        limit: int = _IDS_PER_PAGE,
     ) -> AsyncIterator[list[dict[str, Any]]]:
-        """All points of the repository, or those `selected`, in pages that are not empty."""
+        """All points of the repository, or those `selected`, in non-empty pages."""
         request = {
-            "filter": selected or filters.points_of_repository(repository_id),
+            "filter": selected or bodies.points_of_repository(repository_id),
             "limit": limit,
             "with_payload": payload,
             "with_vector": False,
@@ -300,7 +307,7 @@ class QdrantIndex:
         if self._settings.url is None:
             await EmbeddedEngine(self._settings.state_dir).ping()
         else:
-            # Not Qdrant's own health routes: these answer whoever has no API key, too.
+            # Not Qdrant's own health routes: these answer without an API key, too.
             await self._connection.retry("check the connection", lambda: self._send("GET", "/exists"), once=True)
 
     async def close(self) -> None:
@@ -324,11 +331,11 @@ def open_index(
 
 
 def _moved(metadata: Mapping[str, Any], links: str) -> str | None:
-    """The url with `links` before its `/-/`, which no path of a GitLab project has in it."""
+    """The url with `links` before its `/-/`, which no path of a GitLab project contains."""
     url: str | None = metadata.get("url")
     _, separator, rest = (url or "").partition("/-/")
     return f"{links}/-/{rest}" if separator else url
 
 
 def _pages(selected: Sequence[T]) -> list[Sequence[T]]:
-    return [selected[start : start + _SELECTED_A_REQUEST] for start in range(0, len(selected), _SELECTED_A_REQUEST)]
+    return [selected[start : start + _SELECTED_PER_REQUEST] for start in range(0, len(selected), _SELECTED_PER_REQUEST)]

@@ -1,4 +1,4 @@
-"""The vector index as a sync sees it."""
+"""The vector index as the other rooms see it. Imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -12,23 +12,38 @@ from reposync.errors import VectorIndexError
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
-    from reposync.vectors.definition import Behind
+    from reposync.vectors.collection import ResolvedCollection
 
 DENSE, SPARSE = "dense", "sparse"
 LATEST_EPOCH = 2**53
-"""No run gets this far; numbers from here on came from somebody else, and not every reader of JSON tells them apart."""
+"""No run gets this far. Not every JSON reader distinguishes larger numbers; one in a point is not reposync's."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
 
-
 Quantization = Literal["none", "int8"]
+PointId = str | int
+"""Ours are UUIDs as text. A point that another program wrote may have a number."""
+
+
+class Payload:
+    """Keys of the payload that requests name."""
+
+    REPOSITORY_ID = "metadata.repository_id"
+    REPOSITORY = "metadata.repository"
+    PATH = "metadata.path"
+    LANGUAGE = "metadata.language"
+    CONTENT_HASH = "metadata.content_hash"
+    BLOB_SHA = "metadata.blob_sha"
+    EPOCH = "metadata.epoch"
+    URL = "metadata.url"
+    START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
 
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """One collection at one place: a server where `url` is given, else the embedded engine in `state_dir`.
+    """One collection at one place: a server if `url` is given, else the embedded engine in `state_dir`.
 
-    Shards, replicas, quantization and placement hold for a collection that is made now, and on a server alone; None
-    leaves the choice to the server. `write_consistency_factor`: replicas that confirm a write.
+    Shards, replicas, quantization and placement apply to new collections on a server; None leaves the choice to the
+    server. `write_consistency_factor`: replicas that confirm a write.
     """
 
     collection: str
@@ -59,17 +74,13 @@ def point_id(repository_id: str, path: str, blob_sha: str, chunk_index: int) -> 
     return str(uuid.uuid5(POINT_NAMESPACE, f"{repository_id}\0{path}\0{blob_sha}\0{chunk_index}"))
 
 
-PointId = str | int
-"""Ours are UUIDs as text. A point that somebody else put there may have a number."""
-
-
 def no_check() -> None:
-    """For writes that no lease stands behind."""
+    """For writes without a lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPoint:
-    """A point as it is in the collection. Nothing is sure of its payload: anybody may have written it."""
+    """A point as it is in the collection. Its payload is not trusted: any program may have written it."""
 
     id: PointId
     payload: Mapping[str, Any]
@@ -91,7 +102,7 @@ class PointWrite:
 
 @dataclass(frozen=True, slots=True)
 class FileWrite:
-    """All points of one file at one blob. `replaces`: older points of this path may exist and go out afterwards."""
+    """All points of one file at one blob. `replaces`: older points of this path may exist and are deleted after."""
 
     path: str
     language: str | None
@@ -102,9 +113,9 @@ class FileWrite:
 
 @dataclass(frozen=True, slots=True)
 class WriteScope:
-    """In whose name a run writes: `epoch` fences, deletes never touch points of a later one. `check` is called right
-    before each request that writes, a repeated one too, and raises where the run may not write any more: encoding,
-    waiting for a connection and trying again take time, in which a process may have been frozen past its lease."""
+    """The run that writes. `epoch` is the fence: deletes never touch points of a later one. `check` is called right
+    before each request that writes, also before a retry, and raises if the run may not write any more: encoding,
+    connecting and retries take time, in which a process may have been frozen past its lease."""
 
     repository_id: str
     repository: str
@@ -115,8 +126,8 @@ class WriteScope:
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. No filter where a field is None.
-    `version`: only points of this version of a repository's index; `hidden`: none of these."""
+    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. A filter that is None is not
+    applied. `version`: only points of this index version; `hidden`: none of these."""
 
     sparse: SparseVector
     dense: Matrix | None = None
@@ -129,8 +140,7 @@ class SearchQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """`version`: id of the index version that the point is of. `outdated`: the file of `commit` could be read no
-    longer; the repository has a newer one."""
+    """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read."""
 
     repository: str
     path: str
@@ -149,15 +159,15 @@ class Index(Protocol):
     """One collection. Every method raises IndexUnavailable (retryable) or VectorIndexError."""
 
     async def spec(self) -> EmbeddingSpec | None:
-        """What the collection was made for; None where there is none, or one that is not ours. Makes nothing."""
+        """What the collection was made for; None if there is none, or one that is not reposync's. Makes nothing."""
         ...
 
-    async def behind(self) -> Behind | None:
-        """What this name leads to: it may be an alias. None where nothing is called so. Raises IndexMismatch."""
+    async def resolve(self) -> ResolvedCollection | None:
+        """The collection that this name, maybe an alias, leads to. None if it is free. Raises IndexMismatch."""
         ...
 
     async def take_name(self, name: str) -> None:
-        """`name` leads to this collection from now on, whatever collection it led to before. Atomic."""
+        """Make `name` an alias of this collection, whatever it led to before. Atomic."""
         ...
 
     async def drop(self) -> None:
@@ -165,21 +175,21 @@ class Index(Protocol):
         ...
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
-        """Make the collection and its payload indexes if missing; its identity (a UUID made with the collection, in its
-        metadata: another one means that it was dropped and made again). Raises IndexMismatch."""
+        """Make the collection and its payload indexes if missing. Returns its identity, a UUID in its metadata: a
+        different one means that it was dropped and made again. Raises IndexMismatch."""
         ...
 
     async def lost(self) -> str | None:
-        """Why the collection was made again, in a sentence; None where that is not known."""
+        """Why the collection was made again, in a sentence; None if that is not known."""
         ...
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
-        """Dense vectors of those content hashes that some point of the collection already holds."""
+        """Dense vectors of those content hashes that some point of the collection already has."""
         ...
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
-        """Upsert the new points, then delete what else these paths have (`replaces`; only epoch <= scope.epoch), in
-        ordered batch requests that stay under the server's size limit. On return everything is durable."""
+        """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
+        scope.epoch), in ordered batch requests below the server's size limit. Durable on return."""
         ...
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
@@ -187,7 +197,7 @@ class Index(Protocol):
         ...
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
-        """Delete these points of the repository, but for those of a later epoch than scope.epoch."""
+        """Delete these points of the repository, except those of a later epoch than scope.epoch."""
         ...
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
@@ -205,17 +215,17 @@ class Index(Protocol):
         *,
         check: Callable[[], None] = no_check,
     ) -> int:
-        """All its points get the url that `url_of` (path, first line, last line) gives; how many had another one. No
-        vector is touched, and a repeat writes nothing."""
+        """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed. Vectors
+        are not touched, and a repeat writes nothing."""
         ...
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
-        """All its points say `name` from now on. `links`: where the pages of its files are now; it takes the place of
-        what stands before `/-/` in their urls. No vector is touched, and a repeat writes nothing."""
+        """Set the repository name of all its points. `links`: where the pages of its files are now; it replaces what is
+        before `/-/` in their urls. Vectors are not touched, and a repeat writes nothing."""
         ...
 
     async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
-        """Exact number of points of the repository (of the collection where None), of that epoch alone where given."""
+        """Exact number of points of the repository (None: of the collection), of that epoch if one is given."""
         ...
 
     def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
@@ -223,21 +233,21 @@ class Index(Protocol):
         ...
 
     def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        """All points of the repository with their payload, in pages of some megabytes at most. `without_vector`: those
-        alone that have no dense vector, which a search by meaning cannot find."""
+        """All points of the repository with their payload, in pages of a few megabytes. `without_vector`: only those
+        without a dense vector, which dense search cannot find."""
         ...
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
-        """The highest epoch that a point of the repository has beyond `epoch` (and below LATEST_EPOCH), None where none
-        has. One has where the database was restored to an older state than the index."""
+        """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points; None if there is none.
+        There is one if the database was restored to an older state than the index."""
         ...
 
     async def repositories(self) -> Mapping[str, int]:
-        """Repository id -> number of points, of all that the collection holds."""
+        """Repository id -> number of points, of the whole collection."""
         ...
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
-        """What the points of the repository say that it is called; usually one name."""
+        """The names that the points of the repository record; usually one."""
         ...
 
     async def search(self, query: SearchQuery) -> list[SearchHit]:
@@ -245,8 +255,8 @@ class Index(Protocol):
         ...
 
     async def ping(self) -> None:
-        """Whether Qdrant answers, asked once; the embedded engine is not started for that. Raises IndexUnavailable,
-        VectorIndexError."""
+        """Whether Qdrant answers, without retries; the embedded engine is not started for that. Raises
+        IndexUnavailable, VectorIndexError."""
         ...
 
     async def close(self) -> None: ...

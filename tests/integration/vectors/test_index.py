@@ -122,7 +122,7 @@ async def test_a_collection_of_somebody_else_is_a_mismatch_and_stays_as_it_is(
 
 async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("reposync.vectors.definition.SCHEMA_REVISION", 99)
+        patch.setattr("reposync.vectors.collection.SCHEMA_REVISION", 99)
         await index.ensure(SPEC)
     with pytest.raises(IndexMismatch, match="schema revision 99"):
         await index.ensure(SPEC)
@@ -408,7 +408,7 @@ async def test_a_path_glob_has_gitignore_semantics(index: QdrantIndex, glob: str
 async def test_a_rare_path_is_found_among_many(
     index: QdrantIndex, paths_listed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("reposync.vectors.search._MAX_PATHS", paths_listed)
+    monkeypatch.setattr("reposync.vectors.hybrid_search._MAX_PATHS", paths_listed)
     await index.ensure(SPEC)
     common = [file(f"lib/{number}.py", f"the card {number}") for number in range(900)]
     rare = [file(f"docs/{number}.md", f"unrelated {number}") for number in range(3)]

@@ -6,9 +6,9 @@ import pytest
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
+from reposync.vectors.collection import drop_if_empty, give_name, move_name, physical_collection
 from reposync.vectors.connection import open_client
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.names import drop_if_empty, give_name, move_name, physical_collection
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.points import SPEC, file, scope
 from tests.integration.vectors.conftest import OpenIndex
@@ -46,7 +46,7 @@ async def test_a_first_collection_gets_the_name_and_another_model_a_collection_b
     assert await physical_collection(open_index, name, SPEC) == first
     second = await physical_collection(open_index, name, OTHER)
     assert second not in (name, first)
-    behind = await open_index(name).behind()
+    behind = await open_index(name).resolve()
     assert behind is not None and behind.physical == first
 
 
@@ -58,7 +58,7 @@ async def test_what_an_older_version_called_by_the_name_itself_stays_so(
 
     assert await physical_collection(open_index, name, SPEC) == name
     await give_name(open_index, name, name)
-    assert (await open_index(name).behind()).physical == name  # type: ignore[union-attr]
+    assert (await open_index(name).resolve()).physical == name  # type: ignore[union-attr]
 
 
 async def test_a_name_moves_while_it_is_read_and_never_leads_nowhere(
@@ -91,7 +91,7 @@ async def test_a_name_moves_while_it_is_read_and_never_leads_nowhere(
         for physical in (second, first) * 10 + (second,):
             assert await move_name(open_index, name, physical)
         done.set()
-    behind = await open_index(name).behind()
+    behind = await open_index(name).resolve()
     assert behind is not None and behind.physical == second
 
 
@@ -109,7 +109,7 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
 
     await open_index(name).remove_repository(scope().repository_id)
     assert await move_name(open_index, name, second)
-    behind = await open_index(name).behind()
+    behind = await open_index(name).resolve()
     assert behind is not None and behind.physical == second
 
 

@@ -1,4 +1,4 @@
-"""One search: hybrid by reciprocal rank fusion, and globs over paths, which Qdrant has not."""
+"""One search: hybrid by reciprocal rank fusion, with globs over paths, which Qdrant cannot filter by."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any, Protocol
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.threads import in_thread
-from reposync.vectors import filters
-from reposync.vectors.port import DENSE, SPARSE, SearchHit, SearchQuery
+from reposync.vectors.port import DENSE, SPARSE, Payload, SearchHit, SearchQuery
+from reposync.vectors.request_bodies import and_, one_of, query_filter
 from reposync.wildmatch import PathPatterns, check_pattern
 
-# Ranks that each kind of vector hands to the fusion: deep enough that a hit that one kind ranks low and the other
-# high is found, and so that the first page does not depend on the page's size.
-_LEAST_CANDIDATES = 50
-_CANDIDATES_A_HIT = 4
-# How much more than asked for is fetched where a glob takes some away, and again while it leaves too few.
+# Candidates of each kind of vector for the fusion: enough to find a hit that one kind ranks low and the other high, and
+# so that the first results do not depend on the limit.
+_MIN_CANDIDATES = 50
+_CANDIDATES_PER_HIT = 4
+# With a glob, so many times the limit is fetched, and again while too few match.
 _GROWTH = 4
-# Paths that are listed to be matched here: 100 bytes each.
+# Paths that are listed and matched here: 100 bytes each.
 _MAX_PATHS = 200_000
 
 
-class Ask(Protocol):
+class Request(Protocol):
     async def __call__(self, what: str, method: str, path: str, body: Any) -> Any: ...
 
 
 class Search:
-    """Raises UsageError for a glob that is none."""
+    """Raises UsageError for an invalid glob."""
 
-    def __init__(self, ask: Ask, query: SearchQuery) -> None:
-        self._ask = ask
+    def __init__(self, request: Request, query: SearchQuery) -> None:
+        self._request = request
         self._query = query
-        self._filter = filters.searched(query)
+        self._filter = query_filter(query)
         self._glob = _glob(query.path_glob)
 
     async def hits(self) -> list[SearchHit]:
@@ -43,9 +43,9 @@ class Search:
         return await self._matching(self._glob)
 
     async def _matching(self, glob: PathPatterns) -> list[SearchHit]:
-        """Exact: where the best of all paths hold too few that match, those that match are searched alone."""
+        """Exact: if too few of the best points match, only the matching paths are searched."""
         limit = self._query.limit * _GROWTH
-        points = await self._points(limit, [filters.PATH])
+        points = await self._points(limit, [Payload.PATH])
         matching = await in_thread(partial(self._of_glob, points, glob))
         if len(matching) == self._query.limit or len(points) < limit:
             return await self._with_texts(matching)
@@ -54,23 +54,23 @@ class Search:
             return await self._with_texts(await self._search_on(glob, limit))
         if not paths:
             return []
-        self._filter = filters.both(self._filter, filters.one_of(filters.PATH, paths))
+        self._filter = and_(self._filter, one_of(Payload.PATH, paths))
         return [_hit(point) for point in await self._points(self._query.limit, True)]
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
-        """All paths that match; None where there are too many to list."""
-        body = {"key": filters.PATH, "filter": self._filter, "exact": True, "limit": _MAX_PATHS}
-        answer = await self._ask("list paths", "POST", "/facet", body)
+        """All paths that match; None if there are too many to list."""
+        body = {"key": Payload.PATH, "filter": self._filter, "exact": True, "limit": _MAX_PATHS}
+        answer = await self._request("list paths", "POST", "/facet", body)
         paths = [hit["value"] for hit in answer["hits"]]
         if len(paths) == _MAX_PATHS:
             return None
         return await in_thread(lambda: [path for path in paths if glob.match(path) is not None])
 
     async def _search_on(self, glob: PathPatterns, limit: int) -> list[dict[str, Any]]:
-        """What is fetched grows until enough of it matches or there is no more."""
+        """Fetches more until enough points match or there are no more."""
         while True:
             limit *= _GROWTH
-            points = await self._points(limit, [filters.PATH])
+            points = await self._points(limit, [Payload.PATH])
             matching = await in_thread(partial(self._of_glob, points, glob))
             if len(matching) == self._query.limit or len(points) < limit:
                 return matching
@@ -79,18 +79,18 @@ class Search:
         return [point for point in points if glob.match(_metadata(point)["path"]) is not None][: self._query.limit]
 
     async def _with_texts(self, points: list[dict[str, Any]]) -> list[SearchHit]:
-        """Fetched for hits alone."""
+        """Texts are fetched for hits only."""
         if not points:
             return []
         body = {"ids": [point["id"] for point in points], "with_payload": True}
-        found = await self._ask("read what was found", "POST", "/points", body)
+        found = await self._request("read the results", "POST", "/points", body)
         payloads = {point["id"]: point["payload"] for point in found}
-        # A point may be deleted in between: then it is no hit any more.
+        # A point may be deleted in between: then it is not a hit.
         return [_hit(each | {"payload": payloads[each["id"]]}) for each in points if each["id"] in payloads]
 
     async def _points(self, limit: int, with_payload: bool | list[str]) -> list[dict[str, Any]]:
         body = self._ranking(limit) | {"limit": limit, "with_payload": with_payload}
-        answer = await self._ask("search", "POST", "/points/query", body)
+        answer = await self._request("search", "POST", "/points/query", body)
         points: list[dict[str, Any]] = answer["points"]
         return points
 
@@ -99,11 +99,11 @@ class Search:
         sparse = {"query": {"indices": query.sparse.indices, "values": query.sparse.values}, "using": SPARSE}
         if query.dense is None:
             return sparse | {"filter": self._filter}
-        # One row is one vector, to a collection of multivectors too.
+        # One row is one vector, also for a collection of multivectors.
         dense = {"query": query.dense[0] if len(query.dense) == 1 else query.dense, "using": DENSE}
         if not len(query.sparse.indices):
             return dense | {"filter": self._filter}
-        common = {"filter": self._filter, "limit": max(_LEAST_CANDIDATES, limit * _CANDIDATES_A_HIT)}
+        common = {"filter": self._filter, "limit": max(_MIN_CANDIDATES, limit * _CANDIDATES_PER_HIT)}
         return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
 
 

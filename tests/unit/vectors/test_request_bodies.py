@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from reposync.embedding.port import SparseVector
 from reposync.errors import VectorIndexError
-from reposync.vectors import encoding
-from reposync.vectors.encoding import WriteRequest, write_requests
+from reposync.vectors import request_bodies
 from reposync.vectors.port import FileWrite, PointWrite, WriteScope, point_id
+from reposync.vectors.request_bodies import WriteRequest, write_requests
 
 SCOPE = WriteScope("7", "payments", "c" * 40, epoch=5)
 
@@ -96,8 +96,8 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
         for number, (chunks, replaces, length) in enumerate(files)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "MAX_POINTS", most_points)
-        patch.setattr(encoding, "MAX_REQUEST_BYTES", most_bytes)
+        patch.setattr(request_bodies, "MAX_POINTS", most_points)
+        patch.setattr(request_bodies, "MAX_REQUEST_BYTES", most_bytes)
         requests = list(write_requests(SCOPE, writes, multivector=False))
     seen: list[str] = []
     deleted: list[str] = []

@@ -1,0 +1,180 @@
+"""A collection of reposync: what it is made of, what its metadata records, and the name that leads to it.
+
+`collection: code` is an alias. The points are in a physical collection, one for each embedding model. So the model can
+change while `code` stays searchable: the next physical collection grows beside the live one, and when every repository
+is in it, the alias moves in one request. A collection that a version before 0.2 made has the name itself, until its
+model changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from reposync.embedding.port import EmbeddingSpec
+from reposync.errors import IndexMismatch
+from reposync.vectors.port import DENSE, SPARSE, Index, IndexSettings, Payload
+
+SCHEMA_REVISION = 1
+_METADATA_KEY = "reposync"
+
+PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
+    Payload.REPOSITORY_ID: {"type": "keyword", "is_tenant": True},
+    Payload.REPOSITORY: {"type": "keyword"},
+    Payload.PATH: {"type": "keyword"},
+    Payload.LANGUAGE: {"type": "keyword"},
+    Payload.BLOB_SHA: {"type": "keyword"},
+    Payload.CONTENT_HASH: {"type": "keyword"},
+    Payload.EPOCH: {"type": "integer", "lookup": True, "range": True},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCollection:
+    """The collection that a name leads to, and what it was made for."""
+
+    physical: str
+    spec: EmbeddingSpec | None
+    schema: object
+
+    def fits(self, spec: EmbeddingSpec) -> bool:
+        return self.spec == spec and self.schema == SCHEMA_REVISION
+
+
+def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:
+    """Raises IndexMismatch if reposync did not make the collection."""
+    metadata = _own_metadata(collection, name, where)
+    return ResolvedCollection(str(metadata.get("physical", name)), recorded_spec(collection), metadata.get("schema"))
+
+
+def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, Any]:
+    """The body of the request that makes it; its identity is created with it, in one request."""
+    dense: dict[str, Any] = {"size": spec.dimension, "distance": "Cosine"}
+    if spec.multivector:
+        dense["multivector_config"] = {"comparator": "max_sim"}
+    metadata = {
+        "identity": str(uuid.uuid4()),
+        "physical": settings.collection,
+        "schema": SCHEMA_REVISION,
+        **asdict(spec),
+    }
+    request: dict[str, Any] = {
+        "vectors": {DENSE: dense} if spec.dimension else {},
+        "sparse_vectors": {SPARSE: {"modifier": "idf"}},
+        "on_disk_payload": settings.on_disk_payload,
+        "metadata": {_METADATA_KEY: metadata},
+    }
+    if settings.url is None:
+        return request
+    int8 = {"scalar": {"type": "int8", "always_ram": True}}
+    options = {
+        "shard_number": settings.shard_number,
+        "replication_factor": settings.replication_factor,
+        "write_consistency_factor": settings.write_consistency_factor,
+        "quantization_config": int8 if settings.quantization == "int8" else None,
+    }
+    return request | {name: value for name, value in options.items() if value is not None}
+
+
+def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:
+    """What an existing collection was made for; None if its metadata is not reposync's."""
+    metadata = (collection["config"].get("metadata") or {}).get(_METADATA_KEY)
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("dimension"), int):
+        return None
+    return EmbeddingSpec(
+        str(metadata.get("provider")), str(metadata.get("model")), metadata["dimension"], metadata.get("window_chars")
+    )
+
+
+def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, where: str) -> str:
+    """The identity of an existing collection. `collection` is Qdrant's description of it.
+
+    Raises IndexMismatch if reposync did not make it, or made it for a different `spec`.
+    """
+    metadata = _own_metadata(collection, name, where)
+    if metadata.get("schema") != SCHEMA_REVISION:
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` has schema revision {metadata.get('schema')}, and this version of "
+            f"reposync writes revision {SCHEMA_REVISION}.",
+            remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
+        )
+    expected = asdict(spec)
+    recorded = {key: metadata.get(key) for key in expected}
+    if recorded != expected or not _holds(collection, spec):
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` holds vectors of {_describe(recorded)}, but {_describe(expected)} is "
+            "expected. Vectors of two kinds must not be mixed.",
+            remedy="Somebody made it for something else: delete it, and the next sync makes it again.",
+        )
+    return str(metadata["identity"])
+
+
+def _own_metadata(collection: Mapping[str, Any], name: str, where: str) -> Mapping[str, Any]:
+    metadata = (collection["config"].get("metadata") or {}).get(_METADATA_KEY)
+    if not isinstance(metadata, dict) or "identity" not in metadata:
+        raise IndexMismatch(
+            f"{where}: the collection `{name}` was not made by reposync (its metadata does not say so).",
+            remedy="Configure a different `collection`, or delete this one. If it was made just now, the server is "
+            "older than Qdrant 1.16 and drops metadata: upgrade it.",
+        )
+    return metadata
+
+
+def _holds(collection: Mapping[str, Any], spec: EmbeddingSpec) -> bool:
+    params = collection["config"]["params"]
+    dense = (params.get("vectors") or {}).get(DENSE) or {}
+    is_multivector = spec.multivector and bool(spec.dimension)
+    fits = dense.get("size", 0) == spec.dimension and bool(dense.get("multivector_config")) == is_multivector
+    return fits and SPARSE in (params.get("sparse_vectors") or {})
+
+
+def _describe(embedding: Mapping[str, Any]) -> str:
+    if not embedding["dimension"]:
+        return "sparse search alone"
+    window = f", windows of {embedding['window_chars']} characters" if embedding["window_chars"] is not None else ""
+    return f"{embedding['model']} ({embedding['provider']}, {embedding['dimension']} dimensions{window})"
+
+
+# The name ------------------------------------------------------------------------------------------------------------
+
+
+async def physical_collection(open_index: Callable[[str], Index], name: str, spec: EmbeddingSpec) -> str:
+    """The collection behind `name` for this model, whether it exists yet or not. Writes nothing. Raises IndexMismatch
+    if reposync did not make what has the name."""
+    resolved = await open_index(name).resolve()
+    if resolved is not None and resolved.fits(spec):
+        return resolved.physical
+    made_for = json.dumps([asdict(spec), SCHEMA_REVISION], sort_keys=True)
+    return f"{name}--{hashlib.sha256(made_for.encode()).hexdigest()[:10]}"
+
+
+async def give_name(open_index: Callable[[str], Index], name: str, physical: str) -> None:
+    """Make `name` lead to `physical` if it is free. Two processes may do so at once."""
+    if physical != name and await open_index(name).resolve() is None:
+        await open_index(physical).take_name(name)
+
+
+async def move_name(open_index: Callable[[str], Index], name: str, physical: str) -> bool:
+    """Make `name` lead to `physical`; whether it does. An alias moves in one request. A collection that has the name
+    itself is dropped first, once it is empty."""
+    resolved = await open_index(name).resolve()
+    if resolved is None or resolved.physical == physical:
+        await give_name(open_index, name, physical)
+        return True
+    if resolved.physical == name:
+        if await open_index(name).count():
+            return False
+        await open_index(name).drop()
+    await open_index(physical).take_name(name)
+    return True
+
+
+async def drop_if_empty(open_index: Callable[[str], Index], physical: str) -> None:
+    """A collection that a different installation uses as well is not empty, and stays."""
+    index = open_index(physical)
+    if await index.spec() is not None and not await index.count():
+        await index.drop()
