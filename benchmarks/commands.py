@@ -23,7 +23,7 @@ from benchmarks.measure import machine
 
 MODULES = """
     cli.main cli.sync cli.search cli.progress app.application vectors.index embedding.none
-    sources.local content.documents content.chunking content.snippets embedding.sparse
+    sources.local content.documents content.chunking search.snippets embedding.sparse
 """
 IMPORTED = f"""
 import importlib, sys, time

@@ -65,7 +65,7 @@ def _print_hits(text: str, hits: list[SearchHit]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from reposync.content.snippets import best_snippet
+    from reposync.search.snippets import best_snippet
     from reposync.embedding.sparse import query_terms
 
     console = Console(highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.content.snippets import Snippet, best_snippet
+from reposync.search.snippets import Snippet, best_snippet
 from reposync.embedding.sparse import query_terms
 
 CODE = """import os
