@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from reposync.errors import UsageError
 from reposync.runs.blocked import brake_of
-from reposync.runs.progress import shown_progress
+from reposync.runs.progress_reports import shown_progress
 from reposync.store.run_keys import run_json
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from reposync.catalog.registration import syncable
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
-from reposync.runs.progress import shown_progress
+from reposync.runs.progress_reports import shown_progress
 from reposync.store.following import incomplete_versions
 from reposync.store.index_changes import AlikeIndexes, alike_indexes
 from reposync.store.manifest import ManifestCounts

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def show_plans(told: Settings, words: tuple[str, ...], *, full: bool, as_json: bool) -> None:
     """Print one plan a target. Nothing is written, not even that the repository was looked at."""
     from reposync.app.application import open_application
-    from reposync.cli.progress import open_display
+    from reposync.cli.progress_display import open_display
     from reposync.cli.sync import targets_of
     from reposync.sync.progress import RunProgress
 

@@ -122,7 +122,7 @@ def _attempt_line(attempt: RunAttempt) -> str:
 
 
 def _lines(run: Run) -> list[tuple[str, Any]]:
-    from reposync.runs.progress import shown_progress, told_progress
+    from reposync.runs.progress_reports import shown_progress, told_progress
 
     lines: list[tuple[str, Any]] = [
         ("run", run.id),

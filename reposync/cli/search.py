@@ -65,8 +65,8 @@ def _print_hits(text: str, hits: list[SearchHit]) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from reposync.search.snippets import best_snippet
     from reposync.embedding.sparse import query_terms
+    from reposync.search.snippets import best_snippet
 
     console = Console(highlight=False, soft_wrap=True)
     for number, hit in enumerate(hits):

@@ -138,7 +138,7 @@ async def _sync(
 
 
 async def _seen_through(asked: CommandRun) -> Run:
-    from reposync.cli.progress import open_display
+    from reposync.cli.progress_display import open_display
 
     with open_display(asked.repository) as watch:
         return await asked.ended(

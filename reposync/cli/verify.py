@@ -123,7 +123,7 @@ async def _verify(told: Settings, names: tuple[str, ...], wishes: Wishes) -> Fin
 
 async def _one(verification: Verification, name: str, wishes: Wishes) -> Finding:
     from reposync.cli.person import person
-    from reposync.cli.progress import open_display
+    from reposync.cli.progress_display import open_display
     from reposync.errors import RepoSyncError
 
     finding = Finding(await verification.verify(name))

@@ -49,7 +49,7 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
     from functools import partial
 
     from reposync.api.documents import run_documents
-    from reposync.cli.progress import open_display
+    from reposync.cli.progress_display import open_display
     from reposync.cli.state import open_state
     from reposync.store.following import runs_by_id
     from reposync.store.row_watch import RowWatch
@@ -74,7 +74,7 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
 
 async def _follow(following: RowWatch[Run], run: Run, show: Watch, workers: Workers) -> Run:
     from reposync.errors import RunNotFound, StoreUnavailable
-    from reposync.runs.progress import told_progress
+    from reposync.runs.progress_reports import told_progress
     from reposync.store.status import WAITING
 
     waiting_since = heard_at = time.monotonic()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepoSyncError
 from reposync.runs.execution import FAREWELL_SECONDS, Terms
-from reposync.runs.progress import told_progress
+from reposync.runs.progress_reports import told_progress
 from reposync.store.following import run_of_request
 from reposync.store.run import Run
 from reposync.store.status import WAITING, RunStatus

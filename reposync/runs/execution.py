@@ -30,7 +30,7 @@ from reposync.errors import (
 from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.runs.locks import RunLocks
 from reposync.runs.observer import Observer
-from reposync.runs.progress import keep_telling
+from reposync.runs.progress_reports import keep_telling
 from reposync.store.attempts import RELEASED, YIELDED, RunAttempt
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs

@@ -24,7 +24,7 @@ from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
 from reposync.runs.blocked import Brake, brake_of, read_brake
-from reposync.runs.progress import shown_progress
+from reposync.runs.progress_reports import shown_progress
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem

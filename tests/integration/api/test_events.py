@@ -12,7 +12,7 @@ import pytest
 
 from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
-from reposync.runs.progress import keep_telling
+from reposync.runs.progress_reports import keep_telling
 from reposync.store.repositories import Registration
 from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run, RunFigures

@@ -100,15 +100,6 @@ async def test_a_file_over_the_limit_costs_one_call_more_and_no_answer_makes_ano
     assert (world.rest(), world.git_requests()) == (4, 0), "head, tree, content, size"
 
 
-async def test_an_emptied_project_keeps_its_index_until_a_person_approves(world: GitLabWorld):
-    world.repository.commit({"a.py": b"a = 1\n"})
-    await world.completed()
-    world.repository.commit({"a.py": None})
-    run = await world.sync()
-    assert run.status == "blocked"
-    assert len(await world.indexed()) == 1
-
-
 async def test_a_project_without_a_commit_fails_in_words_and_the_first_push_is_picked_up(world: GitLabWorld):
     run = await world.sync()
     assert (run.status, run.error_code) == ("failed", "REPOSITORY_EMPTY")
@@ -133,13 +124,6 @@ async def test_a_moved_project_is_followed_by_its_number(world: GitLabWorld):
     world.repository.commit({"b.py": b"b = 1\n"})
     await world.completed()
     assert set(await world.indexed()) == {"a.py", "b.py"}
-
-
-async def test_a_hit_links_to_its_lines_in_gitlab(world: GitLabWorld):
-    world.repository.commit({"src/a b.py": b"def answer():\n    return 42\n"})
-    await world.completed()
-    (hit,) = await world.app.searching.search("answer", limit=1)
-    assert hit.url == f"{world.server.url}/platform/payments-api/-/blob/HEAD/src/a%20b.py#L1-2"
 
 
 async def test_another_project_under_the_same_name_is_synced_in_place_of_the_old_one(world: GitLabWorld, tmp_path):

@@ -130,19 +130,6 @@ async def test_a_failed_embedding_server_fails_the_run_and_the_next_one_goes_on(
     assert await world.indexed() == await world.expected()
 
 
-async def test_a_listing_that_lost_most_files_deletes_nothing_until_a_person_approves(world: World):
-    world.repository.many(60)
-    await world.completed()
-    before = await world.points()
-    world.repository.commit({"only.py": CODE}, replace=True)
-    run = await world.sync()
-    assert (run.status, run.error_code) == ("blocked", "DELETION_BLOCKED")
-    assert "--allow-mass-delete" in str(run.error_message)
-    assert await world.points() == before
-    await world.completed(approved=True)
-    assert set(await world.indexed()) == {"only.py"}
-
-
 async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):
     world.repository.commit({"a.py": CODE})
     await world.completed()
@@ -165,17 +152,6 @@ async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):
     assert await world.indexed() == await world.expected()
 
 
-async def test_one_file_that_the_model_refuses_becomes_a_problem_and_the_others_pass(world: World):
-    world.repository.commit({"bad.py": b"poison = 1\n", "c.py": CODE, "d.py": b"d = 1\n", "e.py": b"e = 1\n"})
-    await world.app.embedder().spec()
-    # The batch of four is refused, then its first half, then its first text; the other three pass.
-    world.embeddings.answer_next(422, times=3)
-    run = await world.completed()
-    assert set(await world.indexed()) == {"c.py", "d.py", "e.py"}
-    (problem,) = await world.app.runs.problems(run.id)
-    assert (problem.path, problem.reason) == ("bad.py", "failed")
-
-
 async def test_two_syncs_at_once_make_one_index_and_never_overlap(world: World):
     world.repository.many(50)
     first, second = await asyncio.gather(world.sync(), world.sync())
@@ -184,37 +160,3 @@ async def test_two_syncs_at_once_make_one_index_and_never_overlap(world: World):
     runs = sorted(await world.app.runs.history(), key=lambda run: run.started_at)
     for earlier, later in itertools.pairwise(runs):
         assert earlier.completed_at <= later.started_at
-
-
-async def test_a_model_that_refuses_everything_fails_the_run_and_no_file_loses_its_points(world: World):
-    world.repository.commit({"a.py": CODE, "b.py": b"b = 1\n"})
-    await world.completed()
-    before = await world.points()
-    world.repository.commit({"a.py": b"a = 2\n", "b.py": b"b = 2\n"})
-    world.embeddings.answer_next(400, times=50)
-    run = await world.sync()
-    assert (run.status, run.error_code) == ("failed", "EMBEDDING_ERROR")
-    assert "refuses every text" in str(run.error_message)
-    assert await world.points() == before
-
-
-async def test_a_blob_that_the_repository_lost_is_a_problem_of_its_file_alone(world: World):
-    world.repository.commit({"lost.py": b"lost = 1\n", "kept.py": CODE})
-    sha = (await world.expected())["lost.py"]
-    loose = world.repository.path / "objects" / sha[:2] / sha[2:]
-    _explode(world)
-    loose.unlink()
-    run = await world.completed()
-    assert set(await world.indexed()) == {"kept.py"}
-    (problem,) = await world.app.runs.problems(run.id)
-    assert (problem.path, problem.reason) == ("lost.py", "failed")
-
-
-def _explode(world: World) -> None:
-    """Every object as a file of its own, so that one can be taken away."""
-    packs = world.repository.path / "objects" / "pack"
-    for pack in list(packs.glob("*.pack")):
-        content = pack.read_bytes()
-        for part in packs.glob(f"{pack.stem}.*"):
-            part.unlink()
-        world.repository.git("unpack-objects", "-q", stdin=content)

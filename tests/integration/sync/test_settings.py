@@ -16,20 +16,6 @@ from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
 
-async def test_another_chunk_size_chunks_every_file_again_and_leaves_no_old_chunk(closed_world: World):
-    world = closed_world
-    world.repository.commit({"a.py": module("a"), "b.py": module("b")})
-    async with world.opened():
-        await world.completed()
-        many = len(await world.points())
-    world.configure(size=2000, overlap=100)
-    async with world.opened():
-        await world.completed()
-        assert 0 < len(await world.points()) < many
-        covered = sum(len(point["payload"]["page_content"]) for point in (await world.points()).values())
-        assert covered >= len(module("a")) + len(module("b"))
-
-
 @pytest.mark.parametrize("tries", [1, 2])
 async def test_a_file_that_cannot_be_chunked_anew_keeps_its_old_chunks_and_is_tried_again(
     closed_world: World, tries: int
@@ -128,17 +114,6 @@ async def test_two_repositories_of_one_collection_leave_each_other_alone(closed_
             ("project", "a.py"),
             ("other", "x.py"),
         }
-
-
-async def test_a_pattern_that_is_made_to_backtrack_holds_nothing_up(closed_world: World):
-    """In a library that backtracks this pattern takes hours for this path: the suite's time-out is the assertion."""
-    world = closed_world
-    path = f"src/{'a' * 60}.py"
-    world.repository.commit({path: CODE, "src/aaaaaaaab": CODE})
-    world.configure(more='exclude: ["*a*a*a*a*a*a*a*a*b"]')
-    async with world.opened():
-        await world.completed()
-        assert set(await world.indexed()) == {path}
 
 
 async def test_a_run_is_cancelled_in_the_middle_of_slow_patterns(tmp_path: Path):

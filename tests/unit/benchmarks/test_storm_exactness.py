@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from benchmarks.storm.exactness import Expected, Point, differences
 from reposync.vectors.port import point_id
 
@@ -45,39 +47,32 @@ def test_an_exact_index_is_exact_whatever_run_stored_it():
     assert differences(EXPECTED, POINTS) == []
 
 
-def test_a_missing_point_is_found():
-    assert "1 missing [('b.py', 0)]" in differences(EXPECTED, POINTS[:2])[0]
+NEW_B = point("b.py", blob="b2")
 
 
-def test_a_stale_point_is_found():
-    assert "1 points too many [('gone.py', 0)]" in differences(EXPECTED, [*POINTS, point("gone.py")])[0]
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        pytest.param(POINTS[:2], "1 missing [('b.py', 0)]", id="a point is missing"),
+        pytest.param([*POINTS, point("gone.py")], "1 points too many [('gone.py', 0)]", id="stale"),
+        pytest.param([*POINTS, point("b.py", blob="b0")], "twice", id="an older blob beside the new one"),
+        pytest.param([*POINTS[:2], point("b.py", blob="b0")], "1 different", id="an older blob"),
+        pytest.param([*POINTS[:2], point("b.py", blob="b2", text="other")], "1 different", id="a different text"),
+        pytest.param([*POINTS[:2], NEW_B | {"vector": {"dense": [0.5]}}], "1 different", id="a different vector"),
+        pytest.param([*POINTS[:2], NEW_B | {"id": POINTS[0]["id"]}], "ids that are not theirs", id="a wrong id"),
+    ],
+)
+def test_wrong_points_are_found(points: list[Point], said: str):
+    assert said in differences(EXPECTED, points)[0]
 
 
-def test_a_point_of_an_older_blob_is_found_beside_the_new_one():
-    assert "twice" in differences(EXPECTED, [*POINTS, point("b.py", blob="b0")])[0]
-
-
-def test_a_point_of_an_older_blob_is_found_instead_of_the_new_one():
-    assert "1 different" in differences(EXPECTED, [*POINTS[:2], point("b.py", blob="b0")])[0]
-
-
-def test_another_text_and_another_vector_are_found():
-    assert "1 different" in differences(EXPECTED, [*POINTS[:2], point("b.py", blob="b2", text="other")])[0]
-    moved = point("b.py", blob="b2") | {"vector": {"dense": [0.5]}}
-    assert "1 different" in differences(EXPECTED, [*POINTS[:2], moved])[0]
-
-
-def test_an_id_that_is_not_the_points_own_is_found():
-    assert "ids that are not theirs" in differences(EXPECTED, [*POINTS[:2], POINTS[2] | {"id": POINTS[0]["id"]}])[0]
-
-
-def test_a_commit_that_was_not_reached_is_found():
-    assert "last_commit is c8" in differences(replace(EXPECTED, last_commit="c8"), POINTS)[0]
-
-
-def test_a_manifest_that_is_not_the_tree_is_found():
-    assert "tree" in differences(replace(EXPECTED, manifest={"a.py": "b1", "b.py": "b2"}), POINTS)[0]
-
-
-def test_a_manifest_that_counts_wrongly_is_found():
-    assert "counts" in differences(replace(EXPECTED, chunks={"a.py": 1, "b.py": 1}), POINTS)[0]
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"last_commit": "c8"}, "last_commit is c8"),
+        ({"manifest": {"a.py": "b1", "b.py": "b2"}}, "tree"),
+        ({"chunks": {"a.py": 1, "b.py": 1}}, "counts"),
+    ],
+)
+def test_wrong_rows_are_found(change: dict[str, Any], said: str):
+    assert said in differences(replace(EXPECTED, **change), POINTS)[0]

@@ -6,8 +6,8 @@ import unicodedata
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.search.snippets import Snippet, best_snippet
 from reposync.embedding.sparse import query_terms
+from reposync.search.snippets import Snippet, best_snippet
 
 CODE = """import os
 import threading

@@ -37,10 +37,6 @@ def nothing(entry: TreeEntry) -> Skipped | None:
     return Skipped(Skip.NOT_INCLUDED, "matches none")
 
 
-def lost(entries: list[TreeEntry], decide: Decide = keep, *, indexed: int = 100, count_missing: bool = True) -> Losses:
-    return losses_of(rows(indexed), entries, decide, count_missing=count_missing)
-
-
 def losing(before: int, **counts: int) -> Losses:
     losses = Losses(before)
     for reason, count in counts.items():
@@ -62,29 +58,27 @@ def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = C
 # What counts ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_not_in_the_commit_any_more_counts_as_vanished():
-    assert lost(tree(range(98))).counts == {"vanished": 2}
-
-
-def test_a_file_that_the_rules_keep_out_now_counts_for_its_reason():
-    assert lost(tree(range(100)), nothing).counts == {"not_included": 100}
+@pytest.mark.parametrize(
+    ("entries", "decide", "count_missing", "counts"),
+    [
+        pytest.param(tree(range(98)), keep, True, {"vanished": 2}, id="deleted"),
+        pytest.param(tree(range(100)), nothing, True, {"not_included": 100}, id="skipped by the rules"),
+        pytest.param(tree(range(100), "src/"), keep, True, {}, id="renamed"),
+        pytest.param(
+            tree(range(100), "vendor/"), without_vendor, True, {"vanished": 100}, id="renamed to a skipped path"
+        ),
+        pytest.param(tree(range(1)), keep, False, {}, id="not in an unproven listing"),
+        pytest.param(tree(range(1)), nothing, False, {"not_included": 1}, id="skipped in an unproven listing"),
+    ],
+)
+def test_which_files_count_as_lost(
+    entries: list[TreeEntry], decide: Decide, count_missing: bool, counts: dict[str, int]
+):
+    assert losses_of(rows(100), entries, decide, count_missing=count_missing).counts == counts
 
 
 def test_a_file_without_points_is_no_loss():
     assert losses_of(rows(3, chunks=0), [], keep, count_missing=True).counts == {}
-
-
-def test_a_renamed_file_is_no_loss():
-    assert lost(tree(range(100), "src/")).counts == {}
-
-
-def test_a_file_that_moved_to_where_nothing_is_indexed_is_a_loss():
-    assert lost(tree(range(100), "vendor/"), without_vendor).counts == {"vanished": 100}
-
-
-def test_of_a_listing_that_is_not_proven_nothing_counts_as_vanished():
-    assert lost(tree(range(1)), count_missing=False).counts == {}
-    assert lost(tree(range(1)), nothing, count_missing=False).counts == {"not_included": 1}
 
 
 # When it stops -------------------------------------------------------------------------------------------------------
@@ -117,20 +111,20 @@ def test_all_reasons_count_together_and_each_is_named_with_its_number():
 
 def test_what_turns_out_in_reading_adds_to_what_the_listing_takes():
     planned = losing(100, vanished=30)
-    asked = brake()
-    assert asked.check_plan(planned) is None
-    assert asked.check_all(planned, losing(100, too_large=20)) is None
+    checked = brake()
+    assert checked.check_plan(planned) is None
+    assert checked.check_all(planned, losing(100, too_large=20)) is None
     with pytest.raises(DeletionBlocked, match="51 of the 100"):
-        asked.check_all(planned, losing(100, too_large=21))
+        checked.check_all(planned, losing(100, too_large=21))
 
 
 def test_no_second_question_is_asked_for_a_few_files_more_than_were_approved():
     planned = losing(100, vanished=60)
-    asked = brake(approved=True, approval=facts(planned.counts, planned.counts))
-    assert asked.check_plan(planned) is None
-    assert asked.check_all(planned, losing(100, too_large=5)) is None
+    checked = brake(approved=True, approval=facts(planned.counts, planned.counts))
+    assert checked.check_plan(planned) is None
+    assert checked.check_all(planned, losing(100, too_large=5)) is None
     with pytest.raises(DeletionBlocked, match="not what would be lost now"):
-        asked.check_all(planned, losing(100, too_large=21))
+        checked.check_all(planned, losing(100, too_large=21))
 
 
 # What an approval is good for ----------------------------------------------------------------------------------------
@@ -138,22 +132,19 @@ def test_no_second_question_is_asked_for_a_few_files_more_than_were_approved():
 
 def test_an_approval_holds_for_what_was_stopped():
     planned, read = losing(100, vanished=60), losing(100, minified=30)
-    asked = brake(approved=True, approval=facts(planned.counts, (planned + read).counts))
-    assert asked.check_plan(planned) is None
-    assert asked.check_all(planned, read) is None
+    checked = brake(approved=True, approval=facts(planned.counts, (planned + read).counts))
+    assert checked.check_plan(planned) is None
+    assert checked.check_all(planned, read) is None
 
 
-@pytest.mark.parametrize("now", [{"vanished": 61}, {"vanished": 60, "excluded": 1}])
-def test_an_approval_does_not_hold_for_more_files_or_other_reasons(now: dict[str, int]):
+@pytest.mark.parametrize(
+    ("now", "commit"),
+    [({"vanished": 61}, COMMIT), ({"vanished": 60, "excluded": 1}, COMMIT), ({"vanished": 60}, LATER)],
+)
+def test_an_approval_does_not_hold_for_more_files_other_reasons_or_a_different_commit(now: dict[str, int], commit: str):
     approval = facts({"vanished": 60}, {"vanished": 60})
     with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
-        brake(approved=True, approval=approval).check_plan(losing(100, **now))
-
-
-def test_an_approval_does_not_hold_for_another_commit():
-    approval = facts({"vanished": 60}, {"vanished": 60})
-    with pytest.raises(DeletionBlocked, match="What was approved"):
-        brake(approved=True, approval=approval, commit=LATER).check_plan(losing(100, vanished=60))
+        brake(approved=True, approval=approval, commit=commit).check_plan(losing(100, **now))
 
 
 def test_an_approval_holds_for_what_an_attempt_that_was_cut_off_has_left():
@@ -169,9 +160,9 @@ def test_an_approval_that_is_withdrawn_holds_no_more():
 
 def test_an_approval_given_beforehand_is_for_all_that_the_attempt_finds_and_is_noted():
     planned, read = losing(100, vanished=60), losing(100, minified=30)
-    asked = brake(approved=True)
-    assert asked.check_plan(planned) == facts({"vanished": 60}, {"vanished": 60})
-    assert asked.check_all(planned, read) == facts({"vanished": 60}, {"vanished": 60, "minified": 30})
+    checked = brake(approved=True)
+    assert checked.check_plan(planned) == facts({"vanished": 60}, {"vanished": 60})
+    assert checked.check_all(planned, read) == facts({"vanished": 60}, {"vanished": 60, "minified": 30})
 
 
 def test_what_stands_in_the_history_is_read_again():

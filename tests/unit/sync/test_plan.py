@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,16 +44,6 @@ def exclude_docs(file: TreeEntry) -> Skipped | None:
     return Skipped(Skip.EXCLUDED, "docs/") if file.path.startswith(b"docs/") else None
 
 
-def test_a_first_sync_reads_everything_in_path_order():
-    plan = make_plan([entry("b", "2"), entry("a", "1")], {}, keep)
-    assert [each.path for each in plan.read] == [b"a", b"b"]
-    assert plan.delete_points == plan.delete_rows == []
-
-
-def test_an_unchanged_tree_needs_nothing():
-    assert make_plan([entry("a", "1")], {"a": row("1")}, keep).is_empty
-
-
 def test_a_changed_file_is_read_and_a_deleted_one_goes():
     plan = make_plan([entry("a", "2")], {"a": row("1"), "b": row("3")}, keep)
     assert [each.sha for each in plan.read] == ["2"]
@@ -65,19 +56,22 @@ def test_a_renamed_file_is_counted_and_its_old_path_goes():
     assert plan.delete_points == ["old"]
 
 
-def test_a_file_that_only_its_content_keeps_out_is_not_read_again():
-    recorded = {"a.bin": row("1", chunks=0, skip_reason=Skip.BINARY)}
-    assert make_plan([entry("a.bin", "1")], recorded, keep).is_empty
-
-
-def test_a_file_whose_path_kept_it_out_is_read_when_the_rules_change():
-    recorded = {"a.gen": row("1", size_bytes=None, chunks=0, skip_reason=Skip.GENERATED)}
-    assert len(make_plan([entry("a.gen", "1")], recorded, keep).read) == 1
-
-
-def test_a_file_that_failed_is_tried_again():
-    recorded = {"a": row("1", chunks=0, skip_reason=Skip.FAILED)}
-    assert len(make_plan([entry("a", "1")], recorded, keep).read) == 1
+@pytest.mark.parametrize(
+    ("recorded", "reads"),
+    [
+        pytest.param(row("1"), 0, id="unchanged"),
+        pytest.param(row("1", chunks=0, skip_reason=Skip.BINARY), 0, id="skipped for its content"),
+        pytest.param(
+            row("1", size_bytes=None, chunks=0, skip_reason=Skip.GENERATED), 1, id="skipped for its path before"
+        ),
+        pytest.param(row("1", chunks=0, skip_reason=Skip.FAILED), 1, id="failed"),
+        pytest.param(row("0", wanted_sha="1"), 1, id="outdated: the wanted blob could not be read"),
+        pytest.param(row("1", wanted_sha="2"), 1, id="outdated: the commit went back to the recorded blob"),
+        pytest.param(row("1", wanted_sha="1"), 0, id="settled"),
+    ],
+)
+def test_whether_a_file_with_the_recorded_blob_is_read_again(recorded: ManifestRow, reads: int):
+    assert len(make_plan([entry("a", "1")], {"a": recorded}, keep).read) == reads
 
 
 def test_a_file_that_becomes_excluded_loses_its_points_and_is_reported_once():
@@ -99,13 +93,6 @@ def test_a_file_that_became_a_symlink_with_the_same_blob_loses_its_points():
 def test_a_file_whose_points_were_lost_is_read_again():
     plan = make_plan([entry("a", "1"), entry("b", "2")], {"a": row("1"), "b": row("2")}, keep, damaged={"b"})
     assert [each.path for each in plan.read] == [b"b"]
-
-
-def test_a_file_that_could_not_be_read_is_tried_again_until_the_index_has_what_the_commit_has():
-    kept = {"a": row("1", wanted_sha="2")}
-    assert len(make_plan([entry("a", "2")], kept, keep).read) == 1
-    assert len(make_plan([entry("a", "1")], kept, keep).read) == 1, "a row that says what the commit has is needed"
-    assert make_plan([entry("a", "1")], {"a": row("1", wanted_sha="1")}, keep).is_empty
 
 
 def test_a_file_that_could_not_be_read_and_is_gone_loses_its_points():
