@@ -9,7 +9,7 @@ import pytest
 
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
-from tests.fixtures.gitlab_server import Contract, GitLabServer
+from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
@@ -65,7 +65,7 @@ async def gitlab_world(
 ) -> AsyncGenerator[GitLabWorld, None]:
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     repository = GitRepository.create(tmp_path / "project.git")
-    with EmbeddingServer() as embeddings, GitLabServer(contract=Contract.load()) as server:
+    with EmbeddingServer() as embeddings, GitLabServer() as server:
         project = server.add_project("platform/payments-api", repository.path)
         server.add_token(TOKEN, scopes={"read_api", "read_repository"})
         collection = f"g{os.getpid()}-{next(_numbers)}"
@@ -73,4 +73,3 @@ async def gitlab_world(
         world.configure()
         async with world.opened():
             yield world
-        assert server.contract_errors == []

@@ -27,7 +27,7 @@ from tests.fixtures.databases import (  # noqa: F401
     upgraded_sqlite_file,
 )
 from tests.fixtures.folders import quick_folder
-from tests.fixtures.gitlab_server import Contract, GitLabServer, Project
+from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
@@ -121,7 +121,7 @@ def closed_world(
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     repository = GitRepository.create(tmp_path / "shared.git")
     repository.commit({"a.py": b"a = 1\n"})
-    with GitLabServer(contract=Contract.load()) as server:
+    with GitLabServer() as server:
         server.groups.add("platform")
         server.add_token(TOKEN, scopes={"read_api", "read_repository"})
         collection = f"groups{os.getpid()}-{next(_numbers)}"
@@ -130,7 +130,6 @@ def closed_world(
         world.database_url = sqlite_url(tmp_path / "reposync.db")
         world.register(PLATFORM)
         yield world
-        assert server.contract_errors == []
 
 
 @pytest.fixture
