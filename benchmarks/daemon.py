@@ -1,4 +1,4 @@
-"""What a daemon costs that has a thousand repositories, and how soon it begins what it is asked for.
+"""What a daemon costs that has a thousand repositories, and how soon it begins a requested run.
 
     python -m benchmarks.daemon [--repositories 1000] [--seconds 120] [--requests 200] [--database sqlite]
         [--schedule "no tick" ...]
@@ -50,9 +50,7 @@ SCHEDULES = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repositories", type=int, default=1_000)
-    parser.add_argument(
-        "--seconds", type=float, default=120.0, help="of each schedule (five minutes where it needs them)"
-    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each schedule (five minutes if it needs them)")
     parser.add_argument("--schedule", choices=SCHEDULES, action="append", help="only this one; may be repeated")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")

@@ -78,13 +78,13 @@ def one_turn(folder: Path, original: Path, *, plain: bool) -> None:
             before = inputs(embeddings)
             usage = measure([sys.executable, "-m", "reposync", "sync", "--json"], environment)
             (run,) = json.loads(usage.stdout)
-            told = (
+            details = (
                 f"{run['files_processed']:,} files, {run['files_deleted']:,} deleted, {run['chunks_reused']:,} reused"
             )
             report(
                 what,
                 usage,
-                f"{inputs(embeddings) - before:,} inputs; {told}; in the run {run['duration_seconds']:.2f} s",
+                f"{inputs(embeddings) - before:,} inputs; {details}; in the run {run['duration_seconds']:.2f} s",
             )
             assert run["status"] == "completed", run
             return usage
@@ -103,10 +103,10 @@ def one_turn(folder: Path, original: Path, *, plain: bool) -> None:
         print(f"\nfirst sync / plain loop: {wall:.2f} wall, {cpu:.2f} CPU\n", flush=True)
 
 
-def report(what: str, usage: Usage, told: str) -> None:
+def report(what: str, usage: Usage, details: str) -> None:
     if usage.returncode:
         raise SystemExit(f"{what} ended with {usage.returncode}: {usage.stdout}")
-    print(f"{what:<12} {usage}   {told}", flush=True)
+    print(f"{what:<12} {usage}   {details}", flush=True)
 
 
 @contextmanager

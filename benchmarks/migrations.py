@@ -1,4 +1,4 @@
-"""How long a migration takes where the history is long, and how long others wait for it meanwhile.
+"""How long a migration takes if the history is long, and how long other connections wait for it.
 
     python -m benchmarks.migrations [--runs 1000000] [--revision 0002]
 
@@ -93,11 +93,11 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1_000_000)
     parser.add_argument("--revision", default="0002")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     print(machine(), flush=True)
-    for kind in asked.database or ("sqlite", "postgresql"):
+    for kind in options.database or ("sqlite", "postgresql"):
         with address(kind) as url:
-            asyncio.run(measure(url, kind, asked.revision, asked.runs))
+            asyncio.run(measure(url, kind, options.revision, options.runs))
 
 
 if __name__ == "__main__":

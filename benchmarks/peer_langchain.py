@@ -77,8 +77,8 @@ def main(repository: str, qdrant_url: str, embedding_url: str) -> None:
         for path, content in read_all(repository)
     ]
     chunks = splitter.split_documents(documents)
-    told = index(chunks, manager, store, cleanup="full", source_id_key="source", batch_size=BATCH)
-    print(told["num_added"])
+    indexed = index(chunks, manager, store, cleanup="full", source_id_key="source", batch_size=BATCH)
+    print(indexed["num_added"])
 
 
 if __name__ == "__main__":

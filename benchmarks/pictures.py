@@ -144,7 +144,7 @@ def on_a_terminal(words: Sequence[str], variables: dict[str, str], place: Path) 
 def pages(folder: Path, images: Path) -> None:
     path = program()
     if path is None:
-        raise SystemExit("no Chromium: `make browser` installs it, and TEST_BROWSER names another one")
+        raise SystemExit("no Chromium: `make browser` installs it, and TEST_BROWSER names a different one")
     with EmbeddingServer() as embeddings, served(folder, embeddings) as pod, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
         for scheme in ("light", "dark"):

@@ -3,7 +3,8 @@
     python -m benchmarks.reference            # writes them anew, between their marks
     python -m benchmarks.reference --check    # writes nothing; exit code 1 where they are out of date
 
-What stands between `<!-- begin NAME -->` and `<!-- end NAME -->` is made here, the rest of the page by people.
+The text between `<!-- begin NAME -->` and `<!-- end NAME -->` is generated here; the rest of the page is written by
+hand.
 """
 
 from __future__ import annotations
@@ -94,12 +95,12 @@ def _option(option: click.Option, command: click.Command) -> str:
 def key_table() -> Iterator[str]:
     schema = json.loads(registry_schema())
     yield from _head("key", "", "", "default")
-    for section, told in schema["properties"].items():
-        yield from _keys(schema, section, told)
+    for section, entry in schema["properties"].items():
+        yield from _keys(schema, section, entry)
 
 
-def _keys(schema: dict[str, Any], way: str, told: dict[str, Any]) -> Iterator[str]:
-    choices = [each for each in told.get("anyOf", [told]) if each.get("type") != "null"]
+def _keys(schema: dict[str, Any], way: str, entry: dict[str, Any]) -> Iterator[str]:
+    choices = [each for each in entry.get("anyOf", [entry]) if each.get("type") != "null"]
     for each in choices:
         inner = each.get("items", each)
         if "$ref" not in inner:
@@ -109,10 +110,10 @@ def _keys(schema: dict[str, Any], way: str, told: dict[str, Any]) -> Iterator[st
         for key, below in section["properties"].items():
             yield from _keys(schema, f"{way}.{key}", below)
         return
-    about = told.get("description") or _inherited(schema, way)
+    about = entry.get("description") or _inherited(schema, way)
     # Every value may be written as "${VARIABLE}", and the page says so once.
     kinds = [_kind(each) for each in choices if each.get("pattern") != r"\$\{"]
-    default = told.get("default")
+    default = entry.get("default")
     if isinstance(default, float) and default.is_integer():
         default = int(default)
     shown = "" if default is None else _code(json.dumps(default))
@@ -131,25 +132,25 @@ def _inherited(schema: dict[str, Any], way: str) -> str:
     return ""
 
 
-def _kind(told: dict[str, Any]) -> str:
-    if "enum" in told:
-        return ", ".join(map(_code, told["enum"]))
-    if "const" in told:
-        return _code(told["const"])
-    if told.get("type") == "array":
-        return f"list of {_kind(told['items'])}"
+def _kind(entry: dict[str, Any]) -> str:
+    if "enum" in entry:
+        return ", ".join(map(_code, entry["enum"]))
+    if "const" in entry:
+        return _code(entry["const"])
+    if entry.get("type") == "array":
+        return f"list of {_kind(entry['items'])}"
     bounds = [
-        f"{sign} {told[name]:,.12g}"
+        f"{sign} {entry[name]:,.12g}"
         for name, sign in (
             ("minimum", "≥"),
             ("exclusiveMinimum", ">"),
             ("maximum", "≤"),
             ("exclusiveMaximum", "<"),
         )
-        if name in told
+        if name in entry
     ]
-    name = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}[told["type"]]
-    return f"{'secret' if told.get('format') == 'password' else name} {', '.join(bounds)}".strip()
+    name = {"string": "text", "integer": "integer", "number": "number", "boolean": "true or false"}[entry["type"]]
+    return f"{'secret' if entry.get('format') == 'password' else name} {', '.join(bounds)}".strip()
 
 
 # HTTP --------------------------------------------------------------------------------------------------------------
@@ -161,28 +162,28 @@ def description() -> dict[str, Any]:
     async def nothing() -> None: ...
 
     def unused() -> Any:
-        raise AssertionError("describing the routes asks nothing of the application")
+        raise AssertionError("describing the routes uses nothing of the application")
 
     metrics = Metrics(version=reposync.__version__)
     return create_app(ApiParts(Health(), metrics, nothing, reposync.__version__, unused, Access(()))).openapi()
 
 
 def route_table() -> Iterator[str]:
-    """Answers that every route of the API may give stand above the table, once."""
+    """Responses that every route of the API may give are listed once, above the table."""
     paths = description()["paths"]
-    ours = [told for path, methods in paths.items() if path.startswith("/api/") for told in methods.values()]
-    everywhere = set.intersection(*(set(told["responses"]) for told in ours))
+    ours = [entry for path, methods in paths.items() if path.startswith("/api/") for entry in methods.values()]
+    everywhere = set.intersection(*(set(entry["responses"]) for entry in ours))
     yield f"Any route under `/api` may also answer {_listed(everywhere)}."
     yield ""
     yield from _head("route", "", "parameters", "answers")
     for path, methods in paths.items():
-        for method, told in methods.items():
-            parameters = [each["name"] for each in told.get("parameters", []) if each["in"] == "query"]
+        for method, entry in methods.items():
+            parameters = [each["name"] for each in entry.get("parameters", []) if each["in"] == "query"]
             yield _row(
                 _code(f"{method.upper()} {path}"),
-                told.get("summary", ""),
+                entry.get("summary", ""),
                 ", ".join(map(_code, parameters)),
-                _listed(set(told["responses"]) - (everywhere if path.startswith("/api/") else set())),
+                _listed(set(entry["responses"]) - (everywhere if path.startswith("/api/") else set())),
             )
 
 

@@ -67,16 +67,16 @@ def modules() -> list[Path]:
 def make_corpus(chunks: int, queries: int, *, whole_modules: bool) -> tuple[list[Passage], list[Question]]:
     library = Path(sysconfig.get_paths()["stdlib"])
     passages: list[Passage] = []
-    right: defaultdict[str, set[int]] = defaultdict(set)  # a sentence may stand in several places: all are right
+    right: defaultdict[str, set[int]] = defaultdict(set)  # a sentence may be in several places: all are right
     for path in modules():
         try:
-            code, asked = without_docstrings(path.read_text("utf-8"))
+            code, documented = without_docstrings(path.read_text("utf-8"))
         except (UnicodeDecodeError, SyntaxError):
             continue
         cut = chunk_text(code, "python")
         if whole_modules and len(passages) + len(cut) > chunks:
             continue
-        for sentence, line in asked:
+        for sentence, line in documented:
             right[sentence].update(
                 len(passages) + n for n, chunk in enumerate(cut) if chunk.start_line <= line <= chunk.end_line
             )
@@ -96,7 +96,7 @@ def without_docstrings(source: str) -> tuple[str, list[tuple[str, int]]]:
     tree = ast.parse(source)
     lines = source.split("\n")
     dropped: set[int] = set()
-    asked: list[tuple[str, int]] = []
+    documented: list[tuple[str, int]] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -109,11 +109,11 @@ def without_docstrings(source: str) -> tuple[str, list[tuple[str, int]]]:
         if isinstance(node, ast.Module | ast.ClassDef) or not 6 <= len(sentence.split()) <= 40:
             continue
         if (node.end_lineno or 0) - (literal.end_lineno or 0) >= 3:
-            asked.append((sentence, node.lineno))
+            documented.append((sentence, node.lineno))
     kept = [number for number in range(1, len(lines) + 1) if number not in dropped]
     new_number = {old: new for new, old in enumerate(kept, start=1)}
-    asked = [(sentence, new_number[line]) for sentence, line in asked if line in new_number]
-    return "\n".join(lines[number - 1] for number in kept), asked
+    documented = [(sentence, new_number[line]) for sentence, line in documented if line in new_number]
+    return "\n".join(lines[number - 1] for number in kept), documented
 
 
 def first_sentence(docstring: str) -> str:

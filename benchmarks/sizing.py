@@ -76,7 +76,7 @@ def local_model(folder: Path, files: int) -> None:
 
 
 def daemon(folder: Path, at_once: int, files: int, dimension: int) -> None:
-    """Each repository has a collection of its own, so that none finds its vectors in another one."""
+    """Each repository has a collection of its own, so that none reuses the vectors of a different one."""
     make_corpus(folder / "corpus.git", files, files * 0.0053)
     entries = "".join(
         f"  - {{name: r{number}, path: '{folder}/corpus.git', collection: c{number}, schedule: yearly}}\n"

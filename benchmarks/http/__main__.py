@@ -38,7 +38,7 @@ from sqlalchemy import select
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from benchmarks.filling import address
-from benchmarks.http.proofs import Asked, Commits, read_journal, violations
+from benchmarks.http.proofs import Commits, SyncRequest, read_journal, violations
 from benchmarks.measure import machine, spread
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
@@ -58,16 +58,16 @@ CHANGE_SECONDS = 0.2
 class Load:
     """What the clients saw; `cpu` is the share of one core that the server's process took."""
 
-    asked: list[Asked]
+    requests: list[SyncRequest]
     seconds: float
     cpu: float
 
     @property
     def rate(self) -> float:
-        return len(self.asked) / self.seconds
+        return len(self.requests) / self.seconds
 
     def __str__(self) -> str:
-        times = [(each.answered - each.sent) * 1_000 for each in self.asked]
+        times = [(each.answered - each.sent) * 1_000 for each in self.requests]
         return f"{self.rate:8.1f} requests/s  {spread(times)}; {self.cpu:.0%} of a core"
 
 
@@ -114,15 +114,15 @@ async def measure(
     async with await Database.open(url) as database:
         await first_syncs(database, len(projects))
         embeddings.seconds = options.embedding_seconds
-        for asked in (projects[:1], projects):
-            print(f"\n{options.connections} clients, repositories: {len(asked)}", flush=True)
-            ours, runs = await measured(database, pod, folder, asked, options)
+        for chosen in (projects[:1], projects):
+            print(f"\n{options.connections} clients, repositories: {len(chosen)}", flush=True)
+            ours, runs = await measured(database, pod, folder, chosen, options)
             took = statistics.fmean(run.duration_seconds or 0.0 for run in runs)
-            wrong = violations(ours.asked, runs, [project.commits for project in asked])
+            wrong = violations(ours.requests, runs, [project.commits for project in chosen])
             print(f"  reposync            {ours}")
-            print(f"    {len(ours.asked):,} requests, {len(runs):,} runs, {took * 1_000:.0f} ms each on average")
+            print(f"    {len(ours.requests):,} requests, {len(runs):,} runs, {took * 1_000:.0f} ms each on average")
             print(f"    {len(wrong)} requests or runs that break what coalescing promises", *wrong[:5], flush=True)
-            theirs = await asyncio.to_thread(waiting, redis_url, folder, took, len(asked), options)
+            theirs = await asyncio.to_thread(waiting, redis_url, folder, took, len(chosen), options)
             print(f"  waits for the lock  {theirs}")
             print(f"  {ours.rate / theirs.rate:.1f} times the requests", flush=True)
     await pod.terminate(30)
@@ -230,9 +230,9 @@ def burden(url: str, pid: int, folder: Path, repositories: int, options: argpars
     command = (sys.executable, "-m", "benchmarks.http.load", at.host, str(at.port))
     subprocess.run([*command, str(options.seconds), str(options.connections), str(journal), *paths], check=True)
     after, took = process.cpu_times(), time.perf_counter() - began
-    asked = read_journal(journal)
-    span = max(each.answered for each in asked) - min(each.sent for each in asked)
-    return Load(asked, span, (after.user + after.system - before.user - before.system) / took)
+    requests = read_journal(journal)
+    span = max(each.answered for each in requests) - min(each.sent for each in requests)
+    return Load(requests, span, (after.user + after.system - before.user - before.system) / took)
 
 
 async def rows(database: Database) -> list[Run]:

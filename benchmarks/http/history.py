@@ -1,4 +1,4 @@
-"""How long `GET /api/v1/runs` takes where the history is long, for every combination of its filters.
+"""How long `GET /api/v1/runs` takes if the history is long, for every combination of its filters.
 
     python -m benchmarks.http.history [--repositories 1000] [--history 1000000] [--rounds 20]
 

@@ -1,4 +1,4 @@
-"""Clients that ask for syncs as fast as they are answered: each has one connection, and asks again when it has its
+"""Clients that request syncs as fast as they are answered: each has one connection, and sends again when it has its
 answer. A process of its own, without an HTTP library: what it costs is not the server's.
 
     python -m benchmarks.http.load HOST PORT SECONDS CONNECTIONS JOURNAL PATH...

@@ -15,7 +15,7 @@ from reposync.store.status import RunStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SyncRequest:
     """One request, in seconds since 1970."""
 
     path: int
@@ -25,11 +25,11 @@ class Asked:
     run: str
 
 
-def read_journal(path: Path) -> list[Asked]:
+def read_journal(path: Path) -> list[SyncRequest]:
     found = []
     for line in path.read_text().splitlines():
         number, sent, answered, status, *run = line.split(" ")
-        found.append(Asked(int(number), float(sent), float(answered), int(status), "".join(run)))
+        found.append(SyncRequest(int(number), float(sent), float(answered), int(status), "".join(run)))
     return found
 
 
@@ -49,22 +49,22 @@ class Commits:
         return bisect.bisect_right(self.since, moment) - 1
 
 
-def violations(asked: Iterable[Asked], runs: Sequence[Run], commits: Sequence[Commits]) -> list[str]:
+def violations(requests: Iterable[SyncRequest], runs: Sequence[Run], commits: Sequence[Commits]) -> list[str]:
     """What coalescing promises, request by request and run by run. `commits`: of each path's repository.
 
     Every answer names a run that exists, and whose commit is the one that was there when the request was sent, or a
-    later one. Every run was asked for, and of a repository none was queued while another one waited.
+    later one. Every run was requested, and of a repository none was queued while a different one waited.
     """
     wrong = []
     known = {run.id: run for run in runs}
-    for each in asked:
+    for each in requests:
         run = known.get(each.run)
         if each.status != 202 or run is None:
             wrong.append(f"answer {each.status} with the unknown run {each.run!r}")
         elif run.status is not RunStatus.COMPLETED or run.commit_after is None:
             wrong.append(f"run {run.id} is {run.status}: {run.error_message}")
         elif commits[each.path].shas.index(run.commit_after) < commits[each.path].seen_at(each.sent):
-            wrong.append(f"run {run.id} took an older commit than was there when it was asked for")
+            wrong.append(f"run {run.id} took an older commit than was there when it was requested")
     of = defaultdict[str, list[Run]](list)
     for run in sorted(runs, key=lambda run: run.queued_at):
         of[run.repository].append(run)
@@ -72,6 +72,6 @@ def violations(asked: Iterable[Asked], runs: Sequence[Run], commits: Sequence[Co
         for before, after in itertools.pairwise(rows):
             if before.started_at is None or after.queued_at < before.started_at:
                 wrong.append(f"run {after.id} was queued while {before.id} waited")
-    named = {each.run for each in asked}
-    wrong += [f"run {run.id} was not asked for" for run in runs if run.id not in named]
+    named = {each.run for each in requests}
+    wrong += [f"run {run.id} was not requested" for run in runs if run.id not in named]
     return wrong

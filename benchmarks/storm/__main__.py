@@ -33,11 +33,11 @@ def main() -> int:
     parser.add_argument("--lease", type=float, default=Options.lease_seconds, help="`daemon.lease_seconds`")
     parser.add_argument("--baseline", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--keep", type=Path, help="leave logs and state in this folder")
-    parser.add_argument("--quiet", action="store_true", help="do not tell each blow")
+    parser.add_argument("--quiet", action="store_true", help="do not print each blow")
     options = parser.parse_args()
     began = time.monotonic()
 
-    def tell(what: str) -> None:
+    def log(what: str) -> None:
         if not options.quiet:
             print(f"{time.monotonic() - began:7.1f} {what}", file=sys.stderr, flush=True)
 
@@ -49,7 +49,7 @@ def main() -> int:
         lease_seconds=options.lease,
         seed=options.seed,
         baseline=options.baseline,
-        tell=tell,
+        log=log,
     )
     print(f"{machine()}; load {os.getloadavg()[0]:.1f} before")
     print(

@@ -160,7 +160,7 @@ class Blows:
             await asyncio.to_thread(place.volume.make_room)
 
     async def start_read_only(self, place: Place, seconds: float) -> None:
-        """Killed, and started where nothing may be written: it has to say so and end. Then as it was."""
+        """Killed, and started where nothing may be written: it has to report that and end. Then it is undone."""
         async with place.pod.busy:
             assert place.volume is not None
             began = time.time()
@@ -224,7 +224,7 @@ class Blows:
         await self._hinder(places, seconds, lambda to: to.stall(), lambda to: to.resume())
 
     async def hold_answers_back(self, places: Sequence[Place], seconds: float) -> None:
-        """The database does what it is asked, and says so much later."""
+        """The database executes a statement, and answers much later."""
         await self._hinder(places, seconds, lambda to: to.stall("answers"), lambda to: to.resume())
 
     async def refuse_database(self, places: Sequence[Place], seconds: float) -> None:

@@ -68,7 +68,7 @@ class Options:
     prompt_seconds: float = 3.0
     calm_patience_seconds: float = 120.0
     script: Sequence[Blow] | None = None
-    tell: Callable[[str], None] = lambda _: None
+    log: Callable[[str], None] = lambda _: None
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Daemons as pods: real processes that are started, killed, frozen and asked how they are."""
+"""Daemons as pods: real processes that are started, killed, frozen and probed."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Pod:
         return self.life
 
     async def ready(self) -> None:
-        """Until it says so, and its registry is in force. Raises RuntimeError where it ends, or takes too long."""
+        """Until it says so, and its registry is in force. Raises RuntimeError if it ends, or takes too long."""
         life = self.life
         deadline = time.monotonic() + READY_SECONDS
         async with httpx.AsyncClient(timeout=5) as client:
@@ -127,10 +127,12 @@ class Pod:
         while life.returncode is None and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         if life.returncode is None:
-            self.complaints.append(f"{life.name} should have ended where nothing can be written")
+            self.complaints.append(f"{life.name} should have ended as nothing can be written")
             self.kill()
         elif life.returncode != 2 or "cannot be written" not in life.log.read_text(errors="replace"):
-            self.complaints.append(f"{life.name} ended with exit code {life.returncode} where nothing can be written")
+            self.complaints.append(
+                f"{life.name} ended with exit code {life.returncode} although nothing can be written"
+            )
 
     def content_workers(self) -> list[psutil.Process]:
         """The processes that prepare files for it now."""
@@ -184,8 +186,8 @@ class Pod:
         """A process that ended though nobody ended it."""
         if self.lives and self.life.ended_by is None and self.life.returncode is not None:
             self.life.ended_by = "itself"
-            told = self.life.log.read_text(errors="replace")[-2000:]
-            self.complaints.append(f"{self.life.name} ended by itself with exit code {self.life.returncode}:\n{told}")
+            output = self.life.log.read_text(errors="replace")[-2000:]
+            self.complaints.append(f"{self.life.name} ended by itself with exit code {self.life.returncode}:\n{output}")
 
     def end(self) -> None:
         """Whatever state it is in."""

@@ -59,15 +59,15 @@ class Recorded:
 
 
 async def run(options: Options, folder: Path) -> Recorded:
-    """From empty servers to what was recorded. Raises RuntimeError where it does not even begin."""
+    """From empty servers to what was recorded. Raises RuntimeError if it cannot begin."""
     complaints = []
     async with deployed(options, folder) as deployment:
-        options.tell("first syncs")
+        options.log("first syncs")
         await _begin(deployment)
         start, busy = time.time(), psutil.cpu_times()
         await _rage(deployment)
         busy_cores = _busy_cores(busy, time.time() - start)
-        options.tell("calm")
+        options.log("calm")
         calm = time.time()
         try:
             await _all_at_head(deployment, "a last sync", since=calm)
@@ -82,7 +82,7 @@ async def run(options: Options, folder: Path) -> Recorded:
         await asyncio.gather(
             *(each.terminate(STOP_PATIENCE_SECONDS) for each in deployment.pods if each.life.ended_by is None)
         )
-        options.tell("proofs")
+        options.log("proofs")
         records = await rows.read(deployment.database_url, lambda worker: _process_of(deployment, worker))
         names = {each.id: each.name for each in records.repositories}
         embedded = len(deployment.embeddings.inputs)
@@ -142,7 +142,7 @@ async def _strike(deployment: Deployment) -> None:
     options, blows = deployment.options, deployment.blows
     if options.script is not None:
         for name, act in options.script:
-            options.tell(name)
+            options.log(name)
             blows.struck[name] += 1
             await act(blows)
         return
@@ -150,7 +150,7 @@ async def _strike(deployment: Deployment) -> None:
     async with asyncio.TaskGroup() as under_way:
         while time.monotonic() < end:
             name, blow = blows.draw()
-            options.tell(name)
+            options.log(name)
             blows.struck[name] += 1
             under_way.create_task(blow)
             await asyncio.sleep(blows.dice.uniform(*BLOW_PAUSE_SECONDS))

@@ -11,7 +11,7 @@ PAGE_BYTES = 4096
 
 
 class Volume:
-    """A file system in memory, until `close`. Raises OSError where it may not be mounted."""
+    """A file system in memory, until `close`. Raises OSError if it may not be mounted."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 _SPACE: Final = r"[ \t\r\n]*+"
@@ -68,35 +68,11 @@ _Cell = list[tuple[str, int]]
 """Strings of a cell's source, and the line of the file where each starts."""
 
 
-@dataclass(slots=True)
-class _Place:
-    """The position of the walk: the key of each open container ("" in a list), and its closing bracket."""
-
-    keys: list[str] = field(default_factory=list)
-    closing: list[str] = field(default_factory=list)
-    key: str = ""
-
-    def enter(self, bracket: str) -> None:
-        self.keys.append(self.key)
-        self.closing.append(_CLOSING[bracket])
-        self.key = ""
-
-    def leave(self, bracket: str) -> bool:
-        """Whether `bracket` closes what was opened last."""
-        if not self.closing or self.closing.pop() != bracket:
-            return False
-        self.keys.pop()
-        self.key = ""
-        return True
-
-    def near(self) -> tuple[str, ...]:
-        """The keys, () far below any cell's source."""
-        return tuple(self.keys) if len(self.keys) <= _DEEPEST else ()
-
-
 def _walk(text: str) -> list[_Cell] | None:
-    place = _Place()
-    near: tuple[str, ...] = ()
+    keys: list[str] = []  # of each open container, "" in a list
+    closing: list[str] = []  # the bracket that closes each
+    key = ""
+    near: tuple[str, ...] = ()  # the keys, () far below any cell's source
     cells: list[_Cell] | None = None
     at, line, counted = 0, 1, 0
     while at < len(text):
@@ -104,26 +80,30 @@ def _walk(text: str) -> list[_Cell] | None:
         if token is None:
             return None
         if bracket := token["open"]:
-            place.enter(bracket)
-            near = place.near()
+            keys.append(key)
+            closing.append(_CLOSING[bracket])
+            key = ""
+            near = tuple(keys) if len(keys) <= _DEEPEST else ()
             if near in {("", "cells"), ("", "worksheets", "", "cells")}:
                 cells = cells or []
             elif near in _CELLS and cells is not None:
                 cells.append([])
         elif bracket := token["close"]:
-            if not place.leave(bracket):
+            if not closing or closing.pop() != bracket:
                 return None
-            near = place.near()
+            keys.pop()
+            key = ""
+            near = tuple(keys) if len(keys) <= _DEEPEST else ()
         elif token["colon"]:
-            place.key = token["string"]
-        elif token["string"] is not None and cells and _in_source(near, place.key):
+            key = token["string"]
+        elif token["string"] is not None and cells and _in_source(near, key):
             line, counted = line + text.count("\n", counted, at), at
             try:
                 cells[-1].append((json.loads(token[0]), line))
             except ValueError:  # an escape that JSON does not have
                 return None
         at = token.end()
-    return None if place.closing else cells
+    return None if closing else cells
 
 
 def _in_source(near: tuple[str, ...], key: str) -> bool:

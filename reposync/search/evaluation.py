@@ -1,4 +1,4 @@
-"""How well a search answers questions whose answers are known: the questions file, and the metrics."""
+"""Evaluates search with questions whose answers are known: the questions file, and the metrics."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from reposync.vectors.port import SearchHit
 MAX_BYTES = 2_000_000
 MAX_QUESTIONS = 10_000
 DEPTH = 10
-"""How many hits of each answer count."""
+"""How many hits of each search count."""
 CUTOFFS = (1, 5, DEPTH)
-# Shares are binary fractions: 0.9 - 0.88 is 0.020000000000000018, which is not more than 0.02.
+# Binary fractions: 0.9 - 0.88 is 0.020000000000000018, which must not count as more than 0.02.
 _ROUNDING = 1e-9
 
 
 def _folded(value: Any) -> Any:
-    # A question in several lines of YAML, with their line breaks, is one question.
+    # A question may be written in several lines of YAML.
     return " ".join(value.split()) if isinstance(value, str) else value
 
 
@@ -43,7 +43,7 @@ def _span(value: Any) -> Any:
 
 
 class Question(ConfigModel):
-    """A question, and the file that answers it; with `lines`, the first and the last line of the answer in it."""
+    """A question and the file that answers it; `lines`: the first and the last line of the answer."""
 
     question: Annotated[fields.Text, BeforeValidator(_folded)]
     repository: fields.Text
@@ -61,7 +61,7 @@ class Question(ConfigModel):
     @field_validator("path")
     @classmethod
     def _from_the_top(cls, path: str) -> str:
-        # Any other form equals the path of no hit, and the question would be a miss for ever.
+        # Any other form never equals the path of a hit.
         if any(part in ("", ".", "..") for part in path.split("/")):
             raise InvalidValue("must start at the repository's top and have no empty, . or .. part: src/main.py")
         return path
@@ -83,7 +83,7 @@ Ask = Callable[[Question], Awaitable[Sequence[SearchHit]]]
 
 
 def load_questions(path: Path) -> tuple[Question, ...]:
-    """Raises RegistryErrors with all problems of the file, ConfigError if it cannot be read."""
+    """Raises RegistryErrors with all problems of the file; ConfigError if it cannot be read."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
@@ -97,7 +97,7 @@ def load_questions(path: Path) -> tuple[Question, ...]:
 def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
     """The questions of a YAML text. Raises RegistryErrors with all problems, each with its line and column in `file`.
 
-    10,000 questions (1.6 MB) take 13 s: an event loop must not wait for it.
+    10,000 questions (1.6 MB) take 13 s: do not call it on an event loop.
     """
     document = read_document(content, file, None, max_bytes=MAX_BYTES)
     problems = list(document.problems)
@@ -139,13 +139,13 @@ class Scores:
 
 
 async def evaluate(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> Scores:
-    """Ask everything, at most `at_once` questions at a time. Raises the first error of `ask`; ValueError if there is no
-    question."""
+    """Ask all questions, at most `at_once` concurrently. Raises the first error of `ask`; ValueError without
+    questions."""
     return scores(await ranks_of(questions, ask, at_once=at_once))
 
 
 async def ranks_of(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> list[int | None]:
-    """`rank` of each question, in their order."""
+    """The `rank` of each question, in order."""
     ranks: list[int | None] = [None] * len(questions)
     waiting = iter(enumerate(questions))
 
@@ -163,19 +163,19 @@ async def ranks_of(questions: Sequence[Question], ask: Ask, *, at_once: int = 4)
 
 
 def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:
-    """Of the first of the hits that answers the question, from 1; None if none of the first 10 does. Further chunks of
-    the file count for nothing: they would pay twice for one answer."""
+    """Rank (from 1) of the first hit that answers the question; None if none of the first 10 does. Further chunks of
+    the same file do not count."""
     return next((number for number, hit in enumerate(hits[:DEPTH], 1) if question.is_answered_by(hit)), None)
 
 
 def scores(ranks: Sequence[int | None]) -> Scores:
-    """Raises ValueError if there is no rank."""
+    """Raises ValueError without ranks."""
     if not ranks:
         raise ValueError("no questions, no scores")
     found = [each for each in ranks if each is not None]
 
     def mean(gains: Sequence[float]) -> float:
-        # fsum rounds once, at its end: the order of the questions changes nothing.
+        # fsum rounds once, so the order of the questions does not matter.
         return math.fsum(gains) / len(ranks)
 
     return Scores(
@@ -187,8 +187,8 @@ def scores(ranks: Sequence[int | None]) -> Scores:
 
 
 def falls(live: Scores, candidate: Scores, must_not_fall: float) -> str | None:
-    """A sentence with the figures if recall@10, MRR@10 or NDCG@10 of `candidate` is lower than that of `live` by more
-    than `must_not_fall`."""
+    """A sentence with the figures if recall@10, MRR@10 or NDCG@10 of `candidate` is lower than of `live` by more than
+    `must_not_fall`; else None."""
     figures = (
         (f"recall@{DEPTH}", live.recall[DEPTH], candidate.recall[DEPTH]),
         (f"MRR@{DEPTH}", live.mrr, candidate.mrr),

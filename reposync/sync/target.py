@@ -181,8 +181,8 @@ async def rules_fingerprint(settings: SyncSettings, attributes: AttributeFiles) 
 
 
 def fingerprint_before_02(settings: SyncSettings, attributes: AttributeFiles) -> str:
-    """The fingerprint of programs before 0.2: `<of the path rules>:<of reading and chunking>`. It tells whether an
-    index that one of these made has the current settings, and tells them the same of ours."""
+    """The fingerprint of programs before 0.2: `<of the path rules>:<of reading and chunking>`. With it they know
+    whether our index has the current settings, and we know the same about theirs."""
     kept = [(path, text) for path, (_, text) in sorted(attributes.items()) if "linguist-generated" in text]
     reading = repr((_REVISION_BEFORE_02, settings.content, settings.include, kept))
     content = hashlib.sha256(reading.encode()).hexdigest()[:16]

@@ -82,7 +82,7 @@ async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once():
         baseline=False,
         prompt_seconds=4.5,
         script=SCRIPT,
-        tell=lambda what: print(f"{time.monotonic():.1f} {what}"),
+        log=lambda what: print(f"{time.monotonic():.1f} {what}"),
     )
     with quick_folder() as folder:
         recorded = await run(options, folder)

@@ -18,7 +18,7 @@ FILES = {"a.py": CODE, "b.py": module("b", 20), "c.py": b"c = 1\n"}
 
 @dataclass(frozen=True)
 class Kept:
-    """What stands in the database about the index."""
+    """What the database records about the index."""
 
     last_commit: str | None
     version: IndexVersion
@@ -169,7 +169,7 @@ async def test_a_server_that_refuses_every_text_in_mid_run_fails_the_run_and_tak
     world.embeddings.answer_next(400, after=1, times=1000)
     run = await world.sync()
     assert (run.status, run.error_code) == ("failed", "EMBEDDING_ERROR")
-    assert [each.status for each in world.embeddings.log][:2] == [200, 400], "it was asked in mid-run"
+    assert [each.status for each in world.embeddings.log][:2] == [200, 400], "it was called during the run"
     assert set(await world.indexed()) == before
     assert (await kept(world)).failed == set()
     world.embeddings.reset()
@@ -230,7 +230,7 @@ async def test_a_first_sync_of_which_nothing_can_be_read_fails(world: World):
     await exact(world)
 
 
-# Beside the living index ---------------------------------------------------------------------------------------------
+# Beside the live index -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("change", ["chunks", "collection"])

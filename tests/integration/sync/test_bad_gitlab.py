@@ -1,4 +1,4 @@
-"""GitLab, or a proxy before it, answers with status 200 and something else than was asked for: nothing is lost."""
+"""GitLab, or a proxy before it, answers with status 200 and something else than was requested: nothing is lost."""
 
 from collections.abc import Callable
 from typing import Any

@@ -87,7 +87,7 @@ async def test_the_version_before_is_searched_until_the_next_is_live_and_then_it
 
 
 @pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
-async def test_a_source_that_is_away_leaves_the_living_index_as_it_is(closed_world: World, change: Change):
+async def test_a_source_that_is_away_leaves_the_live_index_unchanged(closed_world: World, change: Change):
     world = closed_world
     world.repository.commit(FILES)
     async with world.opened():

@@ -21,7 +21,7 @@ FILES = {f"f{number}.py": module("alpha", 4) for number in range(12)}
 
 
 class Meanwhile(httpx.AsyncBaseTransport):
-    """Lets something happen once, between what a search asks the database first and what it asks Qdrant."""
+    """Lets something happen once, between the database query of a search and its Qdrant query."""
 
     def __init__(self, happens: Callable[[], Awaitable[object]]) -> None:
         self._real = httpx.AsyncHTTPTransport()
@@ -51,7 +51,7 @@ def copies(points: dict[str, dict[str, Any]], identity: str) -> list[dict[str, A
 
 
 async def searched(world: World, *, limit: int = 5, repository: str | None = None) -> set[str]:
-    """The versions of the hits, which are as many as were asked for."""
+    """The versions of the hits, as many as were requested."""
     hits = await world.app.searching.search("alpha", limit=limit, repository=repository)
     assert len(hits) == limit
     return {hit.version for hit in hits}

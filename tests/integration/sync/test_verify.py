@@ -1,4 +1,4 @@
-"""`verify` tells every way in which an index can be wrong, and a repair brings it back to what a fresh sync makes."""
+"""`verify` reports every way in which an index can be wrong, and a repair brings it back to what a fresh sync makes."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ FILES: dict[str | bytes, Content] = {
 }
 
 
-def verification(world: World, *, source: bool = False, told: list[str] | None = None) -> Verification:
-    return Verification(world.app, against_source=source, tell=(told if told is not None else []).append)
+def verification(world: World, *, source: bool = False, logged: list[str] | None = None) -> Verification:
+    return Verification(world.app, against_source=source, tell=(logged if logged is not None else []).append)
 
 
 async def verdict(world: World, *, source: bool = False, name: str = "project") -> Verdict:
@@ -56,7 +56,7 @@ async def repaired(world: World, name: str = "project") -> Run:
     return run
 
 
-async def asks(world: World, method: str, path: str, body: Any) -> Any:
+async def send(world: World, method: str, path: str, body: Any) -> Any:
     async with httpx.AsyncClient(base_url=world.qdrant_url, timeout=30) as client:
         url = f"/collections/{world.collection}{path}"
         answer = await client.request(method, url, params={"wait": "true"}, json=body)
@@ -170,7 +170,7 @@ async def damage(world: World, way: Damage, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("some", range(4))
-async def test_each_way_in_which_points_go_wrong_is_told_and_mended(world: World, some: int):
+async def test_each_way_in_which_points_go_wrong_is_reported_and_repaired(world: World, some: int):
     world.repository.commit(FILES)
     await world.completed()
     before = await world.points()
@@ -201,7 +201,7 @@ async def settled(world: World) -> tuple[World, Points]:
 
 @settings(max_examples=SLOW_EXAMPLES)
 @given(ways=st.lists(st.sampled_from(sorted(WAYS)), min_size=2, max_size=6), seed=st.integers(0, 2**32))
-async def test_any_damage_is_told_and_a_repair_ends_where_a_fresh_sync_does(
+async def test_any_damage_is_reported_and_a_repair_ends_where_a_fresh_sync_does(
     settled: tuple[World, Points], ways: list[str], seed: int
 ):
     world, fresh = settled
@@ -241,12 +241,12 @@ async def test_only_files_that_differ_are_read_and_what_is_known_is_not_embedded
     assert "missing" in str(run.error_message)
 
 
-async def test_points_without_a_vector_are_told_and_mended(world: World):
+async def test_points_without_a_vector_are_reported_and_repaired(world: World):
     world.repository.commit(FILES)
     await world.completed()
     before = await world.points()
     some = sorted(before)[:2]
-    await asks(world, "POST", "/points/vectors/delete", {"points": some, "vector": ["dense"]})
+    await send(world, "POST", "/points/vectors/delete", {"points": some, "vector": ["dense"]})
 
     found = await verdict(world)
     await repaired(world)
@@ -256,7 +256,7 @@ async def test_points_without_a_vector_are_told_and_mended(world: World):
     assert (await verdict(world)).exact
 
 
-async def test_a_collection_that_is_gone_is_told_and_made_again(world: World):
+async def test_a_collection_that_is_gone_is_reported_and_made_again(world: World):
     world.repository.commit(FILES)
     await world.completed()
     before = comparable(await world.points())
@@ -270,7 +270,7 @@ async def test_a_collection_that_is_gone_is_told_and_made_again(world: World):
     assert comparable(await world.points()) == before
 
 
-async def test_rows_that_do_not_fit_the_commit_are_told_by_the_source_and_mended(world: World):
+async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_repaired(world: World):
     world.repository.commit(FILES | {"d.py": b"d = 1\n", "e.py": b"e = 1\n"})
     await world.completed()
     fresh = comparable(await world.points())
@@ -285,10 +285,10 @@ async def test_rows_that_do_not_fit_the_commit_are_told_by_the_source_and_mended
     )
     await world.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
 
-    alone, asked = await verdict(world), await verdict(world, source=True)
+    alone, by_source = await verdict(world), await verdict(world, source=True)
     assert {str(kind) for kind in alone.counts} == {"foreign", "missing", "stale"}
-    unlisted = {each.path: each.what for each in asked.differences if str(each.kind) == "unlisted"}
-    assert "d.py" in {each.path for each in asked.differences if str(each.kind) == "missing"}
+    unlisted = {each.path: each.what for each in by_source.differences if str(each.kind) == "unlisted"}
+    assert "d.py" in {each.path for each in by_source.differences if str(each.kind) == "missing"}
     assert unlisted == {
         "link": "must be skipped (symlink), but the manifest does not say so",
         "never.py": "is in the manifest and not in the commit",
@@ -325,7 +325,7 @@ async def test_an_index_between_two_commits_is_not_exact(world: World):
     assert await world.indexed() == await world.expected()
 
 
-async def test_points_in_another_collection_are_told_and_removed(closed_world: World):
+async def test_points_in_another_collection_are_reported_and_removed(closed_world: World):
     world = closed_world
     world.configure(extra=f"  - {{name: other, path: '{world.repository.path}', collection: {world.collection}-b}}\n")
     async with world.opened():
@@ -350,7 +350,7 @@ async def test_points_in_another_collection_are_told_and_removed(closed_world: W
 # What is left of removed repositories --------------------------------------------------------------------------------
 
 
-async def test_what_is_left_of_a_removed_repository_is_told_and_removed_by_a_run(closed_world: World):
+async def test_what_is_left_of_a_removed_repository_is_reported_and_removed_by_a_run(closed_world: World):
     world = closed_world
     world.configure(extra=f"  - {{name: old, path: '{world.repository.path}'}}\n")
     world.repository.commit(FILES)
@@ -366,8 +366,8 @@ async def test_what_is_left_of_a_removed_repository_is_told_and_removed_by_a_run
     world.configure()
     async with world.opened():
         left = await find_leftovers(world.app)
-        told = {each.repository: (each.points, each.known) for each in left}
-        assert told == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
+        points = {each.repository: (each.points, each.known) for each in left}
+        assert points == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
         assert (await verdict(world)).exact
 
         identity = next(each.repository_id for each in left if each.repository == "old")
@@ -418,12 +418,12 @@ async def test_a_verification_beside_a_sync_waits_for_it_and_tells_no_difference
     world.repository.commit({f"{n}.py": module(f"f{n}", 20) for n in range(8)})
     await world.completed()
     world.repository.commit({f"{n}.py": module(f"g{n}", 20) for n in range(8)})
-    told: list[str] = []
+    logged: list[str] = []
     with world.embeddings.holding():
         syncing = asyncio.create_task(world.completed())
         await asyncio.to_thread(world.embeddings.wait_for_waiting, 1)
-        verifying = asyncio.create_task(verification(world, told=told).verify("project"))
-        while not told:
+        verifying = asyncio.create_task(verification(world, logged=logged).verify("project"))
+        while not logged:
             await asyncio.sleep(0.01)
         assert not verifying.done()
     run = await syncing
@@ -431,7 +431,7 @@ async def test_a_verification_beside_a_sync_waits_for_it_and_tells_no_difference
 
     assert found.exact, found
     assert found.commit == run.commit_after
-    assert told == [f"project: waits for run {run.id}, which is under way"]
+    assert logged == [f"project: waits for run {run.id}, which is under way"]
 
 
 async def test_syncs_while_it_reads_are_no_differences(world: World):
@@ -466,7 +466,7 @@ async def test_a_repair_runs_under_the_guard_and_with_an_epoch_of_its_own(world:
 
     run = await repaired(world)
 
-    assert run.id == queued.id, "what waits takes over what is asked for besides"
+    assert run.id == queued.id, "the queued run takes over the request"
     assert (await world.app.repositories.get("project")).epoch > row.epoch
     assert (await world.app.runs.attempts(run.id))[0].outcome == "completed"
 

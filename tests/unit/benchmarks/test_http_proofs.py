@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.http.proofs import Asked, Commits, read_journal, violations
+from benchmarks.http.proofs import Commits, SyncRequest, read_journal, violations
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 
@@ -27,37 +27,39 @@ def run(identity: str, queued: float, started: float | None, commit: str | None 
 
 COMMITS = Commits(["c1", "c2", "c3"], [0.0, 10.0, 20.0])
 RUNS = [run("r1", 1, 3), run("r2", 4, 12, "c2"), run("r3", 12.5, 21, "c3")]
-ASKED = [
-    Asked(0, 1.0, 1.1, 202, "r1"),
-    Asked(0, 2.0, 2.1, 202, "r1"),
-    Asked(0, 4.0, 4.1, 202, "r2"),
-    Asked(0, 11.0, 11.1, 202, "r2"),
-    Asked(0, 20.5, 20.6, 202, "r3"),
+REQUESTS = [
+    SyncRequest(0, 1.0, 1.1, 202, "r1"),
+    SyncRequest(0, 2.0, 2.1, 202, "r1"),
+    SyncRequest(0, 4.0, 4.1, 202, "r2"),
+    SyncRequest(0, 11.0, 11.1, 202, "r2"),
+    SyncRequest(0, 20.5, 20.6, 202, "r3"),
 ]
 
 
 def test_what_is_right_is_found_right() -> None:
-    assert violations(ASKED, RUNS, [COMMITS]) == []
+    assert violations(REQUESTS, RUNS, [COMMITS]) == []
 
 
 @pytest.mark.parametrize(
-    ("asked", "runs", "said"),
+    ("requests", "runs", "expected"),
     [
-        ([*ASKED, Asked(0, 5.0, 5.1, 503, "")], RUNS, "answer 503 with the unknown run ''"),
-        ([*ASKED, Asked(0, 5.0, 5.1, 202, "r9")], RUNS, "answer 202 with the unknown run 'r9'"),
-        ([*ASKED, Asked(0, 10.5, 10.6, 202, "r1")], RUNS, "run r1 took an older commit than was there"),
-        (ASKED, [*RUNS, run("r4", 5, 22, "c3")], "run r4 was queued while r2 waited"),
-        (ASKED, [*RUNS, run("r4", 30, 31, "c3")], "run r4 was not asked for"),
-        (ASKED, [*RUNS[:2], replace(RUNS[2], status=RunStatus.FAILED, error_message="no")], "run r3 is failed: no"),
-        (ASKED, [*RUNS[:2], replace(RUNS[2], commit_after=None)], "run r3 is completed"),
+        ([*REQUESTS, SyncRequest(0, 5.0, 5.1, 503, "")], RUNS, "answer 503 with the unknown run ''"),
+        ([*REQUESTS, SyncRequest(0, 5.0, 5.1, 202, "r9")], RUNS, "answer 202 with the unknown run 'r9'"),
+        ([*REQUESTS, SyncRequest(0, 10.5, 10.6, 202, "r1")], RUNS, "run r1 took an older commit than was there"),
+        (REQUESTS, [*RUNS, run("r4", 5, 22, "c3")], "run r4 was queued while r2 waited"),
+        (REQUESTS, [*RUNS, run("r4", 30, 31, "c3")], "run r4 was not requested"),
+        (REQUESTS, [*RUNS[:2], replace(RUNS[2], status=RunStatus.FAILED, error_message="no")], "run r3 is failed: no"),
+        (REQUESTS, [*RUNS[:2], replace(RUNS[2], commit_after=None)], "run r3 is completed"),
     ],
 )
-def test_what_is_lost_or_doubled_is_found(asked: list[Asked], runs: list[Run], said: str) -> None:
-    assert any(each.startswith(said) for each in violations(asked, runs, [COMMITS])), violations(asked, runs, [COMMITS])
+def test_what_is_lost_or_doubled_is_found(requests: list[SyncRequest], runs: list[Run], expected: str) -> None:
+    assert any(each.startswith(expected) for each in violations(requests, runs, [COMMITS])), violations(
+        requests, runs, [COMMITS]
+    )
 
 
 def test_a_journal_is_read_back_with_answers_that_named_no_run(tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     journal.write_text("3 1.500000 2.250000 202 r1\n0 2.000000 2.500000 503 \n")
 
-    assert read_journal(journal) == [Asked(3, 1.5, 2.25, 202, "r1"), Asked(0, 2.0, 2.5, 503, "")]
+    assert read_journal(journal) == [SyncRequest(3, 1.5, 2.25, 202, "r1"), SyncRequest(0, 2.0, 2.5, 503, "")]

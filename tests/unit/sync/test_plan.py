@@ -118,7 +118,7 @@ trees = st.dictionaries(paths, st.sampled_from("123"), max_size=5)
 
 @given(trees, trees, st.booleans())
 def test_applying_a_plan_always_ends_at_the_tree(before: dict[str, str], after: dict[str, str], reread: bool):
-    """Whatever was recorded: read, skip and both deletions together give exactly what the tree asks for."""
+    """Whatever was recorded: read, skip and both deletions together give exactly the tree."""
     points = dict(before)
     recorded = {path: row(sha) for path, sha in before.items()}
     tree = [entry(path, sha) for path, sha in after.items()]
