@@ -1,5 +1,5 @@
 """`verify --source` checks the commit itself: a file that should be indexed and is not is missing, whatever the
-manifest says of it."""
+manifest says."""
 
 from typing import Any
 
