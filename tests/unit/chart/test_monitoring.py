@@ -14,11 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.metrics import HEALTH_STATUSES, Metrics
 from tests.fixtures.chart import NAME, NAMESPACE, ROOT, render, together
-from tests.unit.chart.matrix import INGRESS, MONITORED, REDIS, SCALED, SERVERS
+from tests.unit.chart.matrix import MONITORED, REDIS, SCALED, SERVERS
+
+pytestmark = pytest.mark.full
 
 RULES = {"metrics": {"rules": {"enabled": True}}}
-# Words of PromQL, and of what a recording rule of ours makes.
-LANGUAGE = {"abs", "absent", "and", "by", "increase", "max", "min", "sum"}
 ADDED_BY_PROMETHEUS = {"namespace", "job", "pod"}
 SELECTOR = re.compile(r'(\w+)(=~|!~|!=|=)"((?:[^"\\]|\\.)*)"')
 
@@ -89,27 +89,6 @@ def test_a_rule_speaks_of_metrics_labels_and_values_that_the_program_exports(rul
     assert by <= known
 
 
-@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
-def test_a_rule_is_written_as_prometheus_reads_it(rule: dict[str, Any]):
-    expression = rule["expr"]
-    assert expression.count("(") == expression.count(")")
-    assert expression.count("{") == expression.count("}")
-    rest = re.sub(r"\{[^}]*\}|\[\d+[mh]\]|\bby \([^)]*\)", " ", expression)
-    words = set(re.findall(r"[a-zA-Z_:]\w*", rest)) - {name for name, _ in selectors(expression)}
-    assert words <= LANGUAGE
-    if "alert" not in rule:
-        return
-    assert rule["labels"]["severity"] in ("warning", "critical")
-    assert rule["annotations"].keys() == {"summary", "description"}
-    # Go's templates, with what Prometheus gives them.
-    for text in rule["annotations"].values():
-        for template in re.findall(r"\{\{(.*?)\}\}", text):
-            assert re.fullmatch(r" \$(value|labels\.\w+)( \| (humanize|humanizeDuration))? ", template)
-            for label in re.findall(r"\$labels\.(\w+)", template):
-                assert label in re.findall(r"\bby \(([^)]*)\)", expression)[0]
-    assert re.fullmatch(r"\d+m", rule.get("for", "1m"))
-
-
 def test_what_people_are_told_to_type_exists():
     from tests.docs.program import complaint
 
@@ -150,14 +129,6 @@ def test_thresholds_and_labels_are_the_values():
     assert found["Mine"]["expr"] == "vector(1)"
 
 
-def test_alerts_about_redis_are_there_where_redis_is():
-    about = {"ReposyncWithoutLocks", "ReposyncLocksLost"}
-
-    assert about <= {rule.get("alert") for rule in rules()}
-    without = render(RULES).one("PrometheusRule")["spec"]["groups"]
-    assert not about & {rule.get("alert") for group in without for rule in group["rules"]}
-
-
 def test_every_alert_can_be_left_out_by_its_name():
     import json
 
@@ -172,13 +143,6 @@ def test_every_alert_is_explained():
     page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
 
     assert [rule["alert"] for rule in rules() if "alert" in rule and f"`{rule['alert']}`" not in page] == []
-
-
-def test_a_scrape_is_what_the_program_answers():
-    (endpoint,) = render(together(MONITORED, INGRESS)).one("ServiceMonitor")["spec"]["endpoints"]
-
-    assert (endpoint["path"], endpoint["port"], endpoint["interval"]) == ("/metrics", "http", "30s")
-    assert "authorization" not in endpoint
 
 
 def test_metrics_behind_a_token_are_scraped_with_the_one_that_may_read():

@@ -9,6 +9,8 @@ import pytest
 from tests.fixtures.chart import Refused, render, together
 from tests.unit.chart.matrix import DATABASE, GITLAB, INGRESS, MONITORED, QDRANT, REDIS, SCALED, SERVERS
 
+pytestmark = pytest.mark.full
+
 THREE = {"replicas": 3}
 OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http": {"metrics": "token"}}}
 
@@ -21,16 +23,13 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
         (together(THREE, DATABASE, REDIS), ["its own index", "qdrant.url"]),
         (together(THREE, DATABASE, QDRANT), ["no Redis", "redis.required to false"]),
         (SCALED, ["autoscaling is enabled", "its own database", "its own index", "no Redis"]),
-        (together(SERVERS, SCALED, {"autoscaling": {"minReplicas": 10}}), ["autoscaling.minReplicas is more"]),
         (together(SERVERS, {"autoscaling": {"enabled": True}}), ["reposync:queue_depth", "metrics.rules.enabled"]),
         # The registry
         ({"registry": GITLAB["registry"]}, ["${GITLAB_TOKEN}", "secretEnv.GITLAB_TOKEN"]),
         ({"registry": "gitlab: ["}, ["registry is no YAML mapping"]),
-        ({"registry": "- gitlab"}, ["registry is no YAML mapping"]),
         (together(GITLAB, {"existingRegistry": {"configMap": "x"}}), ["registry and existingRegistry.configMap"]),
         ({"registry": {"daemon": {"shutdown_grace_seconds": "${GRACE:-9}"}}}, ["terminationGracePeriodSeconds"]),
         ({"registry": {"defaults": {"schedule": "61 * * * *"}}}, ["registry.defaults.schedule", "minute", '"61"']),
-        ({"registry": {"defaults": {"schedule": "0 3 * * * *"}}}, ["registry.defaults.schedule", "5 fields", "has 6"]),
         (
             {"registry": {"repositories": [{"name": "a", "git": "https://h/a.git", "schedule": "0 25 * * 1-8"}]}},
             ["registry.repositories[0].schedule", 'hour "25"', 'day of the week "1-8"'],
@@ -54,20 +53,14 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
         ({"podDisruptionBudget": {"minAvailable": 1}}, ["both minAvailable and maxUnavailable"]),
         # What keeps nodes from being drained
         (together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": 0}}), ["maxUnavailable is 0", "drained"]),
-        (together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": "0%"}}), ["maxUnavailable is 0"]),
         (
             together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": 3}}),
             ["minAvailable is 3 of 3"],
-        ),
-        (
-            together(SERVERS, THREE, {"podDisruptionBudget": {"maxUnavailable": None, "minAvailable": "100%"}}),
-            ["minAvailable is 100%"],
         ),
         (together(SERVERS, {"persistence": {"existingClaim": "x"}}), ["it would stay empty"]),
         ({"qdrant": {"apiKey": {"existingSecret": "x"}}}, ["no qdrant.url"]),
         # Addresses
         ({"qdrant": {"url": "qdrant:6333"}}, ["qdrant.url", "http://"]),
-        ({"redis": {"url": "http://redis"}}, ["redis.url", "redis://"]),
         # How it ends, how it is reached
         ({"terminationGracePeriodSeconds": 30}, ["terminationGracePeriodSeconds is 30", "Set at least 45"]),
         ({"ingress": {"enabled": True}}, ["ingress.hosts names no host"]),
@@ -84,16 +77,9 @@ OFF, BY_TOKEN = {"registry": {"http": {"metrics": "off"}}}, {"registry": {"http"
         ({"replica": 3}, ["additional properties 'replica' not allowed"]),
         ({"image": {"tga": "1"}}, ["at '/image'", "'tga' not allowed"]),
         ({"replicas": "3"}, ["at '/replicas': got string, want integer"]),
-        ({"image": {"digest": "latest"}}, ["/image/digest"]),
-        ({"server": {"host": "127.0.0.1"}}, ["/server/host", "0.0.0.0"]),
-        ({"secretEnv": {"TOKEN": "glpat-1"}}, ["/secretEnv/TOKEN", "want object"]),
-        ({"secretEnv": {"TO-KEN": {"secret": "a", "key": "b"}}}, ["TO-KEN"]),
         ({"metrics": {"rules": {"disabled": ["ReposyncDwn"]}}}, ["ReposyncDown"]),
-        ({"persistence": {"size": "10 GB"}}, ["/persistence/size"]),
         # What the registry's own schema says
         ({"registry": {"daemn": {}}}, ["at '/registry'", "'daemn' not allowed"]),
-        ({"registry": {"daemon": {"concurrency": 1000}}}, ["/registry/daemon/concurrency", "want 256"]),
-        ({"registry": {"embedding": {"provider": "tei"}}}, ["/registry/embedding", "'url'"]),
         (
             {"registry": {"repositories": [{"name": "x", "git": "https://g.example.com/x.git", "shedule": "@daily"}]}},
             ["/registry/repositories/0", "'shedule' not allowed"],

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,8 @@ from reposync.config.settings import Settings
 from reposync.outgoing import CA_VARIABLES
 from tests.fixtures.chart import CHART, ROOT, Refused, Values, chart, render, together
 from tests.unit.chart.matrix import GITLAB, INSTALLATIONS, PRIVATE, SERVERS
+
+pytestmark = pytest.mark.full
 
 EXAMPLE = (ROOT / "config" / "repositories.yaml").read_text()
 # What a YAML file may hold; the two line breaks of Unicode that YAML 1.1 knew and 1.2 forgot are nobody's.
@@ -36,17 +37,6 @@ def test_values_of_every_kind_arrive_as_they_were(overrides: dict[str, Any]):
     assert read_document(rendered.registry.encode(), "registry", {}).data["x"] == overrides
 
 
-@given(
-    st.integers(1, 100_000_000),
-    st.floats(0.5, 36_500, width=32),
-    st.lists(TEXT.filter(lambda text: text.strip(" /!") and "$" not in text and text[0] not in "#!"), max_size=3),
-)
-def test_keys_of_the_registry_arrive_as_they_were(limit: int, days: float, patterns: list[str]):
-    registry = {"defaults": {"max_file_bytes": limit, "exclude": patterns}, "daemon": {"history_days": days}}
-
-    assert read_document(render({"registry": registry}).registry.encode(), "registry", {}).data == registry
-
-
 @pytest.mark.parametrize(
     "text", [EXAMPLE, "  daemon:\n    concurrency: 2\n", "daemon: {concurrency: 2}\n\n# end\n", "{}"]
 )
@@ -54,12 +44,6 @@ def test_a_file_arrives_as_it_is(text: str):
     values = {"registry": text, "secretEnv": {"GITLAB_TOKEN": {"secret": "gitlab", "key": "token"}}}
 
     assert render(values).registry.rstrip("\n") == text.rstrip("\n")
-
-
-def test_a_null_that_means_something_stays_one():
-    registry = {"daemon": {"history_days": None}, "http": {"secure_cookies": None}}
-
-    assert yaml.safe_load(render({"registry": registry}).registry) == registry
 
 
 @pytest.mark.parametrize("name", [name for name, values in INSTALLATIONS.items() if "existingRegistry" not in values])
@@ -105,22 +89,17 @@ def known_variables() -> set[str]:
     return asked.names | proxies | set(CA_VARIABLES)
 
 
-def test_the_program_knows_every_variable_of_its_pods():
+def test_the_pods_have_the_variables_that_the_program_knows():
     rendered = render(together(SERVERS, GITLAB, PRIVATE))
 
     containers = [container for pod in rendered.pods() for container in pod["spec"]["containers"]]
     named = {each["name"] for container in containers for each in container["env"]}
     # The registry's own, what was added by hand (asyncpg reads it), and what the image's own health command reads.
     assert named - known_variables() == {"GITLAB_TOKEN", "PGSSLROOTCERT", "REPOSYNC_HEALTH_URL"}
-    assert "REPOSYNC_HEALTH_URL" in (ROOT / ".ci" / "image" / "health.py").read_text()
-
-
-def test_there_is_a_value_for_every_variable_that_the_program_knows():
-    rendered = render(together(SERVERS, GITLAB, PRIVATE))
-
     asked = _Asked()
     Settings.from_environment(asked)
     assert asked.names - rendered.environment().keys() == set()
+    assert "REPOSYNC_HEALTH_URL" in (ROOT / ".ci" / "image" / "health.py").read_text()
 
 
 @pytest.mark.parametrize(
@@ -156,13 +135,6 @@ def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
     more = together(scaled, {"registry": {"daemon": {"concurrency": 9}}})
     (metric,) = render(more).one("HorizontalPodAutoscaler")["spec"]["metrics"]
     assert metric["external"]["target"]["averageValue"] == "9"
-
-
-@pytest.mark.parametrize(("grace", "whole"), [(0, 25), (5, 30), (20.5, 46), (100, 125)])
-def test_a_pod_has_the_time_that_the_program_takes_to_end(grace: float, whole: int):
-    rendered = render({"registry": {"daemon": {"shutdown_grace_seconds": grace}}})
-
-    assert rendered.pod["terminationGracePeriodSeconds"] == whole
 
 
 def test_the_chart_is_of_this_version():

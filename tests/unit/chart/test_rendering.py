@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import helm_python
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.fixtures.chart import (
-    CHART,
     CUSTOM,
     LATEST,
     NAME,
     NAMESPACE,
-    OLDEST,
     VERSIONS,
     Refused,
     complaints,
@@ -31,12 +28,12 @@ from tests.unit.chart.matrix import (
     GITLAB,
     INGRESS,
     INSTALLATIONS,
-    MONITORED,
     PRIVATE,
     QDRANT,
-    SCALED,
     SERVERS,
 )
+
+pytestmark = pytest.mark.full
 
 FEATURE_SETS = st.sets(st.sampled_from(sorted(FEATURES)), max_size=8)
 
@@ -59,6 +56,7 @@ def test_kubernetes_accepts_every_document(values: dict[str, Any], version: str)
     names = [(each["kind"], each["metadata"]["name"]) for each in rendered.documents]
     assert len(names) == len(set(names))
     assert {each["metadata"]["namespace"] for each in rendered.documents} == {NAMESPACE}
+    assert_parts_fit(rendered)
 
 
 @given(FEATURE_SETS)
@@ -71,11 +69,6 @@ def test_any_set_of_features_is_rendered_or_refused_in_words(names: set[str]):
         return
     assert wrong(rendered, LATEST) == []
     assert_parts_fit(rendered)
-
-
-@pytest.mark.parametrize("values", INSTALLATIONS.values(), ids=INSTALLATIONS)
-def test_the_parts_fit_together(values: dict[str, Any]):
-    assert_parts_fit(render(values))
 
 
 def assert_parts_fit(rendered: Rendering) -> None:
@@ -114,24 +107,6 @@ def assert_parts_fit(rendered: Rendering) -> None:
         assert claim in (None, "mine", *(each["metadata"]["name"] for each in rendered.all("PersistentVolumeClaim")))
 
 
-@pytest.mark.parametrize("version", [OLDEST, LATEST])
-@pytest.mark.parametrize("name", ["nothing set", "many pods, everything"])
-def test_the_linter_finds_nothing(name: str, version: str):
-    told = helm_python.lint(CHART, INSTALLATIONS[name], strict=True, kube_version=f"v{version}", namespace=NAMESPACE)
-
-    assert told["messages"] == []
-
-
-def test_the_package_holds_the_chart_and_nothing_else(tmp_path):
-    archive = helm_python.package(CHART, destination=tmp_path)
-
-    with helm_python.Chart.load(archive) as packed, helm_python.Chart.load(CHART) as chart:
-        kept = {each["name"]: each["data"] for each in packed.templates}
-        assert kept == {each["name"]: each["data"] for each in chart.templates}
-        assert {each["name"] for each in packed.files} == {"README.md", ".helmignore"}
-        assert packed.schema == chart.schema
-
-
 # The two modes ------------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +123,7 @@ def test_with_nothing_set_there_is_one_pod_with_a_volume_that_outlives_the_relea
         *("ConfigMap", "Deployment", "PersistentVolumeClaim", "Pod", "Secret", "Service", "ServiceAccount")
     }
     assert not {"DATABASE_URL", "REDIS_URL", "QDRANT_URL"} & rendered.environment().keys()
+    assert not rendered.has("Job"), "the program creates its own database"
 
 
 def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
@@ -168,25 +144,6 @@ def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
     assert rendered.environment()["DATABASE_URL"] == {"secretKeyRef": {"name": "postgresql", "key": "uri"}}
     assert rendered.environment()["REDIS_URL"] == {"secretKeyRef": {"name": "redis", "key": "REDIS_URL"}}
     assert rendered.environment()["QDRANT_URL"] == QDRANT["qdrant"]["url"]
-
-
-@pytest.mark.parametrize("values", [DATABASE, QDRANT, {}], ids=["database", "index", "neither"])
-def test_what_is_not_elsewhere_lies_in_the_volume_of_one_pod(values: dict[str, Any]):
-    rendered = render(values)
-
-    assert rendered.has("PersistentVolumeClaim")
-    assert rendered.one("Deployment")["spec"]["strategy"] == {"type": "Recreate"}
-    assert not rendered.has("PodDisruptionBudget"), "it would keep the node from being drained"
-
-
-def test_an_index_that_the_registry_names_counts_as_one_that_is_elsewhere():
-    rendered = render(together(DATABASE, {"registry": {"qdrant": {"url": "http://qdrant:6333"}}}))
-
-    assert rendered.one("Deployment")["spec"]["strategy"]["type"] == "RollingUpdate"
-
-
-def test_each_pod_knows_its_own_name():
-    assert render().environment()["POD_NAME"] == {"fieldRef": {"fieldPath": "metadata.name"}}
 
 
 # How it is reached --------------------------------------------------------------------------------------------------
@@ -257,11 +214,6 @@ def test_the_migration_goes_first_and_needs_nothing_that_the_chart_makes():
     assert "GITLAB_TOKEN" not in spec, "it needs no more than the database"
 
 
-def test_there_is_no_migration_without_an_external_database():
-    assert not render().has("Job")
-    assert not render(together(DATABASE, {"migration": {"enabled": False}})).has("Job")
-
-
 def pod_of(values: dict[str, Any]) -> dict[str, Any]:
     return render(values).one("Deployment")["spec"]["template"]
 
@@ -298,13 +250,6 @@ def test_the_registry_is_mounted_as_a_folder_so_that_a_change_arrives():
     assert render().environment()["REPOSYNC_CONFIG"] == f"{mounts[0]['mountPath']}/repositories.yaml"
 
 
-def test_a_new_version_of_the_chart_alone_restarts_nothing():
-    labels = pod_of({})["metadata"]["labels"]
-
-    assert "helm.sh/chart" not in labels
-    assert "helm.sh/chart" in render().one("Deployment")["metadata"]["labels"]
-
-
 # What people read ---------------------------------------------------------------------------------------------------
 
 
@@ -328,9 +273,3 @@ def test_the_notes_tell_what_to_do_next():
 )
 def test_the_notes_warn_of_what_is_allowed_and_unwise(values: dict[str, Any], warning: str):
     assert f"WARNING: {warning}" in render(values).notes or warning in render(values).notes.partition("WARNING")[2]
-
-
-def test_a_long_name_still_fits():
-    rendered = render({"fullnameOverride": "a" * 50, **together(MONITORED, SCALED, SERVERS, FENCED)})
-
-    assert all(len(each["metadata"]["name"]) <= 63 for each in rendered.documents)
