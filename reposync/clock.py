@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 
 class Clock:
-    """The time of day. Handed down from where the program is composed, so that it can be another one."""
+    """The time of day. Passed down from the composition root, so that tests can replace it."""
 
     def now(self) -> datetime:
         """Aware UTC."""
@@ -18,9 +18,8 @@ class Clock:
 
 
 def elapsed_seconds() -> float:
-    """Seconds since an arbitrary moment, whoever sets the time of day. They go on while the machine is suspended, if
-    the system can say so (Linux): `time.monotonic` stands still there, and a lease would outlive a night in a closed
-    laptop."""
+    """Seconds since an arbitrary moment, independent of the time of day. On Linux they include the time when the
+    machine is suspended: `time.monotonic` does not, and a lease would outlive a night in a closed laptop."""
     return _elapsed()
 
 

@@ -1,4 +1,4 @@
-"""Work in threads that is counted until it is over."""
+"""Calls in threads that are awaited to their end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 
 async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
-    """What `work` returns. Cancelled, it ends when the thread does: nothing stops a thread, and whoever bounds how many
-    are at work would begin the next one beside it."""
+    """The result of `work`. If cancelled, it ends when the thread does: threads cannot be stopped, and a caller that
+    bounds their number would start the next one too early."""
     future = asyncio.get_running_loop().run_in_executor(executor, work)
     try:
         return await asyncio.shield(future)

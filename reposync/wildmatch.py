@@ -1,7 +1,7 @@
 """Git's path patterns as regular expressions that never backtrack over an earlier `*` or `**`.
 
-Patterns come from whoever may push, search or register a repository. A backtracking translation of `*a*a*a*a*a*b` takes
-seconds for one path, and `re` holds the interpreter's lock all that time: no heartbeat, no HTTP.
+Patterns come from anyone who may push, search or register a repository. A backtracking translation of `*a*a*a*a*a*b`
+takes seconds for one path, and `re` holds the interpreter's lock all that time: no heartbeat, no HTTP.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Final
 
 _MOST_REGEX_CHARS: Final = 4_000
-"""Of patterns in one regular expression: what is matched without giving other threads a turn. Measured with the slowest
-patterns and a path of 4 kB: 50 ms."""
+"""Characters of patterns in one regular expression, which blocks other threads while it matches: 50 ms for the slowest
+patterns and a path of 4 kB."""
 
 
 class PathPatterns:
@@ -75,7 +75,7 @@ def _line_regex(line: str) -> str | None:
 def wildmatch_regex(pattern: str) -> str | None:
     """Regular expression, to be matched from the start with DOTALL, for the files that a pattern of gitattributes
     matches; None if it matches none. It has no capturing group."""
-    # What ends in a slash is a folder, and attributes are those of files.
+    # A pattern with a final slash is a folder, and attributes belong to files.
     return None if pattern.endswith("/") else _path_regex(pattern, r"\Z")
 
 

@@ -20,16 +20,16 @@ Get = Callable[[str], Awaitable[bytes]]
 
 
 class MalformedResponse(ValueError):
-    """An answer that does not have the shape it should. The message completes "the server answered ..."."""
+    """An answer of the wrong shape. The message completes "the server answered ..."."""
 
 
 class NoJson(MalformedResponse):
-    """An answer that is no JSON."""
+    """An answer that is not JSON."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`vectors`: float32, shape (inputs, dimension). `tokens`: how many tokens the server says it read, if it does."""
+    """`vectors`: float32, shape (inputs, dimension). `tokens`: the token count that the server reports, if it does."""
 
     vectors: NDArray[np.float32]
     tokens: int | None = None
@@ -59,7 +59,7 @@ class Dialect(Protocol):
     async def describe(self, get: Get) -> ServedModel: ...
 
     def request(self, texts: Sequence[str]) -> bytes:
-        """The JSON body that asks for the vectors of `texts`, and forbids truncation where the dialect can."""
+        """The JSON body of a request for the vectors of `texts`; forbids truncation if the dialect can."""
         ...
 
     def answer(self, body: bytes) -> Answer:
@@ -170,7 +170,7 @@ class OpenAIDialect:
         return Answer(float_rows(vectors), _tokens(document))
 
     def relax_request(self, complaint: str) -> None:
-        """Some servers reject `encoding_format`: they are asked for plain numbers."""
+        """Some servers reject `encoding_format`: they then send plain numbers."""
         if "encoding_format" in complaint:
             self._options.pop("encoding_format", None)
 

@@ -1,5 +1,4 @@
-"""From configuration to embedder. What a provider needs is imported when it is chosen: `none` loads no client, a
-server no model."""
+"""From configuration to embedder. Imports only what the provider needs: `none` no client, a server no model."""
 
 from __future__ import annotations
 
@@ -7,14 +6,14 @@ from typing import TYPE_CHECKING, assert_never
 
 from reposync.embedding.settings import EmbedderConfig
 
-if TYPE_CHECKING:  # the port needs numpy, which commands that embed nothing do not wait for
+if TYPE_CHECKING:  # the port needs numpy, an import that commands without embeddings skip
     from reposync.embedding.port import Embedder
 
 
 def open_embedder(config: EmbedderConfig) -> Embedder:
-    """The embedder that `config` describes; the caller closes it. No file is read and no server is asked yet.
+    """The embedder that `config` describes; the caller closes it. No file is read and no server is contacted yet.
 
-    Raises ConfigError where something that the provider needs is missing or unusable.
+    Raises ConfigError if something that the provider needs is missing or unusable.
     """
     match config.provider:
         case "none":

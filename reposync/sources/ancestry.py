@@ -39,7 +39,7 @@ class Ancestry(StrEnum):
     UNKNOWABLE = "unknowable"
     """This source cannot compare commits."""
     TOO_FAR = "too_far"
-    """More commits than are read lie between the two."""
+    """There are too many commits between the two."""
 
     @property
     def is_known(self) -> bool:
@@ -47,7 +47,7 @@ class Ancestry(StrEnum):
 
 
 class CommitAmbiguous(UsageError):
-    """Several commits begin like this."""
+    """An abbreviated commit is ambiguous."""
 
     code = "COMMIT_AMBIGUOUS"
     status = 409
@@ -56,8 +56,8 @@ class CommitAmbiguous(UsageError):
 async def ancestry(
     spec: SourceSpec, commit: str, tip: str | None, *, observer: RequestObserver | None = None
 ) -> Ancestry:
-    """How `commit` (7 to 64 lower-case hex digits, a unique beginning will do) stands to `tip` (a full name). Without
-    a tip the answer is NOT_CONTAINED where the commit is there; git behind a URL is not asked then.
+    """The relation of `commit` (7 to 64 lower-case hex digits, abbreviated if unique) to `tip` (a full name). Without a
+    tip the answer is NOT_CONTAINED if the commit exists.
 
     Raises CommitAmbiguous, ConfigError, SourceError and its kind.
     """
@@ -84,7 +84,7 @@ async def _local(spec: LocalGit, commit: str, tip: str | None) -> Ancestry:
     try:
         return await asyncio.to_thread(_read_history, spec, commit, tip, stop)
     finally:
-        # Whoever asked may be gone: the thread then ends at its next commit.
+        # The caller may be gone: the thread ends at its next commit.
         stop.set()
 
 
@@ -103,14 +103,14 @@ def _read_history(spec: LocalGit, commit: str, tip: str | None, stop: threading.
                 return Ancestry.NOT_CONTAINED
             if full == tip.encode():
                 return Ancestry.CONTAINED
-            # Not `can_fast_forward`: that one goes by the commits' dates, and people's clocks are wrong.
+            # Not `can_fast_forward`, which relies on the commits' dates: clocks are wrong.
             bases = find_merge_base(cast("BaseRepo", _History(repo, stop)), [full, ObjectID(tip.encode())])
             return Ancestry.CONTAINED if bases == [full] else Ancestry.NOT_CONTAINED
     except KeyError as error:
-        # A shallow clone ends somewhere, and what a force-push left behind is removed some day.
+        # A shallow clone is incomplete, and commits that a force-push left behind are removed some day.
         raise SourceCorrupt(
             f"The history of {spec.path} is not complete: object {error.args[0]!r} is missing.",
-            remedy="`git fetch --unshallow` brings the rest of a shallow clone.",
+            remedy="`git fetch --unshallow` completes a shallow clone.",
         ) from error
     except (NotGitRepository, OSError, ValueError, AssertionError) as error:
         raise SourceError(
@@ -128,7 +128,7 @@ def _full_name(repo: Repo, commit: str, where: str) -> ObjectID | None:
     if len(wanted) == repo.object_format.hex_length:
         candidates = [ObjectID(wanted)] if ObjectID(wanted) in repo.object_store else []
     else:
-        # Trees and blobs may begin like it as well; of millions of objects two or three do.
+        # Trees and blobs may have the same prefix; of millions of objects two or three do.
         candidates = list(islice(repo.object_store.iter_prefix(wanted), 100))
     found = [each for each in candidates if isinstance(repo.object_store[each], Commit)]
     if len(found) > 1:
@@ -137,7 +137,7 @@ def _full_name(repo: Repo, commit: str, where: str) -> ObjectID | None:
 
 
 class _History:
-    """What `find_merge_base` asks of a repository, so that it can be stopped and has an end."""
+    """The parts of a repository that `find_merge_base` uses; stoppable and bounded."""
 
     def __init__(self, repo: Repo, stop: threading.Event) -> None:
         self._store = repo.object_store

@@ -1,4 +1,4 @@
-"""Contents that deltas are resolved with: small ones in memory, large ones in temporary files.
+"""Contents for resolving deltas: small ones in memory, large ones in temporary files.
 
 Format: https://git-scm.com/docs/gitformat-pack ("Deltified representation").
 """
@@ -14,16 +14,16 @@ from typing import IO
 
 from dulwich.pack import apply_delta
 
-# A delta, its base and its result are held at a time, each up to this size.
+# A delta, its base and its result are in memory at the same time, each up to this size.
 MEMORY_BYTES = 16 * 1024 * 1024
 STEP_BYTES = 256 * 1024
 CACHE_BYTES = 16 * 1024 * 1024
-# The next delta is mostly based on the last result or on its base.
+# The next delta is usually based on the last result or on its base.
 LARGE_KEPT = 2
 
 
 class Spill:
-    """Content in a temporary file without a name: whatever happens to the process, nothing is left behind."""
+    """Content in an unnamed temporary file, which disappears with the process."""
 
     def __init__(self) -> None:
         self._file: IO[bytes] = tempfile.TemporaryFile(prefix="reposync-delta-")  # noqa: SIM115 - closed by the owner
@@ -42,7 +42,7 @@ class Spill:
         return self._file
 
     def pieces(self, offset: int, count: int) -> Iterator[bytes]:
-        """`count` bytes from `offset`, which must be there."""
+        """`count` bytes from `offset`, which must exist."""
         self._file.flush()
         end = offset + count
         while offset < end:
@@ -60,7 +60,7 @@ Content = bytes | Spill
 
 
 def pieces_of(content: Content) -> Iterator[bytes]:
-    """The content in bounded pieces if it is in a file, else in one."""
+    """The content: in bounded pieces if it is in a file, else in one."""
     return content.pieces(0, len(content)) if isinstance(content, Spill) else iter((content,))
 
 
@@ -69,8 +69,8 @@ def in_memory(content: Content) -> bytes:
 
 
 def applied(base: Content, delta: Content, result_bytes: int) -> Content:
-    """What `delta` makes of `base`; `result_bytes` is the size that the delta declares. Raises ValueError if it does
-    not fit."""
+    """`base` with `delta` applied; `result_bytes` is the size that the delta declares. Raises ValueError if they do not
+    fit."""
     if isinstance(base, bytes) and isinstance(delta, bytes) and result_bytes <= MEMORY_BYTES:
         try:
             return b"".join(apply_delta(base, delta))
@@ -92,16 +92,16 @@ class _Buffer(io.BytesIO):
 
 def _apply(base: Content, delta: IO[bytes], result: Spill | _Buffer, result_bytes: int) -> None:
     if (_size(delta), _size(delta)) != (len(base), result_bytes):
-        raise ValueError("it is for a base of another size")
+        raise ValueError("it is for a base of a different size")
     while code := delta.read(1):
         if code[0] & 0x80:
             offset, count = _copied(code[0], delta)
             if offset + count > len(base):
-                raise ValueError("it copies from behind the base's end")
+                raise ValueError("it copies from beyond the end of its base")
         else:
             count = code[0]
         if count == 0 or len(result) + count > result_bytes:
-            raise ValueError("it makes more than it says")
+            raise ValueError("its result is longer than declared")
         if not code[0] & 0x80:
             result.write(_exactly(delta, count))
         elif isinstance(base, Spill):
@@ -110,7 +110,7 @@ def _apply(base: Content, delta: IO[bytes], result: Spill | _Buffer, result_byte
         else:
             result.write(base[offset : offset + count])
     if len(result) != result_bytes:
-        raise ValueError("it makes less than it says")
+        raise ValueError("its result is shorter than declared")
 
 
 def _copied(code: int, delta: IO[bytes]) -> tuple[int, int]:
@@ -138,8 +138,8 @@ def _exactly(delta: IO[bytes], count: int) -> bytes:
 
 
 class BaseCache:
-    """The last resolved objects, which deltas are likely to be based on: small ones bounded in bytes, and the last two
-    large ones. One may serve many packs."""
+    """The last resolved objects, likely bases of the next deltas: small ones bounded in bytes, and the last two large
+    ones. A cache may be shared by many packs."""
 
     def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -158,7 +158,7 @@ class BaseCache:
         return large
 
     def put(self, pack: int, offset: int, kind: int, content: Content) -> None:
-        """A large one that leaves is closed, at the second one that follows it."""
+        """A large one is closed when the second one after it is added."""
         key = (pack, offset)
         if key in self._small or key in self._large:
             return
@@ -175,7 +175,7 @@ class BaseCache:
             self._bytes -= len(dropped)
 
     def close(self) -> None:
-        """Keeps no file any more, also none that a thread puts in later."""
+        """Close all files, also those that a thread adds later."""
         self._kept = 0
         while self._large:
             _close(self._large.popitem()[1][1])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 import zlib
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +26,6 @@ MISSING = -2
 MAX_ALTERNATES = 64
 # Each takes three file descriptors (the index, its mapping, the pack), of which a process often has 1,024.
 MAX_OPEN_PACKS = 64
-# How long one step of a thread reads: small blobs may be based on large ones.
-STEP_SECONDS = 0.2
 READ_STEP_BYTES = 256 * 1024
 
 
@@ -77,10 +74,10 @@ class ObjectDirectories:
         self._where = where
         self._folders = _with_alternates(objects)
         self._cache = BaseCache()
-        # By their numbers: the indexes of all packs that were found, and what is open, the last one used at the end.
+        # By number: the indexes of all packs, and the open packs, the last used one at the end.
         self._indexes: list[Path] = []
         self._open: OrderedDict[int, _OpenPack] = OrderedDict()
-        # In which packs are searched: what had objects comes first.
+        # The search order of packs: those that had objects come first.
         self._order: list[int] = []
         try:
             self._find_packs()
@@ -107,46 +104,26 @@ class ObjectDirectories:
         return found
 
     def locate(self, shas: Sequence[str]) -> list[_Place]:
-        """Where the objects are, in the order in which the disk gives them fastest."""
+        """Where the objects are, in the order in which they are read fastest."""
         places = self._located(shas)
         missing = [place.sha for place in places if place.pack == MISSING]
         if missing and self._find_packs():
-            # Written, or repacked, since the packs were listed.
+            # Written or repacked since the packs were listed.
             places = [place for place in places if place.pack != MISSING] + self._located(missing)
         places.sort(key=lambda place: (place.pack, place.offset))
         return places
 
-    def read_batch(
-        self,
-        places: Sequence[_Place],
-        start: int,
-        max_bytes: int,
-        batch_blobs: int,
-        batch_bytes: int,
-        unreadable: dict[str, str],
-    ) -> tuple[list[Blob], int]:
-        """Blobs from `places[start]` on, until one of the bounds or `STEP_SECONDS` is reached, and where to go on. What
-        cannot be read goes to `unreadable` (sha -> reason)."""
-        until = time.monotonic() + STEP_SECONDS
-        blobs: list[Blob] = []
-        held_bytes = 0
-        at = start
-        while at < len(places) and len(blobs) < batch_blobs and held_bytes < batch_bytes:
-            place = places[at]
-            at += 1
+    def read(self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str]) -> Iterator[Blob]:
+        """The blobs, in the order of the disk; those that cannot be read go to `unreadable` (sha -> reason)."""
+        for place in self.locate(shas):
             try:
                 size_bytes, content = self._object(place, BLOB, max_bytes)
             except PackDamaged as error:
                 unreadable[place.sha] = f"is damaged ({error})" if place.pack != MISSING else "is missing"
-                continue
             except OSError as error:
                 unreadable[place.sha] = f"cannot be read ({error.strerror})"
-                continue
-            blobs.append(Blob(place.sha, size_bytes, content))
-            held_bytes += len(content) if content is not None else 0
-            if time.monotonic() >= until:
-                break
-        return blobs, at
+            else:
+                yield Blob(place.sha, size_bytes, content)
 
     def close(self) -> None:
         for pack in self._open.values():
@@ -156,10 +133,8 @@ class ObjectDirectories:
         self._order.clear()
         self._cache.close()
 
-    # ---------------------------------------------------------------------------------------------------------------
-
     def _located(self, shas: Sequence[str]) -> list[_Place]:
-        # Pack by pack: more of them may be there than are open at a time.
+        # Pack by pack: there may be more of them than are open at a time.
         places: list[_Place] = []
         left = {sha: bytes.fromhex(sha) for sha in shas}
         for number in list(self._order):
@@ -178,7 +153,7 @@ class ObjectDirectories:
         return places
 
     def _opened(self, number: int) -> _OpenPack | None:
-        """The pack; None if it is not there any more. Raises SourceCorrupt."""
+        """The pack; None if it no longer exists. Raises SourceCorrupt."""
         if number in self._open:
             self._open.move_to_end(number)
             return self._open[number]
@@ -188,7 +163,7 @@ class ObjectDirectories:
         try:
             self._open[number] = _OpenPack(path, self._format, self._cache)
         except FileNotFoundError:
-            return None  # repacked: its objects are in another pack
+            return None  # repacked: its objects are in a different pack
         except OSError as error:
             raise SourceUnavailable(f"Pack {path} of {self._where} cannot be opened: {error.strerror}.") from error
         except (PackDamaged, ValueError, AssertionError) as error:
@@ -256,7 +231,7 @@ class ObjectDirectories:
         return size_bytes, content
 
     def _find_packs(self) -> bool:
-        """Look for packs; True if there is a new one."""
+        """List the packs; True if there is a new one."""
         known = set(self._indexes)
         for folder in self._folders:
             try:
@@ -277,7 +252,7 @@ class ObjectDirectories:
 
 
 def _with_alternates(objects: Path) -> list[Path]:
-    """The object folder and those that it borrows from, as far as they exist."""
+    """The object folder and its alternates that exist."""
     folders: list[Path] = []
     todo = [objects]
     while todo and len(folders) < MAX_ALTERNATES:

@@ -1,7 +1,8 @@
 """The projects of a GitLab group: a request for each hundred, whatever state they are in.
 
 The listing is ordered by ascending id, so that a project that is created while the pages are read comes last. One that
-is deleted meanwhile may hide another, so missing projects are requested by number before any conclusion (`project`).
+is deleted meanwhile may hide the next one, so missing projects are requested by number before any conclusion
+(`project`).
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""GitLab's tree listing: rows of JSON as tree entries, and whether they say the truth.
+"""GitLab's tree listing: JSON rows as tree entries, and the proof that they are complete and correct.
 
-Git's paths are bytes, JSON's are text. GitLab gives bytes that are not UTF-8 as whatever its detection makes of them
-(`EncodingHelper#encode!`: another encoding guessed and converted, or the offending bytes dropped), without a mark:
-`caf\\xe9.py` may come as `café.py` or as `caf.py`, and two paths may become one. So a listing is believed when it can
-be proven: each folder's rows must hash to the id that the listing itself gives for the folder, and the root's to the
-tree inside the commit, which is rebuilt from the commit's JSON and must hash to the commit's sha. That also proves
-that no row is missing.
+Git's paths are bytes, JSON's are text. GitLab converts bytes that are not UTF-8 (`EncodingHelper#encode!` guesses an
+encoding, or drops the offending bytes) without a mark: `caf\\xe9.py` may become `café.py` or `caf.py`, and two paths
+may become one. So a listing is accepted if it can be proven: each folder's rows must hash to the id that the listing
+itself gives for the folder, and the root's to the tree inside the commit, which is rebuilt from the commit's JSON and
+must hash to the commit's sha. That also proves that no row is missing.
 
-Otherwise git is asked. If git is refused, there are two cases. Folders whose rows do not hash to their ids are a
-contradiction: the listing is wrong, whatever the commit is. Folders that do, below a root that the commit does not
-confirm, prove nothing: the commit may have a signature or unusual headers, which its JSON does not show, or rows of
+Otherwise git is used. If git is refused, there are two cases. Folders whose rows do not hash to their ids are a
+contradiction: the listing is wrong for any commit. Folders that do, below a root that the commit does not confirm,
+prove nothing: the commit may have a signature or unusual headers, which its JSON does not show, or rows of
 the root may be missing.
 """
 
@@ -43,14 +42,14 @@ class Listing:
     folders: dict[bytes, str] = field(default_factory=dict)
     rows: int = 0
     contradiction: str | None = None
-    """The first found: a clause for a person."""
+    """The first one found: a clause of a message."""
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Take in a page. Raises SourceCorrupt where a row is none, SourceError where there are too many."""
+        """Add the rows of a page. Raises SourceCorrupt if a row cannot be read, SourceError if there are too many."""
         for row in rows:
             path, mode, sha = _checked(row)
             self.rows += 1
-            if not path:  # of the name, no byte was text
+            if not path:  # no byte of the name was UTF-8
                 self._contradicted("a row has no name")
             elif path in self.entries or path in self.folders:
                 self._contradicted(f"{path_text(path)} is listed twice")
@@ -67,8 +66,8 @@ class Listing:
         return files | {(path, sha) for path, sha in self.folders.items() if b"/" not in path}
 
     def proves(self, sha: str, commit: Mapping[str, Any] | None) -> bool:
-        """Whether these are exactly the entries of the commit `sha`, of which `commit` is GitLab's JSON. If not,
-        `contradiction` says what cannot be true of any commit; None if nothing is."""
+        """Whether these are exactly the entries of the commit `sha`; `commit` is GitLab's JSON for it. If not,
+        `contradiction` says what cannot be true for any commit, if there is such a thing."""
         if self.contradiction is not None:
             return False
         name = hash_name(sha)
@@ -98,14 +97,14 @@ def _checked(row: Mapping[str, Any]) -> tuple[bytes, int, str]:
         path, mode, sha = row["path"], int(row["mode"], 8), row["id"]
         if len(sha) not in (40, 64) or not _HEX.issuperset(sha):
             raise ValueError("no object name")
-        # Half of a surrogate pair can stand in JSON, but in no UTF-8: it becomes bytes that no folder's hash confirms.
+        # Half of a surrogate pair is possible in JSON, but not in UTF-8: no folder's hash will confirm these bytes.
         return path.encode("utf-8", "surrogatepass"), mode, sha
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise SourceCorrupt("GitLab's listing of the tree holds a row that cannot be read.") from error
 
 
 def _rebuilds(commit: Mapping[str, Any], root: str, name: str) -> bool:
-    """Whether the commit, written anew with `root` as its tree, has the sha that it should."""
+    """Whether the commit, rebuilt with `root` as its tree, has the right sha."""
     try:
         head = [f"tree {root}"]
         head += [f"parent {sha}" for sha in commit["parent_ids"]]
@@ -115,7 +114,7 @@ def _rebuilds(commit: Mapping[str, Any], root: str, name: str) -> bool:
         message = str(commit["message"])
     except (KeyError, TypeError, ValueError):
         return False
-    # Some versions give the message without its last line end.
+    # Some versions return the message without its last line end.
     return any(
         object_sha(COMMIT, f"{text}\n\n{body}".encode("utf-8", "surrogatepass"), name) == sha
         for body in (message, f"{message}\n")

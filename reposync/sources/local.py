@@ -1,4 +1,4 @@
-"""A repository on this machine, read through its refs and objects; the work tree is never looked at."""
+"""A repository on this machine, read through its refs and objects; the work tree is never read."""
 
 from __future__ import annotations
 
@@ -23,17 +23,16 @@ from reposync.sources.objects import (
     UnreadableBlobs,
     branch_name,
     branch_not_found,
+    distinct_blobs,
     parse_commit,
+    take_step,
     walk_tree,
 )
-from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, Tree, TreeEntry
+from reposync.sources.port import Blob, Commit, Tree, TreeEntry
 from reposync.sources.spec import LocalGit
 
 T = TypeVar("T")
 
-# How much one step of a thread reads: long enough to hide the hop (0.1 ms), short enough to cancel at once.
-BATCH_BLOBS = 256
-BATCH_BYTES = 4 * 1024 * 1024
 # Blobs are looked up and sorted by their place in the packs this many at a time.
 LOOKUP_BLOBS = 20_000
 
@@ -52,7 +51,7 @@ class LocalGitSource:
         self._path = spec.path
         self._branch = spec.branch
         self._opened: _Opened | None = None
-        # Reading moves windows and caches, and two reads may run at a time.
+        # Reading changes caches, and two reads may run at a time.
         self._lock = threading.Lock()
 
     async def head(self) -> Commit:
@@ -66,38 +65,29 @@ class LocalGitSource:
         return await self._in_thread(partial(self._tree, commit))
 
     async def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
-        """As the port says. Raises UnreadableBlobs after the last blob where some are missing or damaged."""
+        """As the port says. Raises UnreadableBlobs after the last blob if some are missing or damaged."""
         unreadable: dict[str, str] = {}
-        seen: set[str] = set()
-        for start in range(0, len(entries), LOOKUP_BLOBS):
-            wanted = []
-            for entry in entries[start : start + LOOKUP_BLOBS]:
-                if entry.mode != SUBMODULE_MODE and entry.sha not in seen:
-                    seen.add(entry.sha)
-                    wanted.append(entry.sha)
+        shas = distinct_blobs(entries)
+        for start in range(0, len(shas), LOOKUP_BLOBS):
             objects = (await self._in_thread(self._open)).objects
-            places = await self._in_thread(partial(objects.locate, wanted))
-            at = 0
-            while at < len(places):
-                blobs, at = await self._in_thread(
-                    partial(objects.read_batch, places, at, max_bytes, BATCH_BLOBS, BATCH_BYTES, unreadable)
-                )
-                for blob in blobs:
+            blobs = objects.read(shas[start : start + LOOKUP_BLOBS], max_bytes=max_bytes, unreadable=unreadable)
+            while step := await self._in_thread(partial(take_step, blobs)):
+                for blob in step:
                     yield blob
         if unreadable:
             raise UnreadableBlobs.among(
                 entries,
                 unreadable,
                 where=str(self._path),
-                remedy=f"Run `git -C {self._path} fsck`; a fresh clone (a whole one, no --filter) brings them back.",
+                remedy=f"Run `git -C {self._path} fsck`; a fresh full clone (without --filter) restores them.",
             )
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
-        """Always None: a repository on a disk has no page."""
+        """Always None: a local repository has no web pages."""
         return None
 
     async def project_id(self) -> int | None:
-        """Always None: plain git gives repositories no numbers."""
+        """Always None: plain git has no project ids."""
         return None
 
     async def close(self) -> None:
@@ -160,7 +150,7 @@ class LocalGitSource:
                 root = Path(outer.path).resolve()
         except (NotGitRepository, OSError, ValueError):
             return SourceError(
-                f"{self._path} is no git repository.",
+                f"{self._path} is not a git repository.",
                 remedy=f"Give the path of a repository, or make one: `git init {self._path}` and commit.",
             )
         return SourceError(

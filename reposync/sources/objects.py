@@ -1,18 +1,22 @@
-"""Git's objects as bytes: hashing, commits, trees. Nothing here touches a disk or a network."""
+"""Git's objects: hashing, commits, trees, branches, and the steps in which blobs are read."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 
 from dulwich.objects import Commit as DulwichCommit
 from dulwich.objects import parse_tree
 
 from reposync.errors import BranchNotFound, SourceCorrupt, SourceError
 from reposync.sources.paths import path_text
-from reposync.sources.port import SUBMODULE_MODE, Commit, TreeEntry
+from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
 KIND_NAMES = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
@@ -26,11 +30,16 @@ MAX_TREES = 500_000
 MAX_TREE_BYTES = 64 * 1024 * 1024
 # Deeper paths than this come from no working copy: PATH_MAX on Linux is 4,096 bytes.
 MAX_PATH_BYTES = 16_384
+# How much one step of a thread reads: long enough to hide the hop (0.1 ms), short enough to cancel at once.
+STEP_BLOBS = 256
+STEP_BYTES = 4 * 1024 * 1024
+STEP_SECONDS = 0.2
 
 
 class UnreadableBlobs(SourceCorrupt):
     """Some blobs are missing or damaged. Raised at the end of a read, after every other blob has been yielded;
-    `reasons` has them all (sha -> what is wrong, a verb first: "is missing"), so that a caller may go on without."""
+    `reasons` names them all (sha -> what is wrong, a verb first: "is missing"), so that the caller can continue without
+    them."""
 
     def __init__(self, message: str, *, reasons: Mapping[str, str], remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
@@ -58,7 +67,7 @@ def hash_name(sha: str | bytes) -> str:
 
 
 def object_hash(kind: int, size_bytes: int, name: str) -> hashlib._Hash:
-    """A running hash that already holds git's header; feed it the content."""
+    """A running hash that already includes git's header; feed it the content."""
     return hashlib.new(name, b"%s %d\0" % (KIND_NAMES[kind], size_bytes), usedforsecurity=False)
 
 
@@ -75,7 +84,7 @@ def parse_commit(sha: str, content: bytes) -> tuple[Commit, str]:
         parsed = DulwichCommit.from_string(content)
         committed, message, tree = parsed.commit_time, parsed.message, parsed.tree
         encoding = (parsed.encoding or b"utf-8").decode("ascii", "replace")
-    except Exception as error:  # dulwich's parser raises whatever the bytes lead it to
+    except Exception as error:  # dulwich's parser raises many kinds
         raise SourceCorrupt(f"Commit {sha} cannot be read: {error}") from error
     try:
         text = message.decode(encoding, "replace")
@@ -138,7 +147,7 @@ def walk_tree(root: str, read_trees: Callable[[Sequence[str]], dict[str, bytes]]
 
 
 def tree_sha(rows: Iterable[tuple[bytes, int, str]], name: str = "sha1") -> str:
-    """The sha of the tree that holds exactly `rows` (name, mode, sha), in whatever order they come."""
+    """The sha of the tree that holds exactly `rows` (name, mode, sha), in any order."""
     # Git sorts a folder as if its name ended in a slash.
     ordered = sorted(rows, key=lambda row: row[0] + b"/" if row[1] & 0o170000 == TREE_MODE else row[0])
     content = b"".join(b"%o %s\0%s" % (mode, path, bytes.fromhex(sha)) for path, mode, sha in ordered)
@@ -146,7 +155,8 @@ def tree_sha(rows: Iterable[tuple[bytes, int, str]], name: str = "sha1") -> str:
 
 
 def distinct_blobs(entries: Iterable[TreeEntry]) -> list[str]:
-    """The shas of `entries` that are blobs here, each once, in order. A submodule's sha is another repository's."""
+    """The shas of `entries` that are blobs here, each once, in order. A submodule's sha is that of a commit
+    elsewhere."""
     return list(dict.fromkeys(entry.sha for entry in entries if entry.mode != SUBMODULE_MODE))
 
 
@@ -156,7 +166,7 @@ def branch_name(ref: bytes) -> str | None:
 
 
 def branch_not_found(branch: str, names: Sequence[str], where: str) -> BranchNotFound:
-    """The error for a branch that is not among `names`, with those that look like it first."""
+    """The error for a branch that is not among `names`; it suggests similar ones."""
     near = difflib.get_close_matches(branch, names, n=3, cutoff=0.5)
     if near:
         remedy = f"Did you mean {' or '.join(near)}?"
@@ -168,5 +178,26 @@ def branch_not_found(branch: str, names: Sequence[str], where: str) -> BranchNot
 def _too_large(root: str) -> SourceError:
     return SourceError(
         f"Tree {root} lists more than {MAX_TREE_ENTRIES:,} files or {MAX_TREES:,} folders, or nests too deeply.",
-        remedy="No working copy looks like that; check whether the repository was made to harm its readers.",
+        remedy="No working copy is that large; check whether the repository is malicious.",
     )
+
+
+def take_step(blobs: Iterator[Blob]) -> list[Blob]:
+    """The next blobs, bounded in count, bytes and time; empty at the end. Blocks on the disk: for a thread."""
+    until = time.monotonic() + STEP_SECONDS
+    step: list[Blob] = []
+    size_bytes = 0
+    for blob in islice(blobs, STEP_BLOBS):
+        step.append(blob)
+        size_bytes += len(blob.content) if blob.content is not None else 0
+        if size_bytes >= STEP_BYTES or time.monotonic() >= until:
+            break
+    return step
+
+
+async def read_steps(make: Callable[[], Iterator[Blob]]) -> AsyncGenerator[Blob, None]:
+    """The blobs of the iterator that `make` returns, read in a thread."""
+    blobs = await asyncio.to_thread(make)
+    while step := await asyncio.to_thread(partial(take_step, blobs)):
+        for blob in step:
+            yield blob

@@ -1,8 +1,8 @@
 """Reading git's pack files piece by piece.
 
-dulwich inflates whole objects and maps whole packs; here sizes are known before anything is inflated, an object over
-the limit never enters memory (nor does it as the base or the result of a delta, see `deltas`), and files are read with
-`pread`: mapped pages would count as our memory, and a pack that shrinks under a mapping kills the process.
+dulwich inflates whole objects and maps whole packs. Here sizes are known before anything is inflated, an object over
+the limit never enters memory (nor as the base or result of a delta, see `deltas`), and files are read with `pread`:
+mapped pages would count as our memory, and a pack that shrinks under a mapping kills the process.
 Format: https://git-scm.com/docs/gitformat-pack
 """
 
@@ -25,17 +25,17 @@ INFLATE_STEP_BYTES = 256 * 1024
 MAX_DELTA_BASE_BYTES = 512 * 1024 * 1024
 MAX_CHAIN = 10_000  # git writes chains of 50 (4,095 at most); the bound stops a cycle of REF_DELTAs
 
-_pack_numbers = count()  # keys of a shared cache: the id of a closed pack could come back
+_pack_numbers = count()  # keys of a shared cache: the id() of a closed pack may be reused
 
 
 class PackDamaged(Exception):
-    """An object or a whole pack does not hold what it should. Becomes SourceCorrupt where the path is known."""
+    """An object or a whole pack is damaged. Callers that know the path raise SourceCorrupt."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedObject:
-    """An object of a pack. `content` is None where `size_bytes` is over the limit asked for; `sha` is its binary name
-    where the pack was scanned, empty where it was looked up."""
+    """An object of a pack. `content` is None if `size_bytes` is over the limit; `sha` is its binary name after a scan,
+    empty after a look-up."""
 
     offset: int
     kind: int
@@ -70,11 +70,11 @@ class PackFile:
         self._stopped = False
 
     def stop(self) -> None:
-        """A method that runs in another thread raises PackDamaged soon, also in the middle of an object."""
+        """Make a method that runs in a different thread raise PackDamaged soon, also within an object."""
         self._stopped = True
 
     def object_count(self) -> int:
-        """How many objects the header promises. Raises PackDamaged where this is no pack."""
+        """The object count in the header. Raises PackDamaged if this is no pack."""
         head = bytes(self._bytes_at(0, 12))
         if head[:4] != b"PACK" or head[4:8] not in (b"\0\0\0\2", b"\0\0\0\3"):
             raise PackDamaged("it does not start as a pack does")
@@ -96,9 +96,8 @@ class PackFile:
         return PackedObject(offset, header.kind, header.size_bytes, content)
 
     def scan(self, *, max_bytes: int, hash_name: str) -> Iterator[PackedObject]:
-        """Every object with its binary sha: first those in the order of the file whose base is at hand, then the other
-        deltas, each behind its base. Objects over `max_bytes` are hashed as they are inflated and not kept. Raises
-        PackDamaged."""
+        """Every object with its binary sha: first in file order those whose base is cached, then the other deltas, each
+        after its base. Objects over `max_bytes` are hashed while they are inflated and not kept. Raises PackDamaged."""
         seen: dict[bytes, int] = {}
         self._find = seen.get
         # Deltas by the offset or the name of their base.
@@ -126,7 +125,7 @@ class PackFile:
                 found = PackedObject(offset, header.kind, header.size_bytes, content, running.digest())
             seen[found.sha] = offset
             yield found
-        # Depth first: the base of each is then mostly what was resolved last.
+        # Depth first: the base of each is then usually the one resolved last.
         ready: list[tuple[int, _Header]] = []
         for sha, offset in list(seen.items()) if waiting else ():
             ready += waiting.pop(sha, []) + waiting.pop(offset, [])
@@ -136,15 +135,15 @@ class PackFile:
                 yield found
                 ready += waiting.pop(found.sha, []) + waiting.pop(found.offset, [])
         if waiting:
-            raise PackDamaged("it holds a delta whose base is missing")
+            raise PackDamaged("it contains a delta whose base is missing")
 
     # One object --------------------------------------------------------------------------------------------------
 
     def _scanned_delta(self, offset: int, header: _Header, max_bytes: int, hash_name: str) -> PackedObject:
-        # Its name is the hash of the result, so the result is needed whatever its size.
+        # Its name is the hash of the result, so the result is needed even if it is large.
         kind, size_bytes, content = self._resolve(offset, header, MAX_DELTA_BASE_BYTES)
         if content is None:
-            raise PackDamaged(f"it holds a delta that unfolds to {size_bytes:,} bytes")
+            raise PackDamaged(f"it contains a delta that expands to {size_bytes:,} bytes")
         running = object_hash(kind, size_bytes, hash_name)
         for piece in pieces_of(content):
             running.update(piece)
@@ -169,7 +168,7 @@ class PackFile:
         for delta_at, delta_header in reversed(chain):
             result_bytes = self._result_size(delta_header)
             if max(delta_header.size_bytes, result_bytes) > MAX_DELTA_BASE_BYTES:
-                raise PackDamaged(f"a delta at {delta_at} unfolds to more than {MAX_DELTA_BASE_BYTES:,} bytes")
+                raise PackDamaged(f"a delta at {delta_at} expands to more than {MAX_DELTA_BASE_BYTES:,} bytes")
             delta = self._content(delta_header)
             try:
                 content = applied(content, delta, result_bytes)
@@ -209,7 +208,7 @@ class PackFile:
         return found
 
     def _result_size(self, header: _Header) -> int:
-        """The size that a delta unfolds to: the second number at its start."""
+        """The size of a delta's result: the second number at its start."""
         # A deflate block's own tables take up to 600 bytes before the first byte comes out.
         try:
             start = zlib.decompressobj().decompress(self._bytes_at(header.data_at, 1024), 32)
@@ -231,7 +230,7 @@ class PackFile:
 
     def _check_stopped(self) -> None:
         if self._stopped:
-            raise PackDamaged("nobody waits for it any more")
+            raise PackDamaged("the read was stopped")
 
     def _header(self, offset: int) -> _Header:
         self._check_stopped()
@@ -279,7 +278,7 @@ class PackFile:
 
     def _inflate(self, header: _Header) -> tuple[bytes, int]:
         """The inflated bytes and the offset behind them."""
-        # Deflate makes nothing larger than this, so most objects are one call, and little is handed over in vain.
+        # Deflated data is at most this long, so most objects are one call, with little excess input.
         first = self._bytes_at(header.data_at, min(header.size_bytes + (header.size_bytes >> 8) + 64, WINDOW_BYTES))
         inflater = zlib.decompressobj()
         try:
@@ -296,7 +295,7 @@ class PackFile:
         return self._inflate_into(header, lambda piece: None)
 
     def _inflate_into(self, header: _Header, take: Callable[[bytes], object]) -> int:
-        """Hand the inflated bytes to `take` in bounded pieces; the offset behind the object."""
+        """Pass the inflated bytes to `take` in bounded pieces; returns the offset behind the object."""
         inflater = zlib.decompressobj()
         at, left = header.data_at, header.size_bytes
         pending: bytes | memoryview = b""
@@ -308,7 +307,7 @@ class PackFile:
                     at += len(pending)
                     if not pending:
                         raise PackDamaged(f"the object at {header.data_at} is cut short")
-                # One byte more than is left: the stream's end is only seen by asking past the content's.
+                # One byte more than is left: the end of the stream is only detected by reading past the content.
                 piece = inflater.decompress(pending, min(left + 1, INFLATE_STEP_BYTES))
                 pending = inflater.unconsumed_tail
                 left -= len(piece)

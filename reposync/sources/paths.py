@@ -1,10 +1,10 @@
-"""Paths of git are bytes; the database, Qdrant and JSON hold text. This is the one place that converts between them."""
+"""Conversion between git's paths, which are bytes, and the text in the database, Qdrant and JSON."""
 
 from __future__ import annotations
 
 
 def path_text(path: bytes) -> str:
-    """`path` as text, reversibly (see `path_bytes`): UTF-8 as it is; otherwise, or where it starts with a double
+    """`path` as text, reversibly (see `path_bytes`): UTF-8 unchanged; otherwise, or if it starts with a double
     quote, C-quoted as git prints it (`"caf\\351.py"`), so that two paths never share a text."""
     if not path.startswith(b'"'):
         try:
@@ -16,7 +16,7 @@ def path_text(path: bytes) -> str:
 
 
 def path_bytes(text: str) -> bytes:
-    """The inverse of `path_text`. Raises ValueError for a text that `path_text` never makes."""
+    """The inverse of `path_text`. Raises ValueError for a text that `path_text` never returns."""
     if not text.startswith('"'):
         return text.encode()
     if len(text) < 2 or not text.endswith('"'):

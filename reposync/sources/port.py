@@ -1,4 +1,4 @@
-"""Where a repository's files come from: the shared port of the sources `git` and `gitlab`."""
+"""The port of sources: where a repository's files come from."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class TreeEntry:
 class Tree:
     """A commit's tree: every blob, symlink and submodule, recursively, each path once, in any order.
 
-    `proven`: hashes lead from the commit's sha to each entry, so that nothing is missing. If not, the entries were
-    listed in good order, but a file that is not among them may still be in the commit: nothing may be deleted for it.
+    `proven`: hashes lead from the commit's sha to each entry, so that nothing is missing. If not, the listing is
+    consistent, but may lack files of the commit: nothing may be deleted because of it.
     """
 
     entries: list[TreeEntry]
@@ -52,7 +52,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Blob:
-    """A blob's content, verified against its sha. `content` is None where `size_bytes` is over the limit asked for."""
+    """A blob's content, verified against its sha. `content` is None if `size_bytes` is over the limit."""
 
     sha: str
     size_bytes: int
@@ -67,37 +67,37 @@ class Source(Protocol):
     """
 
     async def head(self) -> Commit:
-        """The commit at the tip of the branch (the default branch where none is named).
+        """The commit at the tip of the branch (the default branch if none is configured).
 
-        Raises BranchNotFound, RepositoryEmpty besides.
+        Also raises BranchNotFound, RepositoryEmpty.
         """
         ...
 
     async def branch(self, *, fresh: bool = False) -> str | None:
-        """The name of the branch that `head` reads: the one that was asked for, else the default branch as the server
-        last named it (`fresh` asks again). None where there is none, as on a detached HEAD."""
+        """The name of the branch that `head` reads: the configured one, else the default branch as the server last
+        named it (`fresh` requests it again). None if there is none, as on a detached HEAD."""
         ...
 
     async def tree(self, commit: Commit) -> Tree:
-        """The commit's tree. Raises SourceCorrupt where what was listed contradicts itself."""
+        """The commit's tree. Raises SourceCorrupt if the listing contradicts itself."""
         ...
 
     def read(self, entries: Sequence[TreeEntry], *, max_bytes: int) -> AsyncGenerator[Blob, None]:
         """Contents of the distinct blobs of `entries`, each sha once, in any order, in batches bounded in count and
         bytes, so that memory does not grow with the number of entries.
 
-        Raises UnreadableBlobs after the last blob if some are missing or damaged, SourceCorrupt at once if nothing
-        that comes is what it should be."""
+        Raises UnreadableBlobs after the last blob if some are missing or damaged, SourceCorrupt at once if every
+        content is wrong."""
         ...
 
     async def project_id(self) -> int | None:
-        """The number by which the server knows the repository, whatever becomes of its path; None where it has none."""
+        """The server's id of the repository, which stays when its path changes; None if there is none."""
         ...
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
-        """Where a person sees these lines in a browser; None where there is no such place. No secret is in it."""
+        """The web page of these lines, without secrets; None if there is none."""
         ...
 
     async def close(self) -> None:
-        """Give back connections, threads and temporary files."""
+        """Release connections, threads and temporary files."""
         ...

@@ -20,11 +20,12 @@ from reposync.sources.objects import (
     branch_not_found,
     distinct_blobs,
     parse_commit,
+    read_steps,
     walk_tree,
 )
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
-from reposync.sources.smart_http import MAX_SPOOL_BYTES, BlobFetcher, UploadPack, read_steps
+from reposync.sources.smart_http import MAX_SPOOL_BYTES, BlobFetcher, UploadPack
 from reposync.sources.spec import RemoteGit
 from reposync.sources.spool import ReceivedPack, SpoolFull
 

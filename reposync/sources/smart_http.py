@@ -10,11 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import httpx
@@ -36,6 +35,7 @@ from reposync.sources.git_protocol import (
     stop_at_error,
     version_2_command,
 )
+from reposync.sources.objects import take_step
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob
 from reposync.sources.spool import FLUSH_BYTES, ReceivedPack, Spool, SpoolFull
@@ -53,12 +53,9 @@ MAX_CHATTER_BYTES = 64 * 1024 * 1024
 PACKING_FACTOR = 10
 MAX_FETCH_SECONDS = 6 * 3600.0
 
-# One request each. Of real source files 2,000 make a pack of 3 MB, fetched in 0.5 s; more saves nothing that counts.
+# One request each. Of real source files 2,000 make a pack of 3 MB, fetched in 0.5 s; more saves nothing.
 BATCH_BLOBS = 2_000
-# What one step of a thread takes out of a pack: long enough to hide the hop, short enough to cancel at once.
-STEP_BLOBS = 256
-STEP_BYTES = 4 * 1024 * 1024
-# A server that lacks an object refuses the whole batch and names the object; this many are left out before giving up.
+# A server refuses the whole batch for a missing object and names it; so many are left out before giving up.
 MAX_MISSING = 25
 
 _NOT_OUR_REF = re.compile(r"not our ref ([0-9a-f]{40,64})")
@@ -192,7 +189,7 @@ class UploadPack:
 
 
 class _Demultiplexer:
-    """Takes the pack out of a fetch's answer (side band 1) and writes it to the spool, a megabyte at a time."""
+    """Writes the pack in a fetch's answer (side band 1) to the spool, a megabyte at a time."""
 
     def __init__(self, spool: Spool, version: int) -> None:
         self._spool = spool
@@ -247,8 +244,7 @@ class _Demultiplexer:
 
 @dataclass(frozen=True, slots=True)
 class _Fetched:
-    """A batch and its pack; no pack where it would not fit into the disk space granted, see SpoolFull for
-    `only_blob_bytes`."""
+    """A batch and its pack; None if the pack exceeds the disk space, see SpoolFull for `only_blob_bytes`."""
 
     shas: list[str]
     pack: ReceivedPack | None
@@ -256,7 +252,7 @@ class _Fetched:
 
 
 class BlobFetcher:
-    """Reads blobs by fetching them by name, which servers with protocol version 2 allow."""
+    """Fetches blobs by name in bounded batches, each while the last one is read. Needs protocol version 2."""
 
     def __init__(self, server: UploadPack, *, max_missing: int = MAX_MISSING) -> None:
         self._server = server
@@ -265,9 +261,9 @@ class BlobFetcher:
     async def read(
         self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str]
     ) -> AsyncGenerator[Blob, None]:
-        """The blobs, each verified; those that the server lacks go to `unreadable` (sha -> reason).
+        """The blobs, each verified; those that are missing on the server go to `unreadable` (sha -> reason).
 
-        Raises what UploadPack.fetch raises; FetchRefused where the server gives no objects by name.
+        Raises what UploadPack.fetch raises; FetchRefused if the server sends no objects by name.
         """
         batches = deque(list(shas[at : at + BATCH_BLOBS]) for at in range(0, len(shas), BATCH_BLOBS))
         ahead: asyncio.Task[_Fetched] | None = None
@@ -280,7 +276,7 @@ class BlobFetcher:
                         middle = len(fetched.shas) // 2
                         batches.extendleft((fetched.shas[middle:], fetched.shas[:middle]))
                     elif fetched.only_blob_bytes is not None and fetched.only_blob_bytes > max_bytes:
-                        # The one size that is believed without a hash: gigabytes of this blob have come.
+                        # The only size that is accepted without a hash: gigabytes of this blob were received.
                         yield Blob(fetched.shas[0], fetched.only_blob_bytes, None)
                     else:
                         unreadable[fetched.shas[0]] = "is too large to be fetched"
@@ -319,23 +315,3 @@ class BlobFetcher:
                 unreadable[found[1]] = "is missing on the server"
                 shas = [sha for sha in shas if sha != found[1]]
         return _Fetched([], None)
-
-
-def take_step(blobs: Iterator[Blob]) -> list[Blob]:
-    """The next blobs, bounded in count and bytes; empty at the end. Blocks on the disk: for a thread."""
-    step: list[Blob] = []
-    held_bytes = 0
-    for blob in islice(blobs, STEP_BLOBS):
-        step.append(blob)
-        held_bytes += len(blob.content) if blob.content is not None else 0
-        if held_bytes >= STEP_BYTES:
-            break
-    return step
-
-
-async def read_steps(make: Callable[[], Iterator[Blob]]) -> AsyncGenerator[Blob, None]:
-    """What the iterator that `make` returns yields, taken in a thread."""
-    blobs = await asyncio.to_thread(make)
-    while step := await asyncio.to_thread(partial(take_step, blobs)):
-        for blob in step:
-            yield blob

@@ -18,8 +18,8 @@ FLUSH_BYTES = 1024 * 1024
 
 
 class SpoolFull(Exception):
-    """The pack is larger than the disk space granted to it. `only_blob_bytes` is the size of the blob that is all that
-    the pack holds, as its header has it; None if it holds anything else."""
+    """The pack exceeds the disk space granted to it. `only_blob_bytes`: if it consists of one blob, the size in its
+    header."""
 
     def __init__(self, only_blob_bytes: int | None) -> None:
         super().__init__("the pack is too large")
@@ -32,19 +32,19 @@ def _on_disk() -> Iterator[None]:
         yield
     except OSError as error:
         raise SourceUnavailable(
-            f"A pack of the server cannot be kept on disk: {error.strerror}.",
-            remedy=f"Make room in {tempfile.gettempdir()}, or name another folder in TMPDIR.",
+            f"A pack of the server cannot be written to disk: {error.strerror}.",
+            remedy=f"Make room in {tempfile.gettempdir()}, or set TMPDIR to a different folder.",
         ) from error
 
 
 class Spool:
-    """Collects a pack in a temporary file without a name: whatever happens to the process, nothing is left behind.
+    """Collects a pack in an unnamed temporary file, which disappears with the process, and computes its checksum.
 
-    `write` blocks on the disk now and then: call it in a thread. The pack's own checksum is computed on the way.
+    `write` blocks on the disk: call it in a thread.
     """
 
     def __init__(self, *, oid_bytes: int, max_bytes: int) -> None:
-        """Raises SourceUnavailable where the disk takes no file, as `write` and `finish` do."""
+        """Raises SourceUnavailable if the disk is full, as `write` and `finish` do."""
         with _on_disk():
             self._file: IO[bytes] = tempfile.TemporaryFile(prefix="reposync-pack-")  # noqa: SIM115 - closed by the owner
         self._oid_bytes = oid_bytes
@@ -67,15 +67,15 @@ class Spool:
             raise SpoolFull(self._only_blob_bytes())
 
     def finish(self) -> ReceivedPack:
-        """The complete pack. Raises PackDamaged where its checksum is wrong, as it is when it was cut."""
+        """The complete pack. Raises PackDamaged if its checksum is wrong, as it is if the pack was cut."""
         with _on_disk():
             self._file.flush()
         if self.size_bytes < 12 + self._oid_bytes or self._running.digest() != self._tail:
-            raise PackDamaged("the pack was cut short or changed on its way")
+            raise PackDamaged("the pack was cut short or changed in transit")
         return ReceivedPack(self._file, oid_bytes=self._oid_bytes, hash_name=self._hash_name)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):  # what is still to be written, to a full disk
+        with contextlib.suppress(OSError):  # buffered data, on a full disk
             self._file.close()
 
     def _only_blob_bytes(self) -> int | None:
@@ -129,11 +129,11 @@ class ReceivedPack:
         return bytes.fromhex(sha) in self._index()
 
     def in_file_order(self, shas: Sequence[str]) -> list[str]:
-        """Those of `shas` that the pack holds, as they follow each other in it."""
+        """Those of `shas` that are in the pack, in file order."""
         return sorted((sha for sha in shas if self.holds(sha)), key=self._offset)
 
     def close(self) -> None:
-        """Also ends what still reads in a thread."""
+        """Also stops a read in a thread."""
         self._pack.stop()
         self._cache.close()
         self._file.close()

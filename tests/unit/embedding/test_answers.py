@@ -19,8 +19,8 @@ from reposync.embedding.dialects import (
     TeiDialect,
     endpoint,
 )
-from reposync.embedding.http import looks_cut, with_different_ending
 from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.windows import looks_cut, with_different_ending
 from reposync.errors import ConfigError
 
 CONFIG = EmbedderConfig(url="http://localhost:1", model="m")

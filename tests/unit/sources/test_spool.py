@@ -23,5 +23,5 @@ spool.close()
 def test_a_disk_that_takes_no_more_of_a_pack_is_told_and_tried_again() -> None:
     done = subprocess.run([sys.executable, "-c", FULL], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("True A pack of the server cannot be kept on disk: ")
+    assert done.stdout.startswith("True A pack of the server cannot be written to disk: ")
     assert "TMPDIR" in done.stdout
