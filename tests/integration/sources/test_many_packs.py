@@ -56,7 +56,7 @@ async def test_packs_that_are_repacked_while_not_open_are_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("reposync.sources.disk.MAX_OPEN_PACKS", 2)
-    monkeypatch.setattr("reposync.sources.local.BATCH_BLOBS", 1)
+    monkeypatch.setattr("reposync.sources.objects.STEP_BLOBS", 1)
     repository = in_packs(tmp_path / "many.git", 10)
     source = LocalGitSource(LocalGit(repository.path))
     tree = await source.tree(await source.head())
