@@ -1,4 +1,4 @@
-"""Times as people say them, and text of others made safe to show."""
+"""Durations and ages in readable form, and text of others made safe to show."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def until(when: datetime | None, now: datetime | None = None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`0.24 s`, `41 s`, `3 min 12 s`, `2 h 5 min`; a dash where there is none yet."""
+    """`0.24 s`, `41 s`, `3 min 12 s`, `2 h 5 min`; a dash for None."""
     if seconds is None:
         return "-"
     if seconds < 10:
