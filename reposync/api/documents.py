@@ -9,9 +9,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reposync.errors import UsageError
-from reposync.runs.blocked import brake_of
-from reposync.runs.progress_reports import shown_progress
+from reposync.runs.progress_reports import current_progress
 from reposync.store.run_keys import run_json
+from reposync.sync.brake import read_brake
 
 if TYPE_CHECKING:
     from reposync.store.runs import Run, Runs
@@ -53,7 +53,7 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
     requests = (await runs.requests([run.id])).get(run.id, [])
     attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
     problems = await runs.problems(run.id, limit)
-    brake, progress = brake_of(run), shown_progress(run)
+    brake, progress = read_brake(run.brake), current_progress(run)
     is_all = not problems or len(problems) == sum(counts.values())
     return {
         **run_json(run),

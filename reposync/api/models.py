@@ -18,12 +18,12 @@ from reposync.catalog.overview import Overview
 from reposync.config.fields import VARIABLE
 from reposync.config.registry import Repository
 from reposync.content.model import Skip
-from reposync.runs.blocked import Brake
 from reposync.store.attempts import RunAttempt
 from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem
 from reposync.store.run_keys import RUN_KEYS
 from reposync.store.status import RunStatus, RunTrigger
+from reposync.sync.brake import BrakeFacts
 
 MAX_PAGE_ITEMS = 200
 MAX_WAIT_SECONDS = 300
@@ -140,7 +140,7 @@ RunDetail = create_model(
         },
     ),
     brake=(
-        Brake | None,
+        BrakeFacts | None,
         Field(description="What the run stopped at and `/approve` allows; it stays after an approval."),
     ),
     progress=(

@@ -1,4 +1,4 @@
-"""The program's parts, built once from settings and registry, and handed down; whoever opens it closes it."""
+"""The objects of the program, built once from settings and registry and passed down."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import importlib
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,11 +26,11 @@ from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.command_runs import CommandRun
-from reposync.runs.execution import Execution, Terms
+from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, RunLocks, stale_by
 from reposync.runs.observer import Observer
 from reposync.runs.presence import Presence
-from reposync.runs.removal import LeftoverRemoval, RemovalRun, RemovedBefore
+from reposync.runs.removal import AlreadyRemoved, OrphanedPointsRemoval, RemovalRun
 from reposync.search.searching import Searching
 from reposync.sources.factory import open_source
 from reposync.sources.port import Source
@@ -53,13 +53,13 @@ from reposync.vectors.port import Index, IndexSettings, SearchHit
 if TYPE_CHECKING:
     import httpx
 
-# What a search waits for a model that is not configured any more.
+# Timeout of a search for a former model.
 _IMPATIENT_SECONDS = 3.0
 
 
 @dataclass
 class Application:
-    """Built by `open_application`. Indexes and the embedder are opened when they are first asked for."""
+    """Built by `open_application`. Indexes and the embedder are opened when they are first used."""
 
     configuration: Configuration
     database: Database
@@ -72,22 +72,22 @@ class Application:
     locks: RunLocks
     observer: Observer
     secrets: Secrets
-    """All that this process was given to know, and what it resolves: none of them is written or shown."""
+    """All secrets of this process, which are redacted from logs and messages."""
     resources: contextlib.AsyncExitStack
     _embedders: dict[EmbedderConfig, Embedder] = field(default_factory=dict)
     indexes: dict[str, Index] = field(default_factory=dict)
     index_transport: httpx.AsyncBaseTransport | None = None
-    """Takes the place of the connections to Qdrant."""
+    """Replaces the connections to Qdrant, in tests."""
     long_lived: bool = False
-    """A daemon, which uses Qdrant's client: its import takes a second, too long for a command."""
+    """A daemon uses Qdrant's client; its import takes a second, which is too long for a command."""
 
     def embedder(self) -> Embedder:
-        """Of the configured model."""
+        """The embedder of the configured model."""
         return self._opened(embedder_config(self.configuration.registry))
 
     def embedder_for(self, spec: EmbeddingSpec, *, patient: bool = True) -> Embedder | None:
-        """Of the model that a version of an index was made with, which may be configured no more; None where it cannot
-        be asked: another provider had another address. `patient`: a server that does not answer is asked again."""
+        """The embedder of a version's model, which may not be configured any more; None if its address is unknown,
+        because it had a different provider. `patient`: retry a server that does not answer."""
         config = former_config(embedder_config(self.configuration.registry), spec)
         if config is not None and not patient:
             config = replace(config, attempts=1, timeout_seconds=_IMPATIENT_SECONDS)
@@ -100,9 +100,9 @@ class Application:
         return self._embedders[config]
 
     def index(self, collection: str) -> Index:
-        """Of a physical collection, or of the name that leads to one."""
+        """Of a physical collection, or of an alias."""
         if collection not in self.indexes:
-            # Imported where it is needed: a list of repositories needs neither httpx nor numpy.
+            # Imported here: a list of repositories needs neither httpx nor numpy.
             from reposync.vectors.index import open_index
 
             settings = index_settings(self.configuration, collection)
@@ -112,7 +112,7 @@ class Application:
         return self.indexes[collection]
 
     def adopt(self, registry: Registry, clear: Clear) -> None:
-        """Go by another registry from now on; runs under way keep what they began with."""
+        """Use a new registry from now on; active runs keep the one that they began with."""
         self.configuration = replace(self.configuration, registry=registry)
         self.secrets.know(self.configuration.secrets())
         self.catalog = Catalog(registry, self.repositories, clear)
@@ -121,8 +121,8 @@ class Application:
     async def parts(
         self, target: Target, row: Repository | None, *, repair: bool = False
     ) -> AsyncGenerator[SyncParts, None]:
-        """What a run of `target` works with; its source is closed at the end. `repair`: points are looked for in the
-        other collections too."""
+        """The objects of a run of `target`; its source is closed at the end. `repair`: look for points in the other
+        collections too."""
         source = self._source(target, row)
         try:
             yield SyncParts(
@@ -148,7 +148,7 @@ class Application:
         return open_source(spec, observer=self.observer)
 
     def _gate(self, repository: str) -> Gate | None:
-        """Whether a new version answers the configured questions about this repository as well as the live one."""
+        """Compares the answers of a new version to the configured questions with those of the live one."""
         settings = self.configuration.registry.index
         if settings.gate is None:
             return None
@@ -173,7 +173,7 @@ class Application:
         return passes
 
     async def collections(self) -> set[str]:
-        """All physical collections that repositories are in, or are configured to be in."""
+        """All physical collections that repositories are in, or are configured for."""
         names = set()
         for row in await self.repositories.list():
             names |= {row.collection, row.indexed_collection or row.collection}
@@ -190,17 +190,17 @@ class Application:
         watch: Watch = lambda _: None,
         asked_by: str = "",
     ) -> Run:
-        """As `asked`, seen through to its end. Raises LeaseLost, CancelledError."""
-        asked = await self.asked(target, full=full, approved=approved, repair=repair, asked_by=asked_by)
-        return await asked.ended(watch)
+        """Request a run and wait for its end. Raises LeaseLost, CancelledError."""
+        requested = await self.request_run(target, full=full, approved=approved, repair=repair, asked_by=asked_by)
+        return await requested.ended(watch)
 
-    async def asked(
+    async def request_run(
         self, target: Target, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
     ) -> CommandRun:
-        """A run of `target`, queued as a command asks for it. `asked_by`: `user@host`."""
-        # Opened before the run begins, whose duration is not to count the imports.
+        """Queue a run of `target` for a command. `asked_by`: `user@host`."""
+        # Opened before the run begins, so that its duration does not include the imports.
         self.index(target.repository.collection)
-        row = await self._row_of(target)
+        row = await self._registered(target)
         request_id = str(uuid.uuid4())
         run, _ = await self.runs.enqueue(
             row.name,
@@ -213,8 +213,8 @@ class Application:
         )
         return CommandRun(self, run, target, request_id)
 
-    async def _row_of(self, target: Target) -> Repository:
-        """What was never synced is registered now, if its source answers: a mistyped address leaves nothing behind."""
+    async def _registered(self, target: Target) -> Repository:
+        """Registers a new repository only if its source answers: a mistyped address leaves no row."""
         try:
             return await self.repositories.get(target.name)
         except RepositoryNotFound:
@@ -226,21 +226,26 @@ class Application:
         return await self.repositories.register(target.registration())
 
     def execution(
-        self, run: Run, terms: Terms, progress: RunProgress | None = None, *, claimed_since: float | None = None
+        self,
+        run: Run,
+        policy: ExecutionPolicy,
+        progress: RunProgress | None = None,
+        *,
+        claimed_since: float | None = None,
     ) -> Execution:
-        """Of `run`, which this process has claimed. `claimed_since`: see `Execution`."""
+        """Of a run that this process has claimed. `claimed_since`: see `Execution`."""
         return Execution(
             self.runs,
             run,
             locks=self.locks,
             progress=progress or RunProgress(),
-            terms=terms,
+            policy=policy,
             observer=self.observer,
             claimed_since=claimed_since,
         )
 
     async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:
-        """See `Execution.perform`. `target` is for syncs: a removal needs no configuration."""
+        """See `Execution.perform`. `target` None: a removal, which needs no configuration."""
         run = execution.run
         if run.removal or target is None:
             return await self._remove(execution)
@@ -258,17 +263,18 @@ class Application:
         run = execution.run
         if run.repair:
 
-            async def make_leftover(lease: Lease) -> LeftoverRemoval:
-                indexes = await self._existing(await self.collections())
-                return LeftoverRemoval(run, indexes, self.repositories, lease)
+            async def make_orphaned(lease: Lease) -> OrphanedPointsRemoval:
+                every = map(self.index, sorted(await self.collections()))
+                indexes = [index for index in every if await index.spec() is not None]
+                return OrphanedPointsRemoval(run, indexes, self.repositories, lease)
 
-            return await execution.perform(make_leftover)
+            return await execution.perform(make_orphaned)
 
-        async def make(lease: Lease) -> RemovalRun | RemovedBefore:
+        async def make(lease: Lease) -> RemovalRun | AlreadyRemoved:
             try:
                 row = await self.repositories.by_id(run.repository_id)
             except RepositoryNotFound:
-                return RemovedBefore()
+                return AlreadyRemoved()
             versions = await self.versions.of(row.id)
             places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
             places |= {(version.physical, each) for version in versions for each in (version.id, row.id)}
@@ -278,25 +284,21 @@ class Application:
 
         return await execution.perform(make)
 
-    async def _existing(self, collections: Collection[str]) -> list[Index]:
-        return [index for index in map(self.index, sorted(collections)) if await index.spec() is not None]
-
     async def claim(self, repository_id: str, run_id: str | None = None) -> Run | None:
-        """The run of this repository that comes first (or the one with `run_id` alone): one that lost its worker,
-        before one that waits. A worker that was killed on this machine is known to be gone, and its lease need not run
-        out."""
+        """Claim the first run of this repository, or only the one with `run_id`. A run whose worker was killed on this
+        machine is claimed without waiting for the lease."""
         for run in await self.runs.active(repository_id):
             if run_id not in (None, run.id):
                 continue
             worker = run.worker if run.status is RunStatus.RUNNING else None
             if worker is not None and await asyncio.to_thread(self.presence.is_dead, worker):
                 await self.runs.expire(run)
-            if claimed := await self.runs.claim(self.presence.name, Terms().lease_seconds, run_id=run.id):
+            if claimed := await self.runs.claim(self.presence.name, ExecutionPolicy().lease_seconds, run_id=run.id):
                 return claimed
         return None
 
     async def preview(self, target: Target, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
-        """What `sync` would do now. Writes nothing."""
+        """What a sync would do. Writes nothing."""
         rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())
         async with self.parts(target, row) as parts:
@@ -308,7 +310,7 @@ class Application:
         return Workers(self.database)
 
     async def live_workers(self) -> list[Worker]:
-        """Workers that claim runs; one that was killed on this machine is known to be gone at once."""
+        """Workers that claim runs, without those that were killed on this machine."""
         alive = await self.workers.alive()
         dead = await asyncio.to_thread(lambda: {each.name for each in alive if self.presence.is_dead(each.name)})
         return [each for each in alive if each.name not in dead]
@@ -319,7 +321,7 @@ class Application:
 
 
 def import_parts(registry: Registry) -> None:
-    """What runs will need. Called in a thread: together these imports take seconds, and the event loop has none."""
+    """Import what runs need. Called in a thread, because together these imports take seconds."""
     importlib.import_module("qdrant_client")
     parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.run", "content.chunking"]
     if registry.embedding.provider == "local":
@@ -340,11 +342,10 @@ async def open_application(
     clock: Clock | None = None,
     long_lived: bool = False,
 ) -> AsyncGenerator[Application, None]:
-    """Open the database, bring its schema up to date, and read the registry that is in force. `prepare` comes before
-    that is read. `clear`: secrets that this process read in the clear. `secrets`: where it collects all that it knows;
-    errors that leave the block have none of them in their words. `with_engine`: where the embedded engine will be
-    used, it comes up from here on, beside the imports of what works with it. `clock`: this machine's. `long_lived`: see
-    `Application`.
+    """Open the database, upgrade its schema, call `prepare`, and read the current registry. `clear`: secrets that this
+    process read from the registry file. `secrets`: collects all secrets of this process; they are redacted from errors
+    that leave the block. `with_engine`: start the embedded engine, if it is configured, during the imports. `clock`:
+    this machine's. `long_lived`: see `Application`.
 
     Raises StoreUnavailable, ConfigError."""
     await asyncio.to_thread(make_state_dir, settings)
@@ -410,7 +411,7 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
     url = configuration.settings.redis_url
     if url is None:
         return NoLocks()
-    # Imported where it is needed: the client takes 0.1 s.
+    # Imported here: the client takes 0.1 s.
     from reposync.runs.redis_locks import RedisLocks
 
     daemon = configuration.registry.daemon

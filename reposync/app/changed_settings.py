@@ -1,4 +1,4 @@
-"""Repositories whose settings have changed are rebuilt at once, and not when their schedule comes round."""
+"""Repositories whose settings have changed are rebuilt at once, not at their next tick."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ log = logging.getLogger(__name__)
 
 
 async def queue_changed(app: Application) -> int:
-    """Queue a run of each scheduled repository whose live version was made with other settings than are configured; how
-    many. A run that waits already is enough. Raises StoreUnavailable."""
+    """Queue a run of each scheduled repository whose live version was built with different settings than are
+    configured. Returns how many. Raises StoreUnavailable."""
     versions = await app.versions.all()
     lives = {each.repository_id: each for mine in versions.values() for each in mine if each.state is VersionState.LIVE}
     spec = await _configured_spec(app, lives.values())
@@ -29,7 +29,7 @@ async def queue_changed(app: Application) -> int:
             continue
         try:
             changed = _has_changed(app, row, live, spec)
-        except RepoSyncError:  # it left the registry, or its definition is wrong: its next run says so
+        except RepoSyncError:  # it left the registry, or its definition is invalid: its next run says so
             continue
         if changed:
             await app.runs.enqueue(row.name, RunTrigger.SCHEDULE, asked_by="changed settings")
@@ -38,12 +38,12 @@ async def queue_changed(app: Application) -> int:
 
 
 async def _configured_spec(app: Application, lives: Iterable[IndexVersion]) -> EmbeddingSpec | None:
-    """None where the embedding server does not say."""
+    """None if the embedding server does not answer."""
     known = (made.spec for live in lives if (made := VersionSettings.read(live.settings)) is not None)
     try:
         return await app.embedder().spec(next(known, None))
     except RepoSyncError as error:
-        log.warning("whether the embedding model has changed is not known: %s", error)
+        log.warning("cannot find out whether the embedding model has changed: %s", error)
         return None
 
 

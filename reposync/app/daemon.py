@@ -35,7 +35,7 @@ from reposync.store.news import News
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
-from reposync.supervision import Report, keep
+from reposync.supervision import Backoff, Report, keep
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics, watch_loop
 from reposync.telemetry.redaction import Secrets
@@ -49,8 +49,8 @@ _LONGEST_PAUSE_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
-    """What this pod does. With neither it only answers over HTTP."""
+class Roles:
+    """What this pod does besides answering HTTP requests."""
 
     workers: bool = True
     scheduler: bool = True
@@ -106,13 +106,13 @@ class MetricsObserver(Observer):
 
 
 class Daemon:
-    """`run` once; `stop` from a signal handler. `app` is there as soon as the database is."""
+    """`run` once; `stop` from a signal handler. `app` is set as soon as the database is available."""
 
     def __init__(
         self,
         settings: Settings,
         loaded: LoadedRegistry,
-        duties: Duties,
+        roles: Roles,
         metrics: Metrics,
         health: Health,
         secrets: Secrets,
@@ -127,29 +127,28 @@ class Daemon:
         self._watcher = RegistryWatcher(
             loaded, health, by=applied_by(settings.pod_name), on_reload=partial(metrics.count, "registry_reloads")
         )
-        self._duties = duties
+        self._roles = roles
         self._metrics = metrics
         self._lateness = Lateness()
         self._health = health
-        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
+        self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
 
     def application(self) -> Application:
-        """Raises Starting, and StoreUnavailable once the database did not answer, as long as there is none to work
-        with."""
+        """Raises Starting, or StoreUnavailable if the database did not answer yet."""
         if self.app is not None:
             return self.app
         if self._health.snapshot().components["database"].status == "down":
-            raise StoreUnavailable("The daemon waits for its database.", remedy="Ask again in a moment.")
-        raise Starting("The daemon is starting.", remedy="Ask again in a moment.")
+            raise StoreUnavailable("The daemon waits for its database.", remedy="Try again in a moment.")
+        raise Starting("The daemon is starting.", remedy="Try again in a moment.")
 
     def stop(self) -> None:
-        """The first time: begin to end. The second time: hand back what runs, without grace."""
+        """The first call: shut down. The second call: release active runs at once."""
         if self._stop.is_set():
-            self._hurry.set()
+            self._stop_now.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Until `stop`. Raises RepoSyncError where it cannot even begin."""
+        """Until `stop`. Raises RepoSyncError if it cannot start."""
         async with contextlib.AsyncExitStack() as stack:
             opening = asyncio.ensure_future(self._open(stack))
             stopping = asyncio.ensure_future(self._stop.wait())
@@ -166,8 +165,8 @@ class Daemon:
             await self._serve(self.app)
 
     async def _open(self, stack: contextlib.AsyncExitStack) -> Application:
-        """A database that is not there yet is waited for: pods and their database start in any order."""
-        pause = 0.5
+        """Waits for the database: pods and their database start in any order."""
+        backoff = Backoff(0.5, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 await asyncio.to_thread(import_parts, self._watcher.loaded.registry)
@@ -185,11 +184,10 @@ class Daemon:
                 app = await stack.enter_async_context(opening)
             except StoreUnavailable as error:
                 self._health.report("database", "down", str(error))
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await backoff.wait()
             else:
                 self._health.report("database", "ok")
-                # What is loaded by now stays: a full collection that looks through it takes 140 ms.
+                # A full collection of what is loaded by now takes 140 ms.
                 gc.collect()
                 gc.freeze()
                 stack.callback(gc.unfreeze)
@@ -220,16 +218,16 @@ class Daemon:
             start("health", HealthChecks(app, self._health, self._secrets).run)
             start("lag", lambda: watch_loop(self._metrics))
             start("retention", lambda: self._purge_forever(app))
-            if self._duties.scheduler:
+            if self._roles.scheduler:
                 cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
                 start("cron", cron.run)
                 start("groups", lambda: self._discover_forever(app, discovery))
                 start("changed settings", lambda: self._rebuild_forever(app, settings))
-            log.info("serving", workers=self._duties.workers, scheduler=self._duties.scheduler)
-            if not self._duties.workers:
+            log.info("serving", workers=self._roles.workers, scheduler=self._roles.scheduler)
+            if not self._roles.workers:
                 await self._stop.wait()
                 return
-            stopper = asyncio.create_task(self._stop_when_told(pool))
+            stopper = asyncio.create_task(self._stop_pool(pool))
             try:
                 await pool.run()
             finally:
@@ -237,7 +235,7 @@ class Daemon:
 
     @contextlib.asynccontextmanager
     async def _background(self) -> AsyncGenerator[Callable[[str, Callable[[], Awaitable[None]]], None], None]:
-        """Tasks that go on beside, and end with, the body. One that a defect ends is started again."""
+        """Tasks that end with the body. A task that ends by a defect is started again."""
         async with asyncio.TaskGroup() as group:
             tasks: list[asyncio.Task[None]] = []
 
@@ -259,12 +257,12 @@ class Daemon:
 
         return report
 
-    async def _stop_when_told(self, pool: WorkerPool) -> None:
+    async def _stop_pool(self, pool: WorkerPool) -> None:
         await self._stop.wait()
         log.info("stopping")
         pool.stop()
-        await self._hurry.wait()
-        pool.hurry()
+        await self._stop_now.wait()
+        pool.stop_now()
 
     def _config(self) -> DaemonConfig:
         registry = self.app.configuration.registry if self.app is not None else self._watcher.loaded.registry
@@ -283,7 +281,7 @@ class Daemon:
             await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _rebuild_forever(self, app: Application, settings: asyncio.Event) -> None:
-        """Beside the registry's watcher: the embedding server may take its time to say what it serves."""
+        """Not in the registry's watcher, because the embedding server may answer slowly."""
         while True:
             await settings.wait()
             settings.clear()
@@ -294,11 +292,11 @@ class Daemon:
                 settings.set()
                 await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
             except Exception:
-                settings.set()  # for the next try, which the supervisor begins
+                settings.set()  # for the next try, which the supervisor starts
                 raise
 
     async def _purge_forever(self, app: Application) -> None:
-        """At the start, and once an hour."""
+        """At startup and once an hour."""
         while True:
             days = self._config().history_days
             if days is not None:
@@ -309,7 +307,7 @@ class Daemon:
             await asyncio.sleep(_PURGE_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def refresh_metrics(self) -> None:
-        """What is read from the database when somebody asks for metrics. Raises StoreUnavailable."""
+        """Gauges that are read from the database for each scrape. Raises StoreUnavailable."""
         app = self.app
         if app is None:
             return
@@ -320,7 +318,7 @@ class Daemon:
         states = await app.repositories.states()
         counted = Counter(state.word for state in states)
         self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
-        # Who is paused is meant to grow old.
+        # A paused repository is expected to become outdated.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
         self._metrics.show("repository_late", dict.fromkeys(await self._lateness.names(states, app.runs.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)

@@ -17,7 +17,7 @@ from reposync.catalog.registration import syncable
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
-from reposync.runs.progress_reports import shown_progress
+from reposync.runs.progress_reports import current_progress
 from reposync.store.following import incomplete_versions
 from reposync.store.index_changes import AlikeIndexes, alike_indexes
 from reposync.store.manifest import ManifestCounts
@@ -339,7 +339,7 @@ def _hold(found: Hold) -> HoldOverview:
 
 
 def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:
-    told = (shown_progress(run) if run is not None else None) or {}
+    told = (current_progress(run) if run is not None else None) or {}
     done = building.files + building.skipped
     listed = live.files + live.skipped if live is not None else 0
     if run is not None:

@@ -39,7 +39,7 @@ RETRY_SECONDS = 300.0
 # While the run lasts that keeps the points of a repository from getting their new name.
 UNSETTLED_SECONDS = 60.0
 # How long the last word about a group may take when its process is told to end.
-FAREWELL_SECONDS = 5.0
+LAST_WRITE_SECONDS = 5.0
 _LONGEST_ASKED_SECONDS = 86_400.0
 TRIES = 3
 
@@ -129,7 +129,7 @@ class Discovery:
                 report = await self._look_through(registry, group, claim, approved=approved)
         except asyncio.CancelledError:
             with contextlib.suppress(RepoSyncError, TimeoutError):
-                await asyncio.wait_for(self._groups.release(claim), FAREWELL_SECONDS)
+                await asyncio.wait_for(self._groups.release(claim), LAST_WRITE_SECONDS)
             raise
         except LeaseLost as error:
             return error

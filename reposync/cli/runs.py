@@ -122,7 +122,7 @@ def _attempt_line(attempt: RunAttempt) -> str:
 
 
 def _lines(run: Run) -> list[tuple[str, Any]]:
-    from reposync.runs.progress_reports import shown_progress, told_progress
+    from reposync.runs.progress_reports import current_progress, displayed_progress
 
     lines: list[tuple[str, Any]] = [
         ("run", run.id),
@@ -138,14 +138,14 @@ def _lines(run: Run) -> list[tuple[str, Any]]:
         ("files", _files(run)),
         ("chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"),
     ]
-    if shown_progress(run) is not None:
-        lines.append(("now", visible(told_progress(run).words())))
+    if current_progress(run) is not None:
+        lines.append(("now", visible(displayed_progress(run).words())))
     if run.error_message:
         lines.append(("why" if run.error_code else "notice", told_reason(run.error_code, run.error_message)))
     if run.brake:
-        from reposync.runs.blocked import brake_of
+        from reposync.sync.brake import read_brake
 
-        brake = brake_of(run)
+        brake = read_brake(run.brake)
         lines += [("brake", f"{brake.in_words()}{'; approved' if run.approved else ''}")] if brake else []
     return lines
 

@@ -15,7 +15,7 @@ import click
 from reposync.cli.startup import settings, share_one_heap
 
 if TYPE_CHECKING:
-    from reposync.app.daemon import Duties
+    from reposync.app.daemon import Roles
     from reposync.clock import Clock
     from reposync.config.loading import LoadedRegistry
     from reposync.config.settings import Settings
@@ -50,7 +50,7 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     Then runs under way get some time to end (`daemon.shutdown_grace_seconds`), what is left is handed back for other
     pods, and the exit code is 0. A second signal hands back at once.
     """
-    from reposync.app.daemon import Duties
+    from reposync.app.daemon import Roles
     from reposync.config.loading import load_registry
     from reposync.config.settings import Configuration
     from reposync.telemetry.logs import configure_logging
@@ -62,14 +62,14 @@ def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_sche
     secrets.know(Configuration(environment, loaded.registry).secrets())
     configure_logging(environment.log_format, pod=environment.pod_name, secrets=secrets, level=log_level.upper())
     share_one_heap()
-    duties = Duties(not no_workers, not no_scheduler)
-    asyncio.run(serve_until_stopped(environment, loaded, duties, host, port, root_path, secrets))
+    roles = Roles(not no_workers, not no_scheduler)
+    asyncio.run(serve_until_stopped(environment, loaded, roles, host, port, root_path, secrets))
 
 
 async def serve_until_stopped(
     environment: Settings,
     loaded: LoadedRegistry,
-    duties: Duties,
+    roles: Roles,
     host: str,
     port: int,
     root_path: str | None,
@@ -104,7 +104,7 @@ async def serve_until_stopped(
         now=lambda: clock.now().timestamp(),
     )
     health = Health()
-    daemon = Daemon(environment, loaded, duties, metrics, health, secrets, clock)
+    daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
     _stop_on_signals(daemon.stop)
     ended = StoredEndings(lambda: daemon.application().database)
     access = Access(environment.api_tokens, http, ended=ended)

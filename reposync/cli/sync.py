@@ -120,7 +120,7 @@ async def _sync(
         targets = await targets_of(app, words)
 
         async def ask(target: Target) -> CommandRun:
-            asked = await app.asked(target, full=full, approved=approved, asked_by=person())
+            asked = await app.request_run(target, full=full, approved=approved, asked_by=person())
             unfinished.push_async_callback(asked.withdraw)
             return asked
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.app.verification import Verdict, Verification
     from reposync.config.settings import Settings
-    from reposync.runs.orphaned_points import Leftover
+    from reposync.runs.removal import OrphanedPoints
     from reposync.store.runs import Run
 
 
@@ -48,7 +48,7 @@ class Finding:
 class Remains:
     """A leftover, and the run that removed it."""
 
-    leftover: Leftover
+    leftover: OrphanedPoints
     run: Run | None = None
     trouble: str | None = None
 
@@ -146,15 +146,15 @@ async def _one(verification: Verification, name: str, wishes: Wishes) -> Finding
 
 
 async def _leftovers(app: Application, findings: Findings, wishes: Wishes) -> None:
-    from reposync.runs.orphaned_points import find_leftovers, remove_leftover
+    from reposync.runs.removal import find_orphaned_points, remove_orphaned_points
 
-    findings.leftovers = [Remains(each) for each in await find_leftovers(app)]
+    findings.leftovers = [Remains(each) for each in await find_orphaned_points(app)]
     runs: dict[str, Run | None] = {}
     for each in findings.leftovers:
         left = each.leftover
         if wishes.repair and left.repository_id is not None and (left.known or wishes.remove_unknown):
             if left.repository_id not in runs:
-                runs[left.repository_id] = await remove_leftover(
+                runs[left.repository_id] = await remove_orphaned_points(
                     app, left.repository_id, left.repository or left.repository_id
                 )
             each.run = runs[left.repository_id]

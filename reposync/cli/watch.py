@@ -74,13 +74,13 @@ async def _watch(run_id: str) -> tuple[Run, dict[str, Any]]:
 
 async def _follow(following: RowWatch[Run], run: Run, show: Watch, workers: Workers) -> Run:
     from reposync.errors import RunNotFound, StoreUnavailable
-    from reposync.runs.progress_reports import told_progress
+    from reposync.runs.progress_reports import displayed_progress
     from reposync.store.status import WAITING
 
     waiting_since = heard_at = time.monotonic()
     hinted = False
     while not run.is_final:
-        show(told_progress(run))
+        show(displayed_progress(run))
         if run.status not in WAITING:
             waiting_since = time.monotonic()
         await asyncio.sleep(following.pause_seconds)

@@ -1,4 +1,4 @@
-"""A run that a command asked for: left to the workers that there are, and executed here if there is none that can."""
+"""A run that a command requested: left to the workers, or executed here if there is none that can."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepoSyncError
-from reposync.runs.execution import FAREWELL_SECONDS, Terms
-from reposync.runs.progress_reports import told_progress
+from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy
+from reposync.runs.progress_reports import displayed_progress
 from reposync.store.following import run_of_request
 from reposync.store.run import Run
 from reposync.store.status import WAITING, RunStatus
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.catalog.targets import Target
 
-# How often a command looks at a run that another process executes.
+# Polling interval for a run that a different process executes.
 FOLLOW_SECONDS = 0.3
 
-Tell = Callable[[str], None]
-"""Takes what a person wants to know while they wait, in a sentence."""
+Report = Callable[[str], None]
+"""Takes a sentence for the person who waits."""
 
 
 class CommandRun:
-    """`target` None: the removal of a repository, which needs no configuration. `request_id`: what the command asked
-    of the run; it is taken back if the command is interrupted, and the run goes on if others ask for it too."""
+    """`target` None: the removal of a repository, which needs no configuration. `request_id`: the command's request,
+    which is withdrawn if the command is interrupted; the run continues if it has other requests."""
 
     def __init__(self, app: Application, run: Run, target: Target | None, request_id: str) -> None:
         self._app = app
@@ -41,17 +41,18 @@ class CommandRun:
     def repository(self) -> str:
         return self._run.repository
 
-    async def ended(self, watch: Watch = lambda _: None, tell: Tell = lambda _: None) -> Run:
-        """The run as it ended, wherever it was executed; not ended if it failed here and goes on for others.
+    async def ended(self, watch: Watch = lambda _: None, report: Report = lambda _: None) -> Run:
+        """Wait until the run has ended, wherever it is executed, and return it. It has not ended if it failed here and
+        continues for other requests.
 
         Raises LeaseLost, StoreUnavailable, CancelledError."""
         try:
             while not self._run.is_final:
                 if await self._executed(watch):
                     return self._run
-                watch(told_progress(self._run))
+                watch(displayed_progress(self._run))
                 await asyncio.sleep(FOLLOW_SECONDS)
-                self._see(await self._look(), tell)
+                self._note(await self._look(), report)
         except asyncio.CancelledError:
             await self.withdraw()
             raise
@@ -62,15 +63,14 @@ class CommandRun:
         if self._run.is_final:
             return
         with contextlib.suppress(RepoSyncError, TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
                 await self._app.runs.withdraw(self._request_id, by="an interrupt")
 
     async def _executed(self, watch: Watch) -> bool:
-        """Execute what is left to this process: any run of the repository if there is no worker; if there is one, the
-        run that is waited for alone, after a worker said that it cannot. Whether that was the run, and it is over as
-        far as this command is concerned."""
+        """Execute a run here: without workers any run of the repository, else only the requested run, after a worker
+        could not execute it. Returns whether the requested run has ended for this command."""
         app, run = self._app, self._run
-        asked = elapsed_seconds()
+        since = elapsed_seconds()
         if not (workers := await app.live_workers()):
             claimed = await app.claim(run.repository_id)
         elif run.status in WAITING and run.error_code in CANNOT_HERE:
@@ -79,8 +79,8 @@ class CommandRun:
             return False
         if claimed is None:
             return False
-        terms = Terms(request_id=self._request_id, elsewhere=bool(workers))
-        ended = await app.execute(app.execution(claimed, terms, claimed_since=asked), self._target, watch)
+        policy = ExecutionPolicy(request_id=self._request_id, elsewhere=bool(workers))
+        ended = await app.execute(app.execution(claimed, policy, claimed_since=since), self._target, watch)
         if ended.id != run.id or (workers and ended.error_code in CANNOT_HERE):
             return False
         if not ended.is_final:
@@ -89,16 +89,16 @@ class CommandRun:
         return True
 
     async def _look(self) -> Run:
-        """Another run may have taken over what was asked of this one, for another definition."""
+        """A different run may have taken over the request, after a change of the definition."""
         app, run = self._app, self._run
         found = await run_of_request(app.database, self._request_id) or await app.runs.get(run.id)
         if found.id != run.id and self._target is not None:
             self._target = app.catalog.of_row(await app.repositories.by_id(found.repository_id))
         return found
 
-    def _see(self, run: Run, tell: Tell) -> None:
+    def _note(self, run: Run, report: Report) -> None:
         if run.id != self._run.id:
-            tell(f"run {run.id} goes on with it")
+            report(f"run {run.id} continues it")
         elif run.status is RunStatus.RETRYING and run.failures > self._run.failures:
-            tell(f"attempt {run.attempt} failed, and another one follows: {run.error_message}")
+            report(f"attempt {run.attempt} failed and will be retried: {run.error_message}")
         self._run = run

@@ -1,4 +1,4 @@
-"""Executing one claimed run: its lease and lock are kept beside it, and its end is written whatever happens."""
+"""Execution of one claimed run: its lease and lock are kept beside it, and its end is always written."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Protocol, assert_never
 
 from reposync.clock import elapsed_seconds
+from reposync.config.sections import DaemonConfig
 from reposync.errors import (
     CANNOT_HERE,
     DefinitionChanged,
@@ -30,44 +31,44 @@ from reposync.errors import (
 from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.runs.locks import RunLocks
 from reposync.runs.observer import Observer
-from reposync.runs.progress_reports import keep_telling
+from reposync.runs.progress_reports import report_progress
 from reposync.store.attempts import RELEASED, YIELDED, RunAttempt
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
-from reposync.supervision import EndedByItself, end, log_defect, unending
+from reposync.supervision import Backoff, EndedByItself, end, log_defect, unending
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
 
 log = logging.getLogger(__name__)
 
-# How long the last word about a run may take when its process is told to end.
-FAREWELL_SECONDS = 5.0
-# Between looks at a lock that somebody else holds.
+# Timeout of the last write about a run while its process shuts down.
+LAST_WRITE_SECONDS = 5.0
+# Pauses before the next try while a different worker holds the lock.
 _LOCK_PAUSES_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
-# Before somebody else tries what this process cannot execute, and how long nobody has to be able to.
+# Pause before a different worker tries a run that this process cannot execute, and when it fails because none can.
 CANNOT_HERE_SECONDS = 5.0
 NOBODY_CAN_SECONDS = 900.0
-# Before a run that failed at a command is tried by somebody else.
+# Pause before a worker retries a run that failed in a command.
 _ELSEWHERE_SECONDS = 2.0
-# A server that asks for more is asked again all the same.
-_LONGEST_ASKED_SECONDS = 86_400.0
+# Upper limit of a server's Retry-After.
+_LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Under which a worker executes runs. `retry_seconds` None: a failure is final; a person watches, and decides.
-    `request_id`: that person's request. Where others ask for the run too, a failure here is no end of it. `elsewhere`:
-    there are other workers, which may be able to execute what this process is not."""
+class ExecutionPolicy:
+    """`retry_seconds` None: a failure is final, because a person watches and decides. `request_id`: the request of a
+    command; if the run has other requests too, a failure here does not end it. `elsewhere`: there are other workers,
+    which may be able to execute what this process cannot."""
 
-    lease_seconds: float = 15.0
+    lease_seconds: float = DaemonConfig().lease_seconds
     retry_seconds: float | None = None
     retry_max_seconds: float = 600.0
     request_id: str | None = None
     elsewhere: bool = True
 
     def pause_after(self, failures: int) -> float | None:
-        """Exponential back-off; half of it is chance, so that what failed together does not come back together."""
+        """Exponential back-off; half of it is random, so that runs that failed together are not retried together."""
         if self.retry_seconds is None:
             return None
         longest = min(self.retry_max_seconds, self.retry_seconds * 2.0 ** min(max(failures, 1) - 1, 30))
@@ -76,19 +77,18 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Nothing more happens to the run by itself."""
+    """The run ends. `followed_up`: a different run takes its place."""
 
     status: RunStatus
     code: str | None = None
     message: str | None = None
     brake: Mapping[str, Any] | None = None
     followed_up: bool = False
-    """Another run is to take its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """It failed in a way that may pass. `at_last`: how it ends after the last attempt."""
+    """A failure that may pass. `at_last`: the status after the last attempt."""
 
     delay_seconds: float
     code: str
@@ -97,8 +97,8 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class HandedBack:
-    """It goes on elsewhere or later, and the attempt does not count."""
+class Released:
+    """The run goes back to the queue, and the attempt does not count."""
 
     outcome: str = RELEASED
     delay_seconds: float = 0.0
@@ -106,17 +106,17 @@ class HandedBack:
     reason: RepoSyncError | None = None
 
 
-Ending = Ended | Retried | HandedBack
+Ending = Ended | Retried | Released
 
-STOPPING = HandedBack()
-"""This process is about to end."""
-YIELDING = HandedBack(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
-"""Others wait. What a person asked for has had its turn by then, and takes its place among all the others."""
+STOPPING = Released()
+"""This process shuts down."""
+YIELDING = Released(YIELDED, priority=PRIORITIES[RunTrigger.SCHEDULE])
+"""Other runs wait. Also a person's run continues with the priority of a scheduled one: it has had its turn."""
 
 
-async def hand_on(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
-    """Leave a run to others, which this process cannot execute for `reason`, one of CANNOT_HERE. It fails once nobody
-    could for a while."""
+async def release_to_others(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
+    """Leave a run that this process cannot execute, for `reason` (one of CANNOT_HERE), to other workers. It fails once
+    no worker could execute it for NOBODY_CAN_SECONDS."""
     since = _unable_since([each for each in await runs.attempts(run.id) if each.attempt < run.attempt])
     now = run.started_at or run.queued_at
     if since is not None and (now - since).total_seconds() > NOBODY_CAN_SECONDS:
@@ -125,8 +125,8 @@ async def hand_on(runs: Runs, run: Run, reason: RepoSyncError) -> Run:
 
 
 def _unable_since(attempts: Sequence[RunAttempt]) -> datetime | None:
-    """Since when no worker was able to execute the run; None if the latest one was. One that was able may lie between
-    two that were not and are one row."""
+    """Since when no worker could execute the run; None if the latest one could. Attempts of workers that could not are
+    merged into one row, so an attempt of a worker that could may lie within it."""
     ended = [(each.ended_at or each.started_at, each) for each in attempts]
     able = [moment for moment, each in ended if each.error_code not in CANNOT_HERE]
     able_until = max(able, default=datetime.min.replace(tzinfo=UTC))
@@ -157,25 +157,29 @@ class Execution:
         *,
         locks: RunLocks,
         progress: RunProgress,
-        terms: Terms,
+        policy: ExecutionPolicy,
         observer: Observer | None = None,
         claimed_since: float | None = None,
     ) -> None:
-        """`claimed_since`: when the claim was asked for (`elapsed_seconds`). The lease runs from then on: the answer
-        may have been long on its way, or this process frozen before it read it."""
+        """`claimed_since`: when the claim was requested (`elapsed_seconds`). The lease is counted from then on, because
+        the answer may have been delayed, or this process frozen."""
         self.run = run
         self.progress = progress
         self.started = elapsed_seconds()
         self._runs = runs
         self._locks = locks
-        self._terms = terms
+        self._policy = policy
         self._observer = observer or Observer()
-        self._lease = Lease(terms.lease_seconds, since=claimed_since)
+        self._lease = Lease(policy.lease_seconds, since=claimed_since)
         self._work: Work | None = None
         self._body: asyncio.Task[Ending] | None = None
-        self._reason: RepoSyncError | HandedBack | None = None
+        self._reason: RepoSyncError | Released | None = None
 
-    def interrupt(self, reason: RepoSyncError | HandedBack) -> None:
+    @property
+    def figures(self) -> RunFigures:
+        return self._work.figures if self._work is not None else RunFigures()
+
+    def interrupt(self, reason: RepoSyncError | Released) -> None:
         """End the attempt; the first reason counts."""
         if self._reason is None:
             self._reason = reason
@@ -183,46 +187,42 @@ class Execution:
                 self._body.cancel()
 
     async def perform(self, make: Callable[[Lease], Awaitable[Work]]) -> Run:
-        """Do the run and return it as it is afterwards. A failure is an ending, not an exception.
+        """Execute the run and return its new state. A failure is an ending, not an exception.
 
-        Raises LeaseLost where another worker took the run over (nothing is written then), StoreUnavailable where the
-        database could not be told the end as long as the lease was valid, and CancelledError after the run has been
-        handed back, or recorded as cancelled where nobody but the person at this process asks for it.
+        Raises LeaseLost if a different worker took the run over (nothing is written then), StoreUnavailable if the end
+        could not be written while the lease was valid, and CancelledError after the run was released, or recorded as
+        cancelled if only the command of this process requested it.
         """
         self._body = asyncio.create_task(self._guarded(make), name=f"run {self.run.id}")
         heartbeat = self._beside("heartbeat", self._keep_alive)
-        telling = asyncio.create_task(self._tell_progress(), name=f"progress of {self.run.id}")
+        reporting = asyncio.create_task(self._report_progress(), name=f"progress of {self.run.id}")
         if self._reason is not None:
             self._body.cancel()
         ending: Ending | None = None
         try:
             ending = await self._outcome(self._body)
-            await end(heartbeat, telling)
+            await end(heartbeat, reporting)
             run = await self._write(ending)
         except asyncio.CancelledError:
-            # As long as the body takes to end the run is this attempt's: so the heartbeat goes on till then.
+            # The run belongs to this attempt until the body has ended, so the heartbeat continues until then.
             await end(self._body)
-            await end(heartbeat, telling)
-            await self._say_last(ending)
+            await end(heartbeat, reporting)
+            await self._write_last(ending)
             raise
         finally:
-            await end(heartbeat, telling, self._body)
-        outcome = ending.outcome if isinstance(ending, HandedBack) else str(run.status)
+            await end(heartbeat, reporting, self._body)
+        outcome = ending.outcome if isinstance(ending, Released) else str(run.status)
         self._observer.run_ended(run, outcome, elapsed_seconds() - self.started, self.figures)
         return run
 
-    async def _say_last(self, ending: Ending | None) -> None:
-        """While this process ends: what the run came to, if it did, or that it is handed back."""
+    async def _write_last(self, ending: Ending | None) -> None:
+        """During shutdown: write the ending, or release the run."""
         with contextlib.suppress(RepoSyncError, TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                if ending is None and self._terms.request_id is not None:
-                    await self._runs.withdraw(self._terms.request_id, by="an interrupt")
-                handed_back = self._reason if isinstance(self._reason, HandedBack) else STOPPING
-                await self._write(ending or handed_back)
-
-    @property
-    def figures(self) -> RunFigures:
-        return self._work.figures if self._work is not None else RunFigures()
+            async with asyncio.timeout(LAST_WRITE_SECONDS):
+                if ending is None and self._policy.request_id is not None:
+                    await self._runs.withdraw(self._policy.request_id, by="an interrupt")
+                released = self._reason if isinstance(self._reason, Released) else STOPPING
+                await self._write(ending or released)
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
         self._observer.run_started(self.run)
@@ -230,15 +230,14 @@ class Execution:
             watchdog = self._beside("watchdog of the lock", partial(self._watch, guard.watch))
             try:
                 self._work = await make(self._lease)
-                log.info("run started", extra=_start(self.run))
+                run = self.run
+                fields = {"trigger": run.trigger, "full": run.full, "waited_seconds": round(run.waited_seconds, 3)}
+                log.info("run started", extra=fields)
                 outcome = await self._work.execute()
             finally:
                 await end(watchdog)
-        return self._completed(outcome)
-
-    def _completed(self, outcome: Outcome) -> Ending:
-        """Files that could not be read are tried again as long as there are attempts left."""
-        pause = self._terms.pause_after(self.run.failures) if outcome.files_failed else None
+        # Files that could not be read are tried again while attempts are left.
+        pause = self._policy.pause_after(run.failures) if outcome.files_failed else None
         if pause is None or outcome.code is None:
             return Ended(RunStatus.COMPLETED, outcome.code, outcome.notice)
         return Retried(pause, outcome.code, outcome.notice or "", RunStatus.COMPLETED)
@@ -255,18 +254,19 @@ class Execution:
             return self._defect(stray)
         except RepoSyncError as error:
             return self._ending_of(self._reason or error)
-        except Exception as error:  # noqa: BLE001 - a defect ends this attempt, with an id to find it by, never the daemon
+        except Exception as error:  # noqa: BLE001 - a defect ends this attempt, not the daemon
             return self._defect(error)
 
     def _defect(self, error: Exception) -> Ending:
-        said = log_defect(f"a defect ended run {self.run.id} of {self.run.repository}", error)
-        return self._failure(RepoSyncError.code, said, passing=True)
+        message = log_defect(f"a defect ended run {self.run.id} of {self.run.repository}", error)
+        return self._failure(RepoSyncError.code, message, may_pass=True)
 
-    def _ending_of(self, reason: RepoSyncError | HandedBack) -> Ending:
-        """Raises LeaseLost again: a run that is somebody else's by now gets no ending from here."""
-        if isinstance(reason, HandedBack):
+    def _ending_of(self, reason: RepoSyncError | Released) -> Ending:
+        """Raises `reason` if it is LeaseLost: a run that a different worker has gets no ending from here."""
+        if isinstance(reason, Released):
             return reason
-        asked = min(reason.retry_after_seconds or 0.0, _LONGEST_ASKED_SECONDS)
+        retry_after = min(reason.retry_after_seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS)
+        has_retries = self._policy.retry_seconds is not None
         match reason:
             case LeaseLost():
                 raise reason
@@ -278,38 +278,38 @@ class Execution:
                 return Ended(RunStatus.CANCELLED, reason.code, str(reason), followed_up=True)
             case RunCancelled():
                 return Ended(RunStatus.CANCELLED, reason.code, str(reason))
-            case LockHeld() | LockLost() if self._terms.retry_seconds is not None:
-                # Nothing is wrong with the run: its turn has not come.
+            case LockHeld() | LockLost() if has_retries:
+                # The run did not fail, its turn has not come.
                 pause = _LOCK_PAUSES_SECONDS[min(self.run.attempt, len(_LOCK_PAUSES_SECONDS)) - 1]
-                return HandedBack(delay_seconds=pause, reason=reason)
-            case _ if reason.code in CANNOT_HERE and self._terms.elsewhere:
-                return HandedBack(reason=reason)
-            case _ if asked > IN_PLACE_SECONDS and self._terms.retry_seconds is not None:
-                # What failed together does not come back together.
-                return HandedBack(delay_seconds=asked * random.uniform(1.0, 1.1), reason=reason)  # noqa: S311
+                return Released(delay_seconds=pause, reason=reason)
+            case _ if reason.code in CANNOT_HERE and self._policy.elsewhere:
+                return Released(reason=reason)
+            case _ if retry_after > IN_PLACE_SECONDS and has_retries:
+                # Random, so that runs that failed together are not retried together.
+                return Released(delay_seconds=retry_after * random.uniform(1.0, 1.1), reason=reason)  # noqa: S311
             case _:
-                return self._failure(reason.code, str(reason), passing=reason.retryable, asked_seconds=asked)
+                return self._failure(reason.code, str(reason), may_pass=reason.retryable, retry_after=retry_after)
 
-    def _failure(self, code: str, message: str, *, passing: bool, asked_seconds: float = 0.0) -> Ended | Retried:
-        if self._terms.request_id is not None:
-            # A source that this machine cannot reach may be one that a daemon can.
-            return Retried(max(_ELSEWHERE_SECONDS, asked_seconds), code, message)
-        pause = self._terms.pause_after(self.run.failures) if passing else None
+    def _failure(self, code: str, message: str, *, may_pass: bool, retry_after: float = 0.0) -> Ended | Retried:
+        if self._policy.request_id is not None:
+            # A daemon may reach a source that this machine cannot.
+            return Retried(max(_ELSEWHERE_SECONDS, retry_after), code, message)
+        pause = self._policy.pause_after(self.run.failures) if may_pass else None
         if pause is None:
             return Ended(RunStatus.FAILED, code, message)
-        return Retried(max(pause, asked_seconds), code, message)
+        return Retried(max(pause, retry_after), code, message)
 
     async def _write(self, ending: Ending) -> Run:
-        """Tell the database, which may be back before the lease is over."""
-        pause = 0.1
+        """Retried until the lease is over: the database may be available again before that."""
+        backoff = Backoff(0.1, 2.0)
         while True:
             try:
                 return await self._write_once(ending)
             except StoreUnavailable:
+                pause = backoff.next_seconds()
                 if self._lease.remaining_seconds() <= pause:
                     raise
             await asyncio.sleep(pause)
-            pause = min(pause * 2, 2.0)
 
     async def _write_once(self, ending: Ending) -> Run:
         match ending:
@@ -318,13 +318,13 @@ class Execution:
                     self.run, status, self.figures, code, message, brake=brake, followed_up=followed_up
                 )
             case Retried(delay, code, message, at_last):
-                mine = self._terms.request_id
+                mine = self._policy.request_id
                 return await self._runs.retry_later(
                     self.run, delay, code, message, self.figures, at_last=at_last, final_unless_others=mine
                 )
-            case HandedBack(reason=RepoSyncError(code=code) as reason) if code in CANNOT_HERE:
-                return await hand_on(self._runs, self.run, reason)
-            case HandedBack(outcome, delay, priority, reason):
+            case Released(reason=RepoSyncError(code=code) as reason) if code in CANNOT_HERE:
+                return await release_to_others(self._runs, self.run, reason)
+            case Released(outcome, delay, priority, reason):
                 return await self._runs.release(
                     self.run, self.figures, outcome=outcome, delay_seconds=delay, priority=priority, reason=reason
                 )
@@ -332,23 +332,21 @@ class Execution:
                 assert_never(ending)
 
     async def _keep_alive(self) -> None:
-        """Renew the lease until cancelled. Ends the body when somebody asked for it or the run was lost."""
-        lease_seconds = self._terms.lease_seconds
+        """Renew the lease until cancelled. Interrupts the body if the run is cancelled or lost."""
+        lease_seconds = self._policy.lease_seconds
         unreachable, why = False, "The database could not be reached."
         while True:
-            # Where the database is away, not past the lease: another worker is at it by then. A process that was
-            # frozen asks once in peace: nobody may have noticed.
+            # While the database is unavailable, no longer than the lease: then a different worker may have the run. A
+            # process that was frozen asks once with the full timeout, because nobody may have noticed.
             await asyncio.sleep(self._at_most(lease_seconds / 3))
             since = elapsed_seconds()
             try:
                 async with asyncio.timeout(self._at_most(lease_seconds / 3) if unreachable else lease_seconds / 3):
                     beat = await self._runs.heartbeat(self.run, lease_seconds, self.progress.as_json(), self.figures)
             except (StoreUnavailable, TimeoutError) as error:
-                # The database may be back before the lease is over; until then the lease's own deadline guards the
-                # index.
-                why = str(error) or why  # the last try has no time left, and says nothing
+                why = str(error) or why  # the last try has no time left, and no message
                 if self._lease.remaining_seconds() <= 0:
-                    self.interrupt(LeaseLost(f"The lease ran out, and the run is for others to go on with. {why}"))
+                    self.interrupt(LeaseLost(f"The lease expired; a different worker continues the run. {why}"))
                     return
                 unreachable = True
                 continue
@@ -366,26 +364,26 @@ class Execution:
         return max(0.0, min(seconds, self._lease.remaining_seconds()))
 
     def _beside(self, what: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
-        """What the run must not go on without. Such work may end after it has interrupted the run, and no earlier."""
+        """A task that the run must not continue without. It may only end after it has interrupted the run."""
 
         async def watched() -> None:
             try:
                 await unending(work())
-            except Exception as error:  # noqa: BLE001 - whatever it is, the run does not go on without it
+            except Exception as error:  # noqa: BLE001 - whatever it is, the run must not continue without the task
                 if isinstance(error, EndedByItself) and self._reason is not None:
                     return
-                said = log_defect(f"the {what} of run {self.run.id} of {self.run.repository} ended", error)
-                lost = RunDefect(f"The {what} of this run ended by a defect: {said}")
+                message = log_defect(f"the {what} of run {self.run.id} of {self.run.repository} ended", error)
+                lost = RunDefect(f"The {what} of this run ended by a defect: {message}")
                 self._lease.lose(str(lost))
                 self.interrupt(lost)
 
         return asyncio.create_task(watched(), name=f"{what} of {self.run.id}")
 
-    async def _tell_progress(self) -> None:
+    async def _report_progress(self) -> None:
         try:
-            await keep_telling(self.progress, partial(self._runs.tell_progress, self.run))
-        except Exception as error:  # noqa: BLE001 - the heartbeat tells it too, every few seconds
-            log_defect(f"the progress of run {self.run.id} of {self.run.repository} is told no more", error)
+            await report_progress(self.progress, partial(self._runs.tell_progress, self.run))
+        except Exception as error:  # noqa: BLE001 - the heartbeat reports it too, every few seconds
+            log_defect(f"the progress of run {self.run.id} of {self.run.repository} is no longer reported", error)
 
     async def _watch(self, watch: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -393,7 +391,3 @@ class Execution:
         except LockLost as error:
             self._lease.lose(str(error))
             self.interrupt(error)
-
-
-def _start(run: Run) -> dict[str, Any]:
-    return {"trigger": run.trigger, "full": run.full, "waited_seconds": round(run.waited_seconds, 3)}

@@ -1,9 +1,10 @@
-"""How far runs are: told by whoever executes one, once a second while it changes, and read by whoever watches."""
+"""Progress of runs: reported by the worker at most once a second while it changes, and read by watchers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from reposync.errors import LeaseLost, StoreUnavailable
@@ -11,79 +12,71 @@ from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.sync.progress import RunProgress
 
-# One small update a second and run. The heartbeat alone, every 5 s, looks like a run that hangs.
-TELL_SECONDS = 1.0
-_FAREWELL_SECONDS = 1.0
+# With the heartbeat alone, every 5 s, a run would look as if it hung.
+REPORT_SECONDS = 1.0
+_LAST_REPORT_SECONDS = 1.0
 
-Tell = Callable[[Mapping[str, Any]], Awaitable[None]]
+Report = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-async def keep_telling(progress: RunProgress, tell: Tell, *, seconds: float = TELL_SECONDS) -> None:
-    """Call `tell` at most once in so many seconds, and only where something changed, until cancelled.
+async def report_progress(progress: RunProgress, report: Report, *, seconds: float = REPORT_SECONDS) -> None:
+    """Call `report` at most once in `seconds`, and only after a change, until cancelled.
 
-    Nothing of a run hangs on it: a database that is away is tried again at the next change, and a run that is
-    somebody else's by now is no longer told of. That is for the lease to notice.
+    The run does not depend on it: if the database is unavailable, the next change is reported; reports end if the run
+    belongs to a different worker, which the lease detects.
     """
-    told = _state(RunProgress())
+    reported = RunProgress(started=progress.started)
     while True:
         await asyncio.sleep(seconds)
-        now = _state(progress)
-        if now == told:
+        now = replace(progress)
+        if now == reported:
             continue
         try:
-            await _whole(tell(progress.as_json()))
+            await _uninterrupted(report(progress.as_json()))
         except StoreUnavailable:
             continue
         except LeaseLost:
             return
-        told = now
+        reported = now
 
 
-async def _whole(telling: Awaitable[None]) -> None:
-    """Not broken off in the middle, which every run's end would do: that costs the database's connection."""
-    task = asyncio.ensure_future(telling)
-    # A second cancellation does not wait for its end, and asyncio would log its failure as nobody's.
+async def _uninterrupted(reporting: Awaitable[None]) -> None:
+    """A query that is cancelled, as at the end of every run, would cost a database connection."""
+    task = asyncio.ensure_future(reporting)
+    # A second cancellation does not wait for the task; asyncio would log its error as never retrieved.
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
-        done, _ = await asyncio.wait({task}, timeout=_FAREWELL_SECONDS)
+        done, _ = await asyncio.wait({task}, timeout=_LAST_REPORT_SECONDS)
         if not done:
             task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         raise
 
 
-def shown_progress(run: Run) -> Mapping[str, Any] | None:
-    """How far the attempt that is under way has got; None where none is. What its worker said last stays in the row of
-    a run that ended, and is of no use there: the figures of the run say what was done."""
+def current_progress(run: Run) -> Mapping[str, Any] | None:
+    """Progress of the running attempt; None if none is running. The row of an ended run keeps its last report, but its
+    figures say what was done."""
     return run.progress if run.status is RunStatus.RUNNING else None
 
 
-def told_progress(run: Run) -> RunProgress:
-    """The same as the record that displays take; its phase is the run's status where no attempt is under way."""
-    said = shown_progress(run)
-    if said is None:
+def displayed_progress(run: Run) -> RunProgress:
+    """The same as a record for displays; its phase is the run's status if no attempt is running."""
+    reported = current_progress(run)
+    if reported is None:
         return RunProgress(phase="starting" if run.status is RunStatus.RUNNING else str(run.status))
-    counts: dict[str, Any] = {
-        name: _count(said.get(name)) for name in ("files_total", "files_done", "chunks_done", "bytes_read")
-    }
-    waits = said.get("waiting_for")
-    waiting_for = waits if isinstance(waits, str) else None
-    return RunProgress(phase=str(said.get("phase", "starting")), waiting_for=waiting_for, **counts)
-
-
-def _state(progress: RunProgress) -> tuple[object, ...]:
-    return (
-        progress.phase,
-        progress.files_total,
-        progress.files_done,
-        progress.chunks_done,
-        progress.bytes_read,
-        progress.waiting_for,
+    waits = reported.get("waiting_for")
+    return RunProgress(
+        phase=str(reported.get("phase", "starting")),
+        files_total=_count(reported.get("files_total")),
+        files_done=_count(reported.get("files_done")),
+        chunks_done=_count(reported.get("chunks_done")),
+        bytes_read=_count(reported.get("bytes_read")),
+        waiting_for=waits if isinstance(waits, str) else None,
     )
 
 
 def _count(value: object) -> int:
-    # Another version of this program may have written it.
+    # A different version of this program may have written it.
     return value if isinstance(value, int) else 0

@@ -1,21 +1,31 @@
-"""Removing a repository, its points, manifest and row: as a run of its own, so that no sync writes beside it."""
+"""Removal of a repository, and of points whose repository is no longer registered; each in a run of its own, so that no
+sync writes at the same time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from reposync.clock import elapsed_seconds
 from reposync.errors import RepositoryNotFound
+from reposync.runs.execution import ExecutionPolicy
 from reposync.store.claims import REMOVED_BEFORE
+from reposync.store.leftovers import begin_leftover_removal, ever_known
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories, Repository
+from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import Run, RunFigures
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome
 from reposync.vectors.port import Index
 
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+
 
 class RemovalRun:
-    """Points first, the row last: who is killed in between has not removed the repository, and can do it again."""
+    """Points first and the row last: a removal that is interrupted can be repeated."""
 
     def __init__(
         self,
@@ -26,7 +36,7 @@ class RemovalRun:
         run: Run,
         lease: Lease,
     ) -> None:
-        """`places`: where its points may be, and under which id: every version of its index has its own."""
+        """`places`: collections that may hold its points, with the id of the version there."""
         self._repository = repository
         self._places = places
         self._repositories = repositories
@@ -51,8 +61,8 @@ class RemovalRun:
         return Outcome()
 
 
-class RemovedBefore:
-    """The removal of a repository whose row an earlier attempt removed, and with it all that there was to do."""
+class AlreadyRemoved:
+    """An earlier attempt removed the row, which is the last step."""
 
     figures = RunFigures()
 
@@ -60,19 +70,17 @@ class RemovedBefore:
         return Outcome(notice=REMOVED_BEFORE)
 
 
-class LeftoverRemoval:
-    """Points of a repository that is registered no more. Where it was registered anew meanwhile its points are its own:
-    its next sync takes out what does not belong there."""
+class OrphanedPointsRemoval:
+    """Removes points of a repository that is not registered. If it was registered again meanwhile, nothing is removed:
+    its next sync removes what is outdated."""
+
+    figures = RunFigures()
 
     def __init__(self, run: Run, indexes: Sequence[Index], repositories: Repositories, lease: Lease) -> None:
         self._run = run
         self._indexes = indexes
         self._repositories = repositories
         self._lease = lease
-
-    @property
-    def figures(self) -> RunFigures:
-        return RunFigures()
 
     async def execute(self) -> Outcome:
         """Its notice says what was removed. Raises LeaseLost, and what index and store raise."""
@@ -81,15 +89,16 @@ class LeftoverRemoval:
             number = await index.count(self._run.repository_id)
             if not number:
                 continue
-            # Asked last: as long as this run goes on no sync of that id begins, but it may have been taken over from a
-            # worker that died, with time for anything in between.
+            # Checked last: no sync of that id begins during this run, but the run may have been taken over from a dead
+            # worker.
             if await self._is_registered():
                 return Outcome(notice="It is registered again; nothing was removed.")
             self._lease.check()
             await index.remove_repository(self._run.repository_id, check=self._lease.check)
             removed += number
-        notice = f"Mended on request: {removed:,} points of a repository that is not registered were removed."
-        return Outcome(notice=notice)
+        return Outcome(
+            notice=f"Repaired on request: {removed:,} points of a repository that is not registered were removed."
+        )
 
     async def _is_registered(self) -> bool:
         try:
@@ -97,3 +106,53 @@ class LeftoverRemoval:
         except RepositoryNotFound:
             return False
         return True
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedPoints:
+    """Points whose repository is not registered. `repository_id` None: points without a repository, which reposync
+    never writes. `known`: this database has runs of the repository; otherwise it may belong to a different installation
+    that uses the same collection."""
+
+    collection: str
+    repository_id: str | None
+    repository: str | None
+    points: int
+    known: bool
+
+
+async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
+    """In the collections of this installation, by collection and name. Raises what index and store raise."""
+    found = []
+    for collection in sorted(await app.collections()):
+        index = app.index(collection)
+        if await index.spec() is None:
+            continue
+        points = await index.repositories()
+        nameless = await index.count() - sum(points.values())
+        # Read last: a repository that is registered in between has no points yet.
+        versions = await app.versions.all()
+        registered = {row.id for row in await app.repositories.list()}
+        registered |= {version.id for each in versions.values() for version in each}
+        unknown = [identity for identity in points if identity not in registered]
+        known = await ever_known(app.database, unknown)
+        for identity in unknown:
+            left = await index.count(identity)
+            if not left:
+                continue  # it was removed just now
+            name = known.get(identity) or next(iter(await index.names_of(identity)), None)
+            found.append(OrphanedPoints(collection, identity, name, left, identity in known))
+        if nameless > 0:
+            found.append(OrphanedPoints(collection, None, None, nameless, False))
+    return sorted(found, key=lambda each: (each.collection, each.repository or "", each.repository_id or ""))
+
+
+async def remove_orphaned_points(app: Application, identity: str, name: str) -> Run | None:
+    """Remove them from all collections in a run of their own, and return it as it ended. None if the repository is
+    registered again, or has an active run. Raises LeaseLost, StoreUnavailable, CancelledError."""
+    since, policy = elapsed_seconds(), ExecutionPolicy()
+    worker = app.presence.name
+    run = await begin_leftover_removal(app.database, identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
+    if run is None:
+        return None
+    return await app.execute(app.execution(run, policy, claimed_since=since), None, lambda _: None)

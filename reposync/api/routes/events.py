@@ -18,7 +18,7 @@ from reposync.api.routes.runs import RunIdPrefix
 from reposync.api.routing import PREFIX, Router
 from reposync.api.server import stopping_of
 from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
-from reposync.runs.progress_reports import shown_progress
+from reposync.runs.progress_reports import current_progress
 from reposync.store.following import runs_by_id
 from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run
@@ -177,7 +177,7 @@ class RunEvents:
         run = self._run
         self._is_over = run.is_final
         return format_sse_event(
-            data_str=to_json({**run_json(run), "progress": shown_progress(run)}).decode(),
+            data_str=to_json({**run_json(run), "progress": current_progress(run)}).decode(),
             event="ended" if run.is_final else "progress",
             id=_end_id(run) if run.is_final else None,
             retry=RETRY_MILLISECONDS if first else None,

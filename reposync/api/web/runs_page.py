@@ -23,13 +23,13 @@ from reposync.app.index_overview import index_overview
 from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
-from reposync.runs.blocked import Brake, brake_of, read_brake
-from reposync.runs.progress_reports import shown_progress
+from reposync.runs.progress_reports import current_progress
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.requests import RunRequest
 from reposync.store.run import Run, RunProblem
 from reposync.store.status import FINAL, RunStatus, RunTrigger
 from reposync.store.ticks import MissedTick, Ticks
+from reposync.sync.brake import BrakeFacts, read_brake
 from reposync.words import duration
 
 PAGE_RUNS = 50
@@ -105,7 +105,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         found = await app.runs.get(run_id)
         counts = await app.runs.count_problems(found.id)
         problems = await _problems(app, found, counts) if counts else []
-        brake = brake_of(found)
+        brake = read_brake(found.brake)
         requests = (await app.runs.requests([found.id])).get(found.id, [])
         return renderer.page(
             request,
@@ -137,7 +137,7 @@ async def _problems(app: Application, run: Run, counts: Mapping[str, int]) -> li
     return failed + [each for each in others if each.reason != Skip.FAILED][: PAGE_PROBLEMS - len(failed)]
 
 
-def _approve_label(run: Run, brake: Brake | None) -> str:
+def _approve_label(run: Run, brake: BrakeFacts | None) -> str:
     if brake is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
     return "Make it live anyway" if run.error_code == GateClosed.code else "Approve the deletion"
@@ -202,7 +202,7 @@ def _day(text: str) -> date | None:
 
 def _progress(run: Run) -> dict[str, Any]:
     """The figures of the running attempt; zero if its worker has not reported any."""
-    reported = shown_progress(run) or {}
+    reported = current_progress(run) or {}
     numbers = ("files_total", "files_done", "chunks_done", "bytes_read", "files_per_second", "eta_seconds")
     found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in numbers}
     return {**found, "phase": str(reported.get("phase", "starting"))}

@@ -12,7 +12,7 @@ import pytest
 
 from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
-from reposync.runs.progress_reports import keep_telling
+from reposync.runs.progress_reports import report_progress
 from reposync.store.repositories import Registration
 from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run, RunFigures
@@ -315,7 +315,7 @@ async def test_progress_is_told_when_it_changes_whatever_becomes_of_the_database
         told.append(said["files_done"])
 
     progress = RunProgress()
-    telling = asyncio.create_task(keep_telling(progress, tell, seconds=0.001))
+    telling = asyncio.create_task(report_progress(progress, tell, seconds=0.001))
     progress.files_done = 1
     await changed.wait()
     assert told == []
@@ -337,7 +337,7 @@ async def test_the_end_of_a_run_does_not_break_off_what_is_being_told():
         told.set()
 
     progress = RunProgress(phase="indexing")
-    telling = asyncio.create_task(keep_telling(progress, tell, seconds=0.001))
+    telling = asyncio.create_task(report_progress(progress, tell, seconds=0.001))
     await began.wait()
     telling.cancel()
     go_on.set()
@@ -350,4 +350,4 @@ async def test_a_run_that_was_taken_over_is_told_of_by_its_new_worker_alone():
         raise LeaseLost("It is another attempt's.")
 
     async with asyncio.timeout(10):
-        await keep_telling(RunProgress(phase="indexing"), tell, seconds=0.001)
+        await report_progress(RunProgress(phase="indexing"), tell, seconds=0.001)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reposync.app.daemon import Daemon, Duties
+from reposync.app.daemon import Daemon, Roles
 from reposync.config.loading import load_registry
 from reposync.store.index_changes import version_states
 from reposync.store.run import RunProblem
@@ -96,7 +96,7 @@ async def test_the_metrics_of_a_daemon_name_what_they_do_not_know(rest: Rest) ->
     await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER)
     metrics = Metrics(version="1")
     settings = rest.app.configuration.settings
-    daemon = Daemon(settings, load_registry(settings.config_path), Duties(), metrics, Health(), Secrets())
+    daemon = Daemon(settings, load_registry(settings.config_path), Roles(), metrics, Health(), Secrets())
     daemon.app = rest.app
 
     await daemon.refresh_metrics()

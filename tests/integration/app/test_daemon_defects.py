@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from reposync.app.daemon import Daemon, Duties
+from reposync.app.daemon import Daemon, Roles
 from reposync.catalog.targets import Catalog, Target
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
@@ -100,7 +100,7 @@ async def serving(
             "QDRANT_URL": qdrant.url,
         }
     )
-    daemon = Daemon(settings, load_registry(settings.config_path), Duties(), metrics, health, Secrets())
+    daemon = Daemon(settings, load_registry(settings.config_path), Roles(), metrics, health, Secrets())
     running = asyncio.create_task(daemon.run())
     try:
         yield daemon

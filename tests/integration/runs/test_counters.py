@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from reposync.app.daemon import MetricsObserver
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost
-from reposync.runs.execution import Execution, Terms
+from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, stale_by
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
@@ -103,7 +103,7 @@ async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_c
         run,
         locks=NoLocks(),
         progress=RunProgress(),
-        terms=Terms(60.0, retry_seconds=10.0),
+        policy=ExecutionPolicy(60.0, retry_seconds=10.0),
         observer=observer,
         claimed_since=frozen_since,
     )

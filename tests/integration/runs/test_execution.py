@@ -13,7 +13,7 @@ from sqlalchemy import update
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
-from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, Terms
+from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, ExecutionPolicy
 from reposync.runs.locks import LockGuard, NoLocks
 from reposync.runs.observer import Observer
 from reposync.store.database import Database
@@ -61,8 +61,8 @@ async def claimed(runs: Runs, database: Database) -> Run:
 
 
 def execution(runs: Runs, run: Run, *, claimed_since: float) -> Execution:
-    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
-    return Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms, claimed_since=claimed_since)
+    terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
+    return Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms, claimed_since=claimed_since)
 
 
 async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Database) -> None:
@@ -254,8 +254,8 @@ async def test_a_command_without_workers_says_at_once_that_it_cannot(database: D
     runs = Runs(database)
     run = await claimed(runs, database)
     (request,) = (await runs.requests([run.id]))[run.id]
-    terms = Terms(LEASE_SECONDS, request_id=request.id, elsewhere=False)
-    alone = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms)
+    terms = ExecutionPolicy(LEASE_SECONDS, request_id=request.id, elsewhere=False)
+    alone = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms)
 
     ended = await alone.perform(Unable().make)
 
@@ -346,9 +346,9 @@ async def test_a_watchdog_that_dies_of_a_defect_ends_the_run_for_retry_and_says_
 ) -> None:
     runs, work = Runs(database), Goes()
     run = await claimed(runs, database)
-    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
+    terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
 
-    attempt = Execution(runs, run, locks=LocksWith(defect), progress=RunProgress(), terms=terms)
+    attempt = Execution(runs, run, locks=LocksWith(defect), progress=RunProgress(), policy=terms)
     ended = await attempt.perform(work.make)
 
     ended_for_retry(ended, "watchdog of the lock", cause, caplog.text)
@@ -367,10 +367,10 @@ async def test_a_heartbeat_that_dies_of_a_defect_ends_the_run_for_retry_and_says
 ) -> None:
     run = await claimed(Runs(database), database)
     # The first heartbeat comes after a third of it.
-    terms = Terms(3.0, retry_seconds=10.0)
+    terms = ExecutionPolicy(3.0, retry_seconds=10.0)
     runs = NoHeartbeats(database, defect)
 
-    ended = await Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms).perform(Goes().make)
+    ended = await Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms).perform(Goes().make)
 
     ended_for_retry(ended, "heartbeat", cause, caplog.text)
 
@@ -385,8 +385,8 @@ async def test_an_observer_with_a_defect_ends_the_run_for_retry(
 ) -> None:
     runs = Runs(database)
     run = await claimed(runs, database)
-    terms = Terms(LEASE_SECONDS, retry_seconds=10.0)
-    attempt = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), terms=terms, observer=Raises())
+    terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
+    attempt = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms, observer=Raises())
 
     ended = await attempt.perform(Writes().make)
 

@@ -7,8 +7,8 @@ import pytest
 
 from reposync.app.application import index_settings
 from reposync.errors import LeaseLost
-from reposync.runs.execution import Terms
-from reposync.runs.removal import LeftoverRemoval, RemovalRun
+from reposync.runs.execution import ExecutionPolicy
+from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from reposync.sync.lease import Lease
@@ -54,10 +54,10 @@ async def test_a_removal_that_lost_its_lease_repeats_no_deletion(world: World, l
     lease = Lease(60.0)
     transport = LosesTheLease(lease)
     index = index_of(world, transport)
-    removal: RemovalRun | LeftoverRemoval
+    removal: RemovalRun | OrphanedPointsRemoval
     if leftover:
         await world.app.repositories.remove("project", by=run)
-        removal = LeftoverRemoval(run, [index], world.app.repositories, lease)
+        removal = OrphanedPointsRemoval(run, [index], world.app.repositories, lease)
     else:
         removal = RemovalRun(row, [(index, row.id)], world.app.repositories, world.app.manifests, run, lease)
 
@@ -76,7 +76,7 @@ async def test_what_was_registered_again_is_left_alone(world: World):  # noqa: F
     run, before = await removal_of(world), await world.points()
     index = index_of(world, httpx.AsyncHTTPTransport())
 
-    told = await LeftoverRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()
+    told = await OrphanedPointsRemoval(run, [index], world.app.repositories, Lease(60.0)).execute()
 
     assert told.notice == "It is registered again; nothing was removed."
     assert told.code is None, "it did what it was to do"
@@ -103,7 +103,7 @@ async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_b
 
     again = await app.runs.claim("worker-2", 60.0)
     assert again is not None
-    ended = await app.execute(app.execution(again, Terms(60.0, retry_seconds=10.0)), None, lambda _: None)
+    ended = await app.execute(app.execution(again, ExecutionPolicy(60.0, retry_seconds=10.0)), None, lambda _: None)
 
     assert (ended.id, ended.status, ended.error_code) == (run.id, "completed", None)
     assert ended.repository == "project"

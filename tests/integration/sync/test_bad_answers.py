@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from reposync.runs.execution import Terms
+from reposync.runs.execution import ExecutionPolicy
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run
 from reposync.store.status import FINAL, RunTrigger
@@ -268,7 +268,7 @@ async def executed(world: World, run: Run) -> Run:
     claimed = await world.app.claim(run.repository_id)
     assert claimed is not None
     target = await world.app.catalog.find("project")
-    execution = world.app.execution(claimed, Terms(retry_seconds=0.0))
+    execution = world.app.execution(claimed, ExecutionPolicy(retry_seconds=0.0))
     return await world.app.execute(execution, target, lambda _: None)
 
 

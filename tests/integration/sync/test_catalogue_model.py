@@ -26,7 +26,7 @@ from reposync.app.application import Application, open_application
 from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
 from reposync.errors import RegistryConflict
-from reposync.runs.execution import Terms
+from reposync.runs.execution import ExecutionPolicy
 from reposync.store.addresses import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -245,7 +245,7 @@ class Catalogue(RuleBasedStateMachine):
             return await self.app.runs.finish(
                 run, RunStatus.CANCELLED, RunFigures(), "REPOSITORY_NOT_FOUND", "It left."
             )
-        execution = self.app.execution(run, Terms(lease_seconds=60.0))
+        execution = self.app.execution(run, ExecutionPolicy(lease_seconds=60.0))
         return await self.app.execute(execution, self.app.catalog.of_row(row), lambda _: None)
 
     def index_is_of_the_definition(self, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from reposync.app.changed_settings import queue_changed
 from reposync.errors import UsageError
-from reposync.runs.execution import HandedBack, Terms
+from reposync.runs.execution import ExecutionPolicy, Released
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.versions import Hold, IndexVersion, VersionState
@@ -119,7 +119,7 @@ async def test_what_was_added_by_command_follows_another_default_collection(clos
         claimed = await world.app.claim(row.id)
         assert claimed is not None and claimed.id == run.id
         target = world.app.catalog.of_row(await world.app.repositories.get(row.name))
-        ended = await world.app.execute(world.app.execution(claimed, Terms()), target, lambda _: None)
+        ended = await world.app.execute(world.app.execution(claimed, ExecutionPolicy()), target, lambda _: None)
         assert (ended.status, ended.error_code) == ("completed", None)
         assert {point["payload"]["metadata"]["path"] for point in (await world.points()).values()} == set(FILES)
 
@@ -196,11 +196,11 @@ async def handed_back_after(world: World, files: int, **asked: bool) -> Run:
     run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, **asked)
     claimed = await world.app.claim((await world.app.repositories.get("project")).id)
     assert claimed is not None and claimed.id == run.id
-    execution = world.app.execution(claimed, Terms(), RunProgress())
+    execution = world.app.execution(claimed, ExecutionPolicy(), RunProgress())
 
     def watch(progress: RunProgress) -> None:
         if progress.files_done >= files:
-            execution.interrupt(HandedBack())
+            execution.interrupt(Released())
 
     return await world.app.execute(execution, target, watch)
 

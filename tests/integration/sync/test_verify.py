@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from reposync.app.application import index_settings
 from reposync.app.verification import Verdict, Verification
-from reposync.runs.orphaned_points import find_leftovers, remove_leftover
+from reposync.runs.removal import find_orphaned_points, remove_orphaned_points
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
@@ -215,10 +215,10 @@ async def test_any_damage_is_reported_and_a_repair_ends_where_a_fresh_sync_does(
     assert not found.exact, "points that say that they are something else are no points of a fresh sync"
     await repaired(world)
 
-    for leftover in await find_leftovers(world.app):  # a point that says that it is another repository's
+    for leftover in await find_orphaned_points(world.app):  # a point that says that it is another repository's
         if leftover.repository_id == str(uuid.UUID(int=7)):
             assert leftover.repository_id is not None
-            await remove_leftover(world.app, leftover.repository_id, "nobody")
+            await remove_orphaned_points(world.app, leftover.repository_id, "nobody")
     assert (await verdict(world, source=True)).exact
     assert comparable(await world.points()) == fresh
 
@@ -365,18 +365,18 @@ async def test_what_is_left_of_a_removed_repository_is_reported_and_removed_by_a
         await world.put_points([nameless, stranger])
     world.configure()
     async with world.opened():
-        left = await find_leftovers(world.app)
-        points = {each.repository: (each.points, each.known) for each in left}
-        assert points == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
+        left = await find_orphaned_points(world.app)
+        told = {each.repository: (each.points, each.known) for each in left}
+        assert told == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
         assert (await verdict(world)).exact
 
         identity = next(each.repository_id for each in left if each.repository == "old")
         assert identity is not None
-        run = await remove_leftover(world.app, identity, "old")
+        run = await remove_orphaned_points(world.app, identity, "old")
 
         assert run is not None and (run.status, run.repository, run.trigger) == ("completed", "old", "command")
         assert f"{len(before)} points" in str(run.error_message)
-        assert {each.repository for each in await find_leftovers(world.app)} == {"theirs", None}
+        assert {each.repository for each in await find_orphaned_points(world.app)} == {"theirs", None}
         assert {key: p for key, p in (await world.points()).items() if _name(p) == "project"} == before
 
 
@@ -390,8 +390,8 @@ async def test_what_is_registered_again_is_no_leftover(world: World):
     row = await world.app.repositories.get("project")
     before = await world.points()
 
-    assert await find_leftovers(world.app) == []
-    assert await remove_leftover(world.app, row.id, "project") is None
+    assert await find_orphaned_points(world.app) == []
+    assert await remove_orphaned_points(world.app, row.id, "project") is None
     assert await world.points() == before
 
 

@@ -123,11 +123,11 @@ def test_the_program_accepts_the_arguments_of_its_pods(values: Values):
 
 def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
     from reposync.api.connections import HttpLimits
-    from reposync.runs.execution import FAREWELL_SECONDS
+    from reposync.runs.execution import LAST_WRITE_SECONDS
 
     daemon, rendered = DaemonConfig(), render()
     slept = rendered.container["lifecycle"]["preStop"]["sleep"]["seconds"]
-    needed = daemon.shutdown_grace_seconds + 2 * FAREWELL_SECONDS + HttpLimits().grace_seconds + 2
+    needed = daemon.shutdown_grace_seconds + 2 * LAST_WRITE_SECONDS + HttpLimits().grace_seconds + 2
     assert rendered.pod["terminationGracePeriodSeconds"] >= slept + needed
     scaled = together(SERVERS, {"autoscaling": {"enabled": True}, "metrics": {"rules": {"enabled": True}}})
     (metric,) = render(scaled).one("HorizontalPodAutoscaler")["spec"]["metrics"]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from reposync.cli.sync import summary, summary_colour
-from reposync.runs.blocked import brake_of
 from reposync.store.run import Run
+from reposync.sync.brake import read_brake
 
 COMMIT = "9c8b7a6f" * 5
 
@@ -44,10 +44,10 @@ def test_files_that_failed_are_said_before_all_else_and_in_red(
 def test_what_a_run_was_blocked_for_is_said_with_its_commit_and_its_counts() -> None:
     facts = {"commit": COMMIT, "planned": {"vanished": 40}, "losses": {"vanished": 40, "unreadable": 2}, "indexed": 43}
 
-    brake = brake_of(run(status="blocked", brake=facts))
+    brake = read_brake(facts)
 
     assert brake is not None
     assert brake.in_words() == (
         "42 of the 43 indexed files at commit 9c8b7a6f9c: 40 are not in the commit, 2 cannot be read"
     )
-    assert brake_of(run()) is None
+    assert read_brake(run().brake) is None

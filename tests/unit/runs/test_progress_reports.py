@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reposync.errors import LeaseLost
-from reposync.runs.progress_reports import keep_telling
+from reposync.runs.progress_reports import report_progress
 from reposync.sync.progress import RunProgress
 
 
@@ -24,7 +24,7 @@ async def test_a_run_that_was_lost_while_its_progress_was_being_told_leaves_no_c
         over.set()
         raise LeaseLost("another's")
 
-    telling = asyncio.create_task(keep_telling(RunProgress(phase="listing"), tell, seconds=0))
+    telling = asyncio.create_task(report_progress(RunProgress(phase="listing"), tell, seconds=0))
     await begun.wait()
     for _ in range(2):
         telling.cancel()
