@@ -109,11 +109,6 @@ class Access:
     def has_tokens(self) -> bool:
         return bool(self._tokens)
 
-    def role_of(self, token: str) -> Role | None:
-        """In a time that does not depend on the token. None if it is unknown."""
-        found = self._find(token)
-        return found.role if found is not None else None
-
     def requires(self, role: Role) -> Any:
         """A dependency of routes that require the role. Its value is the client's Role. Raises AccessDenied,
         RoleMissing, TooManyAttempts, CsrfRefused."""
@@ -257,6 +252,7 @@ class Access:
         raise TooManyAttempts(self._throttle.wait_seconds(client))
 
     def _find(self, secret: str) -> _KnownToken | None:
+        """In a time that does not depend on the token."""
         given = digest(secret)
         found = None
         for each in self._tokens:

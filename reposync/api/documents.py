@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -84,3 +84,16 @@ def key_before(cursor: str) -> str:
     if "\0" in key:
         raise UsageError("This cursor is not valid.", remedy="Use `next_cursor` of the previous page.")
     return key
+
+
+def page_of_names(
+    names: Iterable[str], limit: int, cursor: str | None, part: str | None
+) -> tuple[list[str], str | None]:
+    """The names with `part` in them that come after `cursor`, sorted, and the next cursor. Raises UsageError."""
+    after = None if cursor is None else key_before(cursor)
+    matching = sorted(
+        name
+        for name in names
+        if (after is None or name > after) and (part is None or part.casefold() in name.casefold())
+    )
+    return matching[:limit], cursor_after(matching[limit - 1]) if len(matching) > limit else None

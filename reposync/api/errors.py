@@ -238,7 +238,7 @@ def envelope(code: str, message: str, details: Mapping[str, Any] | None = None) 
 
 
 class ErrorResponse(Response):
-    """An error as JSON, or as a page if the request asked for one.
+    """An error as JSON, or as a page if the client wants one.
 
     Decided when the response starts: errors are raised in many places, and only the request knows its reader.
     """

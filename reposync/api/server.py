@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ _ABORT_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _DRAIN_POLLS = 100
 _DATE_SECONDS = 1.0
-_RESOLVE_SECONDS = 10.0
 _BACKLOG = 512
 
 
@@ -71,7 +71,7 @@ async def serve_http(
     RepoSyncError is raised. Shutting down takes the grace period and two seconds at most, whatever clients do.
     """
     limits = limits or HttpLimits()
-    listener = await _listen(host, port)
+    listener = await asyncio.to_thread(_listen, host, port)
     bound = listener.getsockname()
     server = _Server(_config(app, limits), limits.grace_seconds)
     failure: Exception | None = None
@@ -181,76 +181,47 @@ class _Server(uvicorn.Server):
         return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
 
 
-async def _listen(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises UsageError that says what is wrong with the address."""
+    machine = host or "this machine"
+    is_ipv6 = ":" in host
     if not 0 <= port <= 65_535:
         raise UsageError(f"{port} is not a port.", remedy="Ports are 1 to 65535; 0 takes a free one.")
-    problem: OSError | None = None
-    for family, address in await _addresses(host, port):
-        try:
-            return _bound(family, address)
-        except OSError as error:
-            # The next address only if the machine lacks this one, as a container without IPv6 lacks ::1.
-            problem = problem or error
-            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                break
-    raise _listen_error(host, port, problem) from problem
-
-
-async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[object, ...]]]:
-    loop = asyncio.get_running_loop()
     try:
-        async with asyncio.timeout(_RESOLVE_SECONDS):
-            found = await loop.getaddrinfo(
-                host or None, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP, flags=socket.AI_PASSIVE
-            )
+        listener = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            backlog=_BACKLOG,
+            dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
+        )
     except (OSError, ValueError) as error:
-        # OSError: an unknown name, or a timeout. ValueError: not a valid name.
+        code = error.errno if isinstance(error, OSError) else None
+        if code is None or code < 0:  # a name that cannot be resolved (socket.EAI_*), or not a name at all
+            raise UsageError(
+                f"{host!r} is neither an address nor a name that can be resolved.",
+                remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
+            ) from error
+        if code == errno.EADDRINUSE:
+            raise UsageError(
+                f"Port {port} of {machine} is in use by another process.",
+                remedy="Is a daemon running already? Stop it, or choose a different port with --port "
+                "(0 takes a free one).",
+            ) from error
+        if code in (errno.EACCES, errno.EPERM):
+            raise UsageError(
+                f"This user may not listen on port {port} of {machine}.",
+                remedy="Ports below 1024 usually require root: choose a different one with --port.",
+            ) from error
+        if code in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            raise UsageError(
+                f"{host} is not an address of this machine.",
+                remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
+            ) from error
         raise UsageError(
-            f"{host!r} is neither an address nor a name that can be resolved.",
-            remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
+            f"Cannot listen on port {port} of {machine}: {os.strerror(code)}.", remedy="Choose a different one."
         ) from error
-    # 127.0.0.1 before ::1 for `localhost`: more clients try it.
-    return sorted(((family, address) for family, _, _, _, address in found), key=lambda each: each[0] != socket.AF_INET)
-
-
-def _bound(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
-    # With the protocol: asyncio disables Nagle's algorithm only if it is TCP, and each response with head and body in
-    # two writes would otherwise take 40 ms.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        # A port that the last daemon left a second ago is free.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6 and address[0] == "::":
-            with contextlib.suppress(OSError):
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind(address)
-        # With SO_REUSEADDR two sockets can bind the same port; only `listen` fails for the second one.
-        listener.listen(_BACKLOG)
-    except BaseException:
-        listener.close()
-        raise
+    # Connections inherit it. asyncio sets it only on sockets with an explicit protocol, and each response with head and
+    # body in two writes would otherwise take 40 ms.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setblocking(False)
     return listener
-
-
-def _listen_error(host: str, port: int, problem: OSError | None) -> UsageError:
-    code = problem.errno if problem else None
-    machine = host or "this machine"
-    if code == errno.EADDRINUSE:
-        return UsageError(
-            f"Port {port} of {machine} is in use by another process.",
-            remedy="Is a daemon running already? Stop it, or choose a different port with --port (0 takes a free one).",
-        )
-    if code in (errno.EACCES, errno.EPERM):
-        return UsageError(
-            f"This user may not listen on port {port} of {machine}.",
-            remedy="Ports below 1024 usually require root: choose a different one with --port.",
-        )
-    if code in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-        return UsageError(
-            f"{host} is not an address of this machine.",
-            remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
-        )
-    reason = problem.strerror if problem else "it has no address"
-    return UsageError(f"Cannot listen on port {port} of {machine}: {reason}.", remedy="Choose a different one.")

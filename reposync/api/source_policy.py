@@ -1,7 +1,7 @@
-"""Which sources may be registered over HTTP: those that whoever calls could reach without this server's help.
+"""Which sources may be registered over HTTP: those that clients can reach without this server.
 
-The daemon has its machine's files and its place in the network, and a caller must not borrow them. What the operator
-wrote into the registry file, the GitLab servers with their tokens among it, is the operator's choice.
+Clients must not use the daemon's files or its position in the network. The GitLab servers of the registry file, and
+their tokens, are the operator's choice.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from reposync.errors import SourceNotAllowed
 
 RESOLVE_SECONDS = 5.0
 _REMEDY = "The operator can allow it (`http: {allow_local_sources: true}`), or register it in the registry file."
-# RFC 6052: an IPv4 address behind a translator, which reaches what that one reaches.
+# RFC 6052: an IPv4 address behind a translator.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 async def check_source(repository: ResolvedRepository, *, allow_local: bool) -> None:
-    """Raises SourceNotAllowed for a folder, and for an address whose host is not, or not only, in the public internet.
+    """Raises SourceNotAllowed for a folder, and for a host that is not, or not only, in the public internet.
 
-    The name is resolved now. One that leads elsewhere later is not noticed: where callers are not trusted at all, the
-    network has to keep the daemon from what is none of its business.
+    The name is resolved now; a later change of it is not noticed. If clients are not trusted at all, the network must
+    keep the daemon from internal addresses.
     """
     if allow_local or repository.gitlab is not None:
         return
@@ -42,8 +42,8 @@ async def check_source(repository: ResolvedRepository, *, allow_local: bool) -> 
 
 
 def is_public(address: IpAddress) -> bool:
-    """Whether it is one that everybody in the internet could reach: not loopback, private, link-local (where clouds
-    have their metadata), shared, multicast or reserved, and no other way to write one of these."""
+    """Whether everybody in the internet can reach it: not loopback, private, link-local (the metadata of clouds),
+    shared, multicast or reserved, nor a different notation of one of these."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if address in _NAT64:
@@ -60,8 +60,8 @@ async def _addresses(host: str, port: int) -> list[IpAddress]:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         return [ipaddress.ip_address(each[4][0]) for each in found]
     except (OSError, ValueError):
-        # OSError: nobody knows the name, or not in time; ValueError: it cannot be a name.
+        # OSError: an unknown name, or a timeout; ValueError: not a valid name.
         raise SourceNotAllowed(
-            f"{host[:255]} cannot be resolved, so that nobody knows whether it is in the public internet.",
+            f"{host[:255]} cannot be resolved, so it is unknown whether it is in the public internet.",
             remedy="Check its name. " + _REMEDY,
         ) from None

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from reposync.api.auth import Role
 from reposync.api.dependencies import ApiParts
-from reposync.api.documents import cursor_after, key_before
+from reposync.api.documents import page_of_names
 from reposync.api.errors import CHANGING, errors
 from reposync.api.etags import ETAG_HEADER, NOT_MODIFIED, conditional
 from reposync.api.models import MAX_PAGE_ITEMS, Cursor, NameFilter, NoFilters, Page, RequestModel
@@ -55,16 +55,10 @@ def index_routes(parts: ApiParts) -> APIRouter:
         responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(UsageError)},
     )
     async def list_indexes(request: Request, filters: Annotated[IndexFilters, Query()]) -> Response:
-        after = None if filters.cursor is None else key_before(filters.cursor)
         app = parts.application()
-        matching = [
-            name
-            for name in sorted(await state_words(app.repositories))
-            if (after is None or name > after) and (filters.name is None or filters.name.casefold() in name.casefold())
-        ]
-        names = matching[: filters.limit]
+        states = await state_words(app.repositories)
+        names, next_cursor = page_of_names(states, filters.limit, filters.cursor, filters.name)
         items = await index_overviews(app, names) if names else []
-        next_cursor = cursor_after(names[-1]) if len(matching) > len(names) else None
         collections = await with_names(app, await collection_changes(app))
         return conditional(request, IndexPage(items=items, collections=collections, next_cursor=next_cursor))
 

@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from reposync.api.auth import Role
 from reposync.api.dependencies import ApiParts
-from reposync.api.documents import cursor_after, key_before, run_document
+from reposync.api.documents import page_of_names, run_document
 from reposync.api.errors import CHANGING, WITH_BODY, errors
 from reposync.api.etags import ETAG_HEADER, NOT_MODIFIED, conditional, etag_of, is_current
 from reposync.api.models import (
@@ -126,18 +126,11 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(UsageError)},
     )
     async def list_repositories(request: Request, filters: Annotated[RepositoryFilters, Query()]) -> Response:
-        after = None if filters.cursor is None else key_before(filters.cursor)
         app = parts.application()
-        matching = [
-            name
-            for name, state in sorted((await state_words(app.repositories)).items())
-            if (after is None or name > after)
-            and (filters.state is None or state == filters.state)
-            and (filters.name is None or filters.name.casefold() in name.casefold())
-        ]
-        names = matching[: filters.limit]
+        states = await state_words(app.repositories)
+        of_state = [name for name, state in states.items() if filters.state in (None, state)]
+        names, next_cursor = page_of_names(of_state, filters.limit, filters.cursor, filters.name)
         items = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
-        next_cursor = cursor_after(names[-1]) if len(matching) > len(names) else None
         return conditional(request, {"items": items, "next_cursor": next_cursor})
 
     @routes.post(

@@ -98,16 +98,6 @@ class DeliveryAnswer(BaseModel):
     ignored: list[Ignored]
 
 
-_PUSH_EXAMPLE = {
-    "object_kind": "push",
-    "ref": "refs/heads/main",
-    "before": "95790bf891e76fee5e1747ab589903a6a1f80f22",
-    "after": "da1560886d4f094c3e6c9ef40349f7d38b5d27d7",
-    "project_id": 42,
-    "project": {"path_with_namespace": "platform/payments-api", "default_branch": "main"},
-}
-
-
 _ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"model": DeliveryAnswer, "description": "Accepted, but no reason for a run"},
     202: {
@@ -137,7 +127,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 _BODY = {
     "requestBody": {
         "required": True,
-        "content": {"application/json": {"schema": {"type": "object"}, "example": _PUSH_EXAMPLE}},
+        "content": {"application/json": {"schema": {"type": "object"}}},
         "description": f"An event of GitLab. These keys of a push are read: {', '.join(PushPayload.model_fields)}.",
     }
 }

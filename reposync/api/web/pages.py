@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -22,9 +22,8 @@ from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.registration import pause_repository, resume_repository, syncable
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
 from reposync.runs.lock_overview import lock_overviews, release_lock
+from reposync.store.run import Run
 from reposync.store.status import RunTrigger
-
-Form = dict[str, str]
 
 
 def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
@@ -49,10 +48,9 @@ def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
     async def act(request: Request, action: str) -> Response:
         """Redirects, so that reloading does not repeat the action: to `back`, the page of the button, if given."""
         form = {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
-        if action not in ACTIONS:
-            raise UsageError(f"There is no action {action[:50]!r}.")
-        by = parts.access.name_of(request)
-        onward = renderer.root + await ACTIONS[action](parts.application(), form, "page" if by == ANONYMOUS else by)
+        name = parts.access.name_of(request)
+        by = "page" if name == ANONYMOUS else name
+        onward = renderer.root + await _perform(parts.application(), action, form, by)
         if form.get("back"):
             onward = local_address(form["back"], renderer.root)
         return Response(status_code=303, headers={"Location": _with_notice(onward, action)})
@@ -60,76 +58,38 @@ def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
-async def _sync(app: Application, form: Form, by: str) -> str:
-    row = await syncable(app, form.get("name", ""))
-    run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=_max_attempts(app))
-    return f"/runs/{run.id}"
-
-
-async def _pause(app: Application, form: Form, by: str) -> str:
-    await pause_repository(app, form.get("name", ""), "Paused on the page.", by=by)
-    return "/"
-
-
-async def _resume(app: Application, form: Form, by: str) -> str:
-    await resume_repository(app, form.get("name", ""))
-    return "/"
-
-
-async def _cancel(app: Application, form: Form, by: str) -> str:
-    run = await app.runs.request_cancel(whole_id(form.get("run", "")), by=by)
-    return f"/runs/{run.id}"
-
-
-async def _retry(app: Application, form: Form, by: str) -> str:
-    how: dict[str, Any] = {"by": by, "trigger": RunTrigger.HTTP, "max_attempts": _max_attempts(app)}
-    run = await app.runs.retry(whole_id(form.get("run", "")), **how)
-    return f"/runs/{run.id}"
-
-
-async def _approve(app: Application, form: Form, by: str) -> str:
-    how: dict[str, Any] = {"by": by, "trigger": RunTrigger.HTTP, "max_attempts": _max_attempts(app)}
-    run = await app.runs.approve(whole_id(form.get("run", "")), **how)
-    return f"/runs/{run.id}"
-
-
-async def _release(app: Application, form: Form, by: str) -> str:
-    await release_lock(form.get("name", ""), app.locks, app.repositories, app.runs, by=by)
-    return "/locks"
-
-
-async def _index_rollback(app: Application, form: Form, by: str) -> str:
-    await roll_back(app, form.get("name", ""))
-    return "/"
-
-
-async def _index_pause(app: Application, form: Form, by: str) -> str:
-    await hold(app, [form.get("name", "")])
-    return "/"
-
-
-async def _index_resume(app: Application, form: Form, by: str) -> str:
-    await release(app, [form.get("name", "")])
-    return "/"
-
-
-ACTIONS: dict[str, Callable[[Application, Form, str], Awaitable[str]]] = {
-    "sync": _sync,
-    "pause": _pause,
-    "resume": _resume,
-    "cancel": _cancel,
-    "retry": _retry,
-    "approve": _approve,
-    "release": _release,
-    "index-rollback": _index_rollback,
-    "index-pause": _index_pause,
-    "index-resume": _index_resume,
-}
-"""Each takes the form of its button and the name of the person, and returns the page to show."""
-
-
-def _max_attempts(app: Application) -> int:
-    return app.configuration.registry.daemon.max_attempts
+async def _perform(app: Application, action: str, form: Mapping[str, str], by: str) -> str:
+    """Returns the path of the page to show."""
+    name, run_id = form.get("name", ""), form.get("run", "")
+    max_attempts = app.configuration.registry.daemon.max_attempts
+    again: dict[str, Any] = {"by": by, "trigger": RunTrigger.HTTP, "max_attempts": max_attempts}
+    run: Run | None = None
+    match action:
+        case "sync":
+            row = await syncable(app, name)
+            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=max_attempts)
+        case "cancel":
+            run = await app.runs.request_cancel(whole_id(run_id), by=by)
+        case "retry":
+            run = await app.runs.retry(whole_id(run_id), **again)
+        case "approve":
+            run = await app.runs.approve(whole_id(run_id), **again)
+        case "pause":
+            await pause_repository(app, name, "Paused on the page.", by=by)
+        case "resume":
+            await resume_repository(app, name)
+        case "release":
+            await release_lock(name, app.locks, app.repositories, app.runs, by=by)
+            return "/locks"
+        case "index-rollback":
+            await roll_back(app, name)
+        case "index-pause":
+            await hold(app, [name])
+        case "index-resume":
+            await release(app, [name])
+        case _:
+            raise UsageError(f"There is no action {action[:50]!r}.")
+    return f"/runs/{run.id}" if run is not None else "/"
 
 
 def _with_notice(address: str, action: str) -> str:

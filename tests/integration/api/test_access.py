@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from itertools import count
-from typing import Any
 
 import httpx
 import pytest
@@ -120,9 +119,11 @@ async def test_who_guesses_is_told_nothing_any_more_while_those_behind_the_same_
     assert WRONG not in caplog.text
 
 
-async def test_a_program_with_an_outdated_token_locks_nobody_out(door: httpx.AsyncClient) -> None:
+async def test_only_different_wrong_tokens_count_as_guesses(door: httpx.AsyncClient) -> None:
     assert {(await door.get("/test/read", headers=bearer(WRONG))).status_code for _ in range(70)} == {401}
-    assert (await door.get("/test/read", headers=bearer(READER))).status_code == 200
+    assert {(await door.get("/test/read", headers=bearer(READER))).status_code for _ in range(30)} == {200}
+    assert {(await door.get("/test/read")).status_code for _ in range(30)} == {401}
+    assert (await door.post("/test/operate", headers=bearer(OPERATOR))).status_code == 200
 
 
 @pytest.mark.parametrize("root", ["", "/reposync"])
@@ -195,22 +196,6 @@ async def test_whoever_shows_no_token_sees_that_something_is_wrong_and_not_what(
         assert (await door.get("/readyz")).json()["components"]["registry"]["reason"] == reason
 
 
-async def test_a_body_that_is_no_json_is_not_looked_at_for_strangers(door: httpx.AsyncClient) -> None:
-    rubbish: dict[str, Any] = {"content": b"{bad", "headers": {"Content-Type": "application/json"}}
-    assert (await door.patch("/api/v1/repositories/alpha", **rubbish)).status_code == 401
-    rubbish["headers"] |= bearer(READER)
-    assert (await door.patch("/api/v1/repositories/alpha", **rubbish)).status_code == 403
-    rubbish["headers"] |= bearer(OPERATOR)
-    assert (await door.patch("/api/v1/repositories/alpha", **rubbish)).status_code == 422
-
-
-async def test_the_right_token_is_no_attempt_however_often_it_is_sent(door: httpx.AsyncClient) -> None:
-    assert {(await door.get("/test/read", headers=bearer(READER))).status_code for _ in range(30)} == {200}
-    # No token at all is none, either.
-    assert {(await door.get("/test/read")).status_code for _ in range(30)} == {401}
-    assert (await door.post("/test/operate", headers=bearer(OPERATOR))).status_code == 200
-
-
 async def test_every_answer_has_the_headers_that_browsers_go_by(door: httpx.AsyncClient) -> None:
     answers = [
         await door.get("/healthz"),
@@ -247,38 +232,19 @@ async def test_https_for_ever_is_told_over_https_and_not_for_a_host_that_is_shar
     assert "strict-transport-security" not in over_http.headers
 
 
-async def test_without_tokens_everybody_on_this_machine_may_do_everything() -> None:
+async def test_without_tokens_everybody_on_this_machine_may_do_everything_but_other_sites_nothing() -> None:
     async with server(Access([])) as door:
         assert (await door.get("/test/read")).status_code == 200
         assert (await door.post("/test/operate", data={"a": "1"})).json() == {"fields": ["a"]}
-        # Whatever token a program was set up with is as good as none.
+        # A program may have a token nevertheless.
         assert (await door.get("/test/read", headers=bearer(WRONG))).status_code == 200
-
-
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "192.168.1.5", "localhost.evil.example", "a@b"])
-async def test_without_tokens_a_name_that_was_pointed_at_this_machine_gets_nothing(host: str) -> None:
-    async with server(Access([])) as door:
         for path in ("/test/read", "/readyz", "/", "/metrics"):
-            answer = await door.get(path, headers={"Host": host})
-            assert (answer.status_code, code_of(answer)) == (421, "HOST_NOT_ALLOWED"), path
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Sec-Fetch-Site": "cross-site"},
-        {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:3000"},
-        {"Origin": "http://evil.example"},
-        {"Origin": "http://127.0.0.1:1"},
-        {"Origin": "null"},
-    ],
-)
-async def test_without_tokens_a_page_of_another_site_changes_nothing(headers: dict[str, str]) -> None:
-    async with server(Access([])) as door:
-        answer = await door.post("/test/operate", headers=headers)
-        assert (answer.status_code, code_of(answer)) == (403, "CROSS_SITE_REFUSED")
-        # With a header that looks like a program's, too: no token is asked for here.
-        assert (await door.post("/test/operate", headers=headers | bearer(WRONG))).status_code == 403
+            rebound = await door.get(path, headers={"Host": "evil.example"})
+            assert (rebound.status_code, code_of(rebound)) == (421, "HOST_NOT_ALLOWED"), path
+        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://127.0.0.1:1"}):
+            for each in (headers, headers | bearer(WRONG)):
+                refused = await door.post("/test/operate", headers=each)
+                assert (refused.status_code, code_of(refused)) == (403, "CROSS_SITE_REFUSED")
         own = {"Origin": str(door.base_url).rstrip("/")}
         assert (await door.post("/test/operate", headers=own)).status_code == 200
 
@@ -331,16 +297,7 @@ _VALUES = st.one_of(
         str.encode
     ),
 )
-_NAMES = [
-    "Cookie",
-    "X-CSRF-Token",
-    "Origin",
-    "Sec-Fetch-Site",
-    "X-Forwarded-For",
-    "X-Forwarded-Proto",
-    "X-Forwarded-Host",
-    "Content-Type",
-]
+_NAMES = ["Cookie", "X-CSRF-Token", "Origin", "Sec-Fetch-Site", "X-Forwarded-For", "X-Forwarded-Host", "Content-Type"]
 
 
 async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() -> None:

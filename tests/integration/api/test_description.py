@@ -1,4 +1,4 @@
-"""The API's description of itself: complete, and true under requests that nobody would write by hand."""
+"""The OpenAPI document: complete, and true for requests that nobody would write by hand."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import Phase, given, settings
@@ -24,73 +23,19 @@ from schemathesis.specs.openapi.checks import (
 
 from reposync.api.app import create_app
 from reposync.api.server import serve_http
-from reposync.store.addresses import sqlite_url
 from reposync.store.run import RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.examples import SLOW_EXAMPLES
-from tests.integration.api.rest import API, opened, parts_of
+from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.repositories import GitRepository
+from tests.fixtures.world import World
+from tests.integration.api.conftest import Daemon
+from tests.integration.api.documented import description
+from tests.integration.sync.conftest import qdrant  # noqa: F401
 
-_OF_REPOSITORY = r"(/sync|/index(/(rollback|pause|resume))?)?"
-_OF_RUN = r"(/(problems|cancel|approve|retry))?"
-MINE = rf"^{API}/(repositories(/\{{name\}}{_OF_REPOSITORY})?|runs(/\{{run_id\}}{_OF_RUN})?)$"
-REGISTRY = """\
-gitlab: [{name: main, url: https://gitlab.example.com}]
-repositories: [{name: payments, git: https://git.example.com/payments.git}]
-# Whatever is made up as an address must not be looked up.
-http: {allow_local_sources: true}
-"""
-
-
-@dataclass(frozen=True)
-class Api:
-    url: str
-    names: list[str]
-    run_ids: list[str]
-
-
-@pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
-    """A server in a thread of its own, with repositories and runs in every state."""
-    folder = tmp_path_factory.mktemp("api")
-    found: list[Api] = []
-    up, leave = threading.Event(), threading.Event()
-
-    async def serve() -> None:
-        async with opened(folder, sqlite_url(folder / "reposync.db"), REGISTRY) as app:
-            ids = []
-            for status in RunStatus:
-                run, _ = await app.runs.enqueue("payments", RunTrigger.HTTP)
-                ids.append(run.id)
-                if status is RunStatus.QUEUED:
-                    continue
-                claimed = await app.runs.claim("worker", 600.0)
-                assert claimed is not None
-                await app.runs.add_problems(claimed, [RunProblem(f"{n}.bin", "binary", "NUL") for n in range(3)])
-                if status is RunStatus.RETRYING:
-                    await app.runs.retry_later(claimed, 600.0, "SOURCE_UNAVAILABLE", "no answer")
-                elif status is not RunStatus.RUNNING:
-                    await app.runs.finish(claimed, status, RunFigures(), "CODE", "why")
-                else:
-                    await app.runs.finish(claimed, RunStatus.FAILED, RunFigures(), "CODE", "why")
-            async with serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address:
-                found.append(Api(address.url, ["payments", "no/such"], ids))
-                up.set()
-                await asyncio.to_thread(leave.wait)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(thread.join)
-        stack.callback(leave.set)
-        assert up.wait(60)
-        yield found[0]
-
-
-@pytest.fixture(scope="module")
-def described(api: Api) -> Any:
-    return schemathesis.openapi.from_url(f"{api.url}/openapi.json").include(path_regex=MINE)
-
-
+API = "/api/v1"
+TRIED = rf"^{API}/(?!webhooks)"
 CHECKS = [
     status_code_conformance,
     content_type_conformance,
@@ -100,68 +45,117 @@ CHECKS = [
 QUIET = settings(max_examples=SLOW_EXAMPLES, phases=[Phase.explicit, Phase.generate])
 
 
-def test_no_request_breaks_a_route_and_every_answer_is_as_described(described: Any, api: Api) -> None:
-    known = {"name": api.names, "run_id": api.run_ids}
+@dataclass(frozen=True)
+class Api:
+    url: str
+    run_ids: list[str]
+    commit: str
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, qdrant: QdrantServer) -> Iterator[Api]:  # noqa: F811
+    """A server in a thread of its own, over a repository that was synced and has runs in every state."""
+    folder = tmp_path_factory.mktemp("api")
+    found: list[Api] = []
+    up, leave = threading.Event(), threading.Event()
+
+    async def serve(embeddings: EmbeddingServer) -> None:
+        world = World(folder, GitRepository.create(folder / "p.git"), embeddings, qdrant.url, "fuzzed")
+        # Addresses that Hypothesis makes up must not be resolved.
+        world.configure(extra="http: {allow_local_sources: true}\n")
+        head = world.repository.commit({"a.py": b"def first():\n    return 1\n"})
+        async with world.opened():
+            ids = [(await world.completed()).id]
+            for status in RunStatus:
+                run, _ = await world.app.runs.enqueue("project", RunTrigger.HTTP)
+                ids.append(run.id)
+                if status is RunStatus.QUEUED:
+                    continue
+                claimed = await world.app.runs.claim("worker", 600.0)
+                assert claimed is not None
+                await world.app.runs.add_problems(claimed, [RunProblem(f"{n}.bin", "binary", "NUL") for n in range(3)])
+                if status is RunStatus.RETRYING:
+                    await world.app.runs.retry_later(claimed, 600.0, "SOURCE_UNAVAILABLE", "no answer")
+                else:
+                    end = RunStatus.FAILED if status is RunStatus.RUNNING else status
+                    await world.app.runs.finish(claimed, end, RunFigures(), "CODE", "why")
+            parts = replace(Daemon().parts, application=lambda: world.app)
+            async with serve_http(create_app(parts), "127.0.0.1", 0) as address:
+                found.append(Api(address.url, ids, head))
+                up.set()
+                await asyncio.to_thread(leave.wait)
+
+    with EmbeddingServer() as embeddings, contextlib.ExitStack() as stack:
+        thread = threading.Thread(target=lambda: asyncio.run(serve(embeddings)))
+        thread.start()
+        stack.callback(thread.join)
+        stack.callback(leave.set)
+        assert up.wait(60)
+        yield found[0]
+
+
+def test_no_request_breaks_a_route_and_every_response_is_as_described(api: Api) -> None:
+    described: Any = schemathesis.openapi.from_url(f"{api.url}/openapi.json").include(path_regex=TRIED)
+    known = {"name": ["project", "no/such"], "run_id": api.run_ids, "repository": ["project"]}
     turns = itertools.count()
     statuses: set[int] = set()
 
-    def ask(case: schemathesis.Case) -> None:
-        # Two thirds of the requests are about something that there is.
-        turn = next(turns)
-        for key in known.keys() & case.path_parameters.keys():
-            if turn % 3:
+    def send(case: schemathesis.Case) -> None:
+        # Two thirds of the requests are about something that exists.
+        if (turn := next(turns)) % 3:
+            for key in known.keys() & case.path_parameters.keys():
                 case.path_parameters[key] = known[key][turn % len(known[key])]
-        if isinstance((case.query or {}).get("wait"), int | float):
-            case.query["wait"] = min(case.query["wait"], 0.01)
+            if "commit" in (case.query or {}):
+                case.query["commit"] = api.commit
+        for key in ("wait", "timeout"):
+            if isinstance((case.query or {}).get(key), int | float):
+                case.query[key] = min(case.query[key], 0.01)
         answer = case.call()
-        assert answer.status_code < 500
+        is_not_yet = answer.status_code == 504 and answer.json()["error"]["code"] == "NOT_SEARCHABLE_YET"
+        assert answer.status_code < 500 or is_not_yet
         case.validate_response(answer, checks=CHECKS)
         statuses.add(answer.status_code)
 
     operations = [each.ok() for each in described.get_all_operations()]
     for operation in operations:
-        QUIET(given(operation.as_strategy())(ask))()
+        # A stream of events is open until its run ends.
+        if not operation.path.endswith("/events"):
+            QUIET(given(operation.as_strategy())(send))()
 
-    assert len(operations) == 16
+    assert len(operations) == 21
     assert {200, 202, 404, 422} <= statuses
 
 
-def test_the_document_is_valid_in_the_version_of_openapi_that_it_declares(api: Api) -> None:
-    document = httpx.get(f"{api.url}/openapi.json").json()
+def test_the_document_is_valid_in_the_version_of_openapi_that_it_declares() -> None:
+    validate(description())
 
-    validate(document)
-
-    assert document["openapi"] == "3.1.0"
-    operations = [each["operationId"] for operations in document["paths"].values() for each in operations.values()]
+    assert description()["openapi"] == "3.1.0"
+    paths = description()["paths"]
+    operations = [each["operationId"] for operations in paths.values() for each in operations.values()]
     assert len(operations) == len(set(operations)) > 20
 
 
-def test_every_route_names_its_errors_in_our_envelope_with_examples(api: Api) -> None:
-    paths = httpx.get(f"{api.url}/openapi.json").json()["paths"]
-    routes = {
-        (method, path): operation
-        for path, operations in paths.items()
-        for method, operation in operations.items()
-        if path.startswith((f"{API}/repositories", f"{API}/runs")) and not path.endswith(("/wait", "/events"))
+def test_every_route_describes_its_errors_with_examples() -> None:
+    for path, operations in description()["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"]
+            failures = {code: each for code, each in operation["responses"].items() if int(code) >= 400}
+            if not path.startswith(API):
+                continue
+            assert {"401", "403", "413", "414", "422", "500", "503"} <= set(failures), (method, path)
+            for code, failure in failures.items():
+                content = failure["content"]["application/json"]
+                assert content["schema"] == {"$ref": "#/components/schemas/ErrorAnswer"}, (method, path, code)
+                assert content.get("examples") or content.get("example"), (method, path, code)
+                for name, example in content.get("examples", {}).items():
+                    assert example["value"]["error"]["code"] == name
+    assert set(description()["paths"][f"{API}/runs/{{run_id}}/events"]["get"]["responses"]["200"]["content"]) == {
+        "text/event-stream"
     }
 
-    assert len(routes) == 16
-    for where, operation in routes.items():
-        failures = {code: each for code, each in operation["responses"].items() if int(code) >= 400}
-        assert {"401", "403", "413", "414", "422", "500", "503"} <= set(failures), where
-        for code, failure in failures.items():
-            content = failure["content"]["application/json"]
-            assert content["schema"] == {"$ref": "#/components/schemas/ErrorAnswer"}, (where, code)
-            for name, example in content.get("examples", {}).items():
-                assert example["value"]["error"]["code"] == name
-        assert operation["summary"], where
-    assert "404" in routes["get", f"{API}/runs/{{run_id}}"]["responses"]
-    assert set(routes["post", f"{API}/repositories/{{name}}/sync"]["responses"]) >= {"200", "202", "404", "409"}
 
-
-def test_the_description_of_a_definition_is_the_registry_files(api: Api) -> None:
-    document = httpx.get(f"{api.url}/openapi.json").json()
-    body = document["paths"][f"{API}/repositories"]["post"]["requestBody"]
+def test_the_definition_of_a_repository_is_described_by_the_model_of_the_registry_file() -> None:
+    body = description()["paths"][f"{API}/repositories"]["post"]["requestBody"]
     schema = body["content"]["application/json"]["schema"]
 
     assert schema["additionalProperties"] is False

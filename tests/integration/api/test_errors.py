@@ -125,11 +125,8 @@ async def test_every_error_has_the_same_shape(
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/json"
     assert answer.json() == {"error": {"code": code, "message": message, "details": {}}}
-
-
-async def test_headers_of_an_error_arrive(client: httpx.AsyncClient) -> None:
-    assert (await client.get("/teapot")).headers["x-pot"] == "tea"
-    assert (await client.get("/unavailable")).headers["retry-after"] == "5"
+    assert answer.headers.get("x-pot") == ("tea" if status == 418 else None)
+    assert answer.headers.get("retry-after") == ("5" if status == 503 else None)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +174,10 @@ async def test_a_body_that_is_rubbish_is_refused(client: httpx.AsyncClient, body
 
     assert 400 <= answer.status_code < 500
     assert set(answer.json()["error"]) == {"code", "message", "details"}
-
-
-async def test_a_message_that_quotes_half_a_surrogate_is_an_answer(client: httpx.AsyncClient) -> None:
-    answer = await client.post("/echo", content=rb'{"name": "\ud800"}', headers={"Content-Type": "application/json"})
-
-    assert answer.status_code == 404
-    assert rb"\ud800" in answer.content
+    # A message may quote half a surrogate pair.
+    json_type = {"Content-Type": "application/json"}
+    quoted = await client.post("/echo", content=rb'{"name": "\ud800"}', headers=json_type)
+    assert quoted.status_code == 404 and rb"\ud800" in quoted.content
 
 
 async def test_what_was_not_foreseen_is_answered_with_an_id_that_the_log_has_once(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -97,77 +96,54 @@ async def test_a_paused_index_says_so_and_readers_may_not_touch_it(changed: Worl
         assert (await client.get(path, headers=reads)).json()["hold"]["reason"] == "paused"
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status", "code"),
-    [
-        ("GET", "/repositories/projekt/index", 404, "REPOSITORY_NOT_FOUND"),
-        ("POST", "/repositories/projekt/index/rollback", 404, "REPOSITORY_NOT_FOUND"),
-        ("POST", "/repositories/projekt/index/pause", 404, "REPOSITORY_NOT_FOUND"),
-        ("POST", "/repositories/project/index/rollback", 422, "USAGE"),
-        ("GET", "/repositories/project/index/rollback", 405, "METHOD_NOT_ALLOWED"),
-    ],
-)
-async def test_what_cannot_be_done_with_an_index_says_why(
-    world: World,  # noqa: F811
-    method: str,
-    path: str,
-    status: int,
-    code: str,
-):
+async def test_what_cannot_be_done_with_an_index_says_why(world: World):  # noqa: F811
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
     async with serving(world.app) as client:
-        answer = await client.request(method, API + path)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        for method, path, status, code in (
+            ("GET", "/repositories/projekt/index", 404, "REPOSITORY_NOT_FOUND"),
+            ("POST", "/repositories/projekt/index/rollback", 404, "REPOSITORY_NOT_FOUND"),
+            ("POST", "/repositories/projekt/index/pause", 404, "REPOSITORY_NOT_FOUND"),
+            ("POST", "/repositories/project/index/rollback", 422, "USAGE"),
+            ("GET", "/repositories/project/index/rollback", 405, "METHOD_NOT_ALLOWED"),
+        ):
+            answer = await client.request(method, API + path)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
 
 
 # Files that could not be read ---------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def damaged(world: World) -> World:  # noqa: F811
-    """Two of the files that changed cannot be read; of `old.py` there is an older state, of `new.py` none."""
+async def test_files_that_could_not_be_read_are_reported_everywhere(world: World):  # noqa: F811
+    """`old.py` is indexed at an older commit, `new.py` is not."""
     world.repository.commit({"old.py": b"def remove_sessions(): pass\n", "fine.py": b"x = 1\n"})
     await world.completed()
-    world.repository.commit(
-        {"old.py": b"def remove_sessions(): return 2\n", "new.py": b"y = 1\n", "fine.py": b"x = 2\n"}
-    )
+    changes = {"old.py": b"def remove_sessions(): return 2\n", "new.py": b"y = 1\n", "fine.py": b"x = 2\n"}
+    head = world.repository.commit(changes)
     lose(world.repository, "old.py", "new.py")
-    return world
-
-
-async def test_a_run_says_how_many_files_failed_and_which(damaged: World):
-    run = await damaged.completed()
-    async with serving(damaged.app) as client:
+    run = await world.completed()
+    async with serving(world.app) as client:
         shown = (await client.get(f"{API}/runs/{run.id}")).json()
         failed = (await client.get(f"{API}/runs/{run.id}/problems", params={"reason": "failed"})).json()
         repository = (await client.get(f"{API}/repositories/project")).json()
         (of_index,) = (await client.get(f"{API}/index")).json()["items"]
+        hits = (await client.get(f"{API}/search", params={"q": "remove sessions"})).json()["items"]
+        wait = await client.get(f"{API}/repositories/project/wait", params={"commit": head, "timeout": 0})
 
     assert (shown["status"], shown["files_failed"], shown["error_code"]) == ("completed", 2, "FILES_FAILED")
     assert [(each["path"], each["reason"]) for each in failed["items"]] == [("new.py", "failed"), ("old.py", "failed")]
     assert repository["failed"] == 2
-    assert (of_index["live"]["failed"], of_index["live"]["partial_commit"]) == (2, damaged.repository.head())
-    assert of_index["live"]["commit"] != damaged.repository.head()
-
-
-async def test_a_hit_of_a_file_that_could_not_be_read_is_marked_as_outdated(damaged: World):
-    await damaged.completed()
-    async with serving(damaged.app) as client:
-        hits = (await client.get(f"{API}/search", params={"q": "remove sessions"})).json()["items"]
+    assert (of_index["live"]["failed"], of_index["live"]["partial_commit"]) == (2, head)
+    assert of_index["live"]["commit"] != head
     assert {hit["path"]: hit["outdated"] for hit in hits} == {"old.py": True, "fine.py": False}
-
-
-async def test_waiting_for_a_commit_with_unreadable_files_says_how_many(damaged: World):
-    await damaged.completed()
-    head = damaged.repository.head()
-    async with serving(damaged.app) as client:
-        answer = await client.get(f"{API}/repositories/project/wait", params={"commit": head, "timeout": 0})
-
-    error = answer.json()["error"]
-    assert (answer.status_code, error["code"]) == (504, "NOT_SEARCHABLE_YET")
-    assert "2 files of this commit could not be read" in error["details"]["limit"]
-    assert "2 files of this commit could not be read" in error["message"]
+    error = wait.json()["error"]
+    assert (wait.status_code, error["code"]) == (504, "NOT_SEARCHABLE_YET")
+    for words in (error["details"]["limit"], error["message"]):
+        assert "2 files of this commit could not be read" in words
+    assert await failed_files(world.app) == {"project": 2}
+    assert await version_states(world.app.database) == {"building": 0, "live": 1, "retired": 0}
+    (change,) = await collection_changes(world.app)
+    assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
 
 
 async def test_what_a_run_was_blocked_for_is_told_with_its_counts(world: World):  # noqa: F811
@@ -185,12 +161,3 @@ async def test_what_a_run_was_blocked_for_is_told_with_its_counts(world: World):
         "losses": {"vanished": 43},
         "indexed": 43,
     }
-
-
-async def test_figures_of_metrics_follow_the_versions_and_the_failed_files(damaged: World):
-    await damaged.completed()
-    assert await failed_files(damaged.app) == {"project": 2}
-    assert await version_states(damaged.app.database) == {"building": 0, "live": 1, "retired": 0}
-    (change,) = await collection_changes(damaged.app)
-    found: dict[str, Any] = change.repositories
-    assert found == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}

@@ -327,7 +327,7 @@ def test_who_asked_for_a_run_stands_in_the_history_and_with_what_was_taken_back_
 ) -> None:
     run = showcase.run_of(LIVE, RunStatus.RUNNING)
     page.goto(f"{url}/runs?repository={LIVE}&status=running")
-    asked = page.locator("#runs td.asked")
+    asked = page.locator("#runs td.requesters")
     expect(asked).to_contain_text("http")
     expect(asked.locator("small")).to_have_text(["schedule", re.compile(f"push to {LIVE}"), "and others"])
 
@@ -532,7 +532,7 @@ def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, ur
         ("/", "section.change", "1 building"),
         (f"/runs?repository={LIVE}", "section.index", "311 of about 1,204 files built"),
         (f"/runs?repository={LIVE}", "section.missed", "noticed 24 h 0 min late"),
-        (f"/runs?repository={WEB}&status=completed", "#runs .told .status.failed", "completed, 3 failed"),
+        (f"/runs?repository={WEB}&status=completed", "#runs .outcome .status.failed", "completed, 3 failed"),
         (f"/runs/{incomplete.id}", "#run .headline .status", "completed, 3 failed"),
         (f"/runs/{incomplete.id}", ".facts", "3 failed"),
         (f"/runs/{incomplete.id}", "tbody tr:first-child", "src/router.ts"),

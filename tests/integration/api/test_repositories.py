@@ -77,13 +77,6 @@ async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:  # noq
     assert await rest.refusal("GET", "/repositories/", 404) == "NOT_FOUND"
 
 
-async def test_a_name_that_nobody_has_is_answered_with_the_nearest(rest: Rest) -> None:  # noqa: F811
-    error = (await rest.answers("GET", "/repositories/platform/apu", 404))["error"]
-
-    assert error["code"] == "REPOSITORY_NOT_FOUND"
-    assert "Did you mean 'platform/api'?" in error["message"]
-
-
 # Registering ---------------------------------------------------------------------------------------------------------
 
 
@@ -153,18 +146,14 @@ async def test_sources_that_are_none_are_refused(rest: Rest) -> None:  # noqa: F
     assert await names(rest, name="x") == []
 
 
-async def test_a_project_of_a_server_that_the_operator_configured_is_taken(rest: Rest) -> None:  # noqa: F811
-    shown = await rest.answers("POST", "/repositories", 201, json={"name": "x", "gitlab": "main", "project": "a/b"})
-
+async def test_servers_of_the_registry_and_sources_that_the_operator_allows_are_accepted(rest: Rest) -> None:  # noqa: F811
+    shown = await rest.answers("POST", "/repositories", 201, json={"name": "p", "gitlab": "main", "project": "a/b"})
     assert shown["location"] == "https://gitlab.example.com/a/b"
 
-
-async def test_the_operator_can_allow_local_sources(rest: Rest) -> None:  # noqa: F811
     path = rest.folder / "repositories.yaml"
     path.write_text(path.read_text() + "http: {allow_local_sources: true}\n")
     await apply_again(rest.app)
     repository = GitRepository.create(rest.folder / "x.git")
-
     await rest.answers("POST", "/repositories", 201, json={"name": "x", "path": str(repository.path)})
     await rest.answers("POST", "/repositories", 201, json={"name": "y", "git": "http://127.0.0.1:1/y.git"})
 

@@ -135,12 +135,6 @@ async def test_a_form_that_this_server_did_not_show_logs_nobody_in(browser: http
     assert "reposync-session" not in browser.cookies
 
 
-async def test_a_login_leads_to_no_other_server(browser: httpx.AsyncClient) -> None:
-    for wanted in ("https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nX: y"):
-        answer = await log_in(browser, READER, next=wanted)
-        assert answer.headers["location"] == "/"
-
-
 async def test_with_a_session_nothing_changes_without_its_proof(browser: httpx.AsyncClient) -> None:
     await log_in(browser, OPERATOR)
     csrf = await csrf_of(browser)
@@ -159,31 +153,17 @@ async def test_with_a_session_nothing_changes_without_its_proof(browser: httpx.A
     assert (await browser.post("/test/operate", headers={"X-CSRF-Token": csrf})).status_code == 200
     by_form = await browser.post("/test/operate", data={"csrf": csrf, "name": "api"})
     assert by_form.json() == {"fields": ["csrf", "name"]}
+    foreign = await browser.post("/test/operate", data={"csrf": csrf}, headers={"Origin": "http://evil.example"})
+    assert (foreign.status_code, code_of(foreign)) == (403, "CROSS_SITE_REFUSED")
 
-
-async def test_the_proof_of_one_session_is_none_of_another(browser: httpx.AsyncClient) -> None:
-    await log_in(browser, OPERATOR)
-    first = await csrf_of(browser)
     browser.cookies.clear()
     await log_in(browser, OPERATOR)
-
-    answer = await browser.post("/test/operate", headers={"X-CSRF-Token": first})
-    assert (answer.status_code, code_of(answer)) == (403, "CSRF_REFUSED")
-
-
-async def test_a_page_of_another_site_does_nothing_even_with_the_proof(browser: httpx.AsyncClient) -> None:
-    await log_in(browser, OPERATOR)
-    csrf = await csrf_of(browser)
-    for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}, {"Origin": "null"}):
-        answer = await browser.post("/test/operate", data={"csrf": csrf}, headers=headers)
-        assert (answer.status_code, code_of(answer)) == (403, "CROSS_SITE_REFUSED")
-
-
-async def test_a_reader_who_logged_in_may_not_operate(browser: httpx.AsyncClient) -> None:
+    of_another = await browser.post("/test/operate", headers={"X-CSRF-Token": csrf})
+    assert (of_another.status_code, code_of(of_another)) == (403, "CSRF_REFUSED")
+    browser.cookies.clear()
     await log_in(browser, READER)
-    answer = await browser.post("/test/operate", headers={"X-CSRF-Token": await csrf_of(browser)})
-
-    assert (answer.status_code, code_of(answer)) == (403, "FORBIDDEN")
+    by_reader = await browser.post("/test/operate", headers={"X-CSRF-Token": await csrf_of(browser)})
+    assert (by_reader.status_code, code_of(by_reader)) == (403, "FORBIDDEN")
 
 
 async def test_logging_out_needs_the_proof_and_ends_the_session_of_this_browser(browser: httpx.AsyncClient) -> None:

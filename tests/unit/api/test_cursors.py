@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,9 +30,3 @@ def test_rubbish_is_refused_or_harmless(cursor: str) -> None:
     else:
         assert "\0" not in key
         key.encode()
-
-
-@pytest.mark.parametrize("cursor", ["%", "a", "AA", "____"])
-def test_what_is_no_cursor_is_said_to_be_none(cursor: str) -> None:
-    with pytest.raises(UsageError):
-        key_before(cursor)

@@ -23,8 +23,8 @@ function tellTimes(within) {
     }
     const seconds = Math.round((when.getTime() - Date.now()) / 1000);
     const [unit, size] = units.find(([, size]) => Math.abs(seconds) >= size) || units[3];
-    const told = `${Math.trunc(Math.abs(seconds) / size)} ${unit}`;
-    time.textContent = seconds > 0 ? `in ${told}` : `${told} ago`;
+    const distance = `${Math.trunc(Math.abs(seconds) / size)} ${unit}`;
+    time.textContent = seconds > 0 ? `in ${distance}` : `${distance} ago`;
   }
 }
 
@@ -130,16 +130,16 @@ async function place() {
   return null;
 }
 
-function showProgress(part, told) {
+function showProgress(part, progress) {
   const bar = part.querySelector("progress");
-  if (!bar || !told) return;
-  bar.max = told.files_total || 1;
-  bar.value = told.files_done;
-  part.querySelector("[data-live-files]").hidden = !told.files_total;
-  part.querySelector("[data-live-eta]").hidden = !told.eta_seconds;
+  if (!bar || !progress) return;
+  bar.max = progress.files_total || 1;
+  bar.value = progress.files_done;
+  part.querySelector("[data-live-files]").hidden = !progress.files_total;
+  part.querySelector("[data-live-eta]").hidden = !progress.eta_seconds;
   const written = { bytes_read: sized, eta_seconds: timed, files_per_second: (rate) => rate.toFixed(1), phase: String };
   for (const each of part.querySelectorAll("[data-live]")) {
-    const value = told[each.dataset.live];
+    const value = progress[each.dataset.live];
     if (value !== undefined && value !== null) each.textContent = (written[each.dataset.live] || counted)(value);
   }
 }
@@ -165,7 +165,7 @@ async function follow(part) {
     stream = new EventSource(part.dataset.events);
     // A proxy that buffers events: the page polls instead.
     silence = setTimeout(() => { close(); setTimeout(open, 60_000); }, 5_000);
-    stream.addEventListener("progress", (event) => heard(JSON.parse(event.data)));
+    stream.addEventListener("progress", (event) => update(JSON.parse(event.data)));
     stream.addEventListener("ended", () => { close(); renew(part).catch(() => {}); });
     stream.addEventListener("error", () => {
       streamed.delete(part);
@@ -174,7 +174,7 @@ async function follow(part) {
     });
   }
 
-  function heard(run) {
+  function update(run) {
     clearTimeout(silence);
     streamed.add(part);
     trouble("");
@@ -212,11 +212,11 @@ addEventListener("pageshow", (event) => {
 });
 
 for (const field of document.querySelectorAll("[data-names]")) {
-  let asked = null, timer = 0;
+  let requested = null, timer = 0;
   const offer = async () => {
-    if (field.value === asked) return;
-    asked = field.value;
-    const query = new URLSearchParams({ limit: 20, ...(asked ? { name: asked.slice(0, 255) } : {}) });
+    if (field.value === requested) return;
+    requested = field.value;
+    const query = new URLSearchParams({ limit: 20, ...(requested ? { name: requested.slice(0, 255) } : {}) });
     const answer = await fetch(`${root}/api/v1/repositories?${query}`).catch(() => null);
     if (!answer || !answer.ok) return;
     const names = (await answer.json()).items.map((each) => Object.assign(document.createElement("option"), { value: each.name }));
