@@ -1,4 +1,4 @@
-"""What this process depends on and whether it works: named components, each `ok`, `degraded` or `down`."""
+"""The health of this process: its dependencies, each `ok`, `degraded` or `down`; and conditions that last."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-# Not structlog, which loads a terminal library: with `configure_logging` in place these lines are structured alike.
+# Not structlog, which imports a terminal library: `configure_logging` makes these lines structured too.
 log = logging.getLogger(__name__)
 
 HealthStatus: TypeAlias = Literal["ok", "degraded", "down"]
@@ -23,8 +23,8 @@ LONGEST_REASON_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """One dependency, as it was last reported. `since`: aware UTC, when it came into this status; `reason`: a sentence
-    where it is not `ok`. `starting`: it is required, and nobody has reported on it yet."""
+    """The last report on one dependency. `since`: start of this status; `reason`: a sentence if it is not `ok`.
+    `starting`: it is required, and there is no report yet."""
 
     status: ShownStatus
     reason: str | None
@@ -34,17 +34,17 @@ class Component:
 
 @dataclass(frozen=True, slots=True)
 class HealthSnapshot:
-    """`status`: the worst of all, where only a required component makes it `down` or `starting`."""
+    """`status`: the worst of all; only required components make it `down` or `starting`."""
 
     status: ShownStatus
     components: Mapping[str, Component]
 
 
 class Health:
-    """The last word on every component. Its methods return at once and raise nothing.
+    """The last report on every component. Its methods return at once and raise nothing.
 
-    A component of `required` that nobody has reported on yet is `starting`: a pod is not ready before it has seen its
-    database. Every other one counts as `degraded` at worst.
+    A required component without a report is `starting`: a pod is not ready before it has reached its database. The
+    others count as `degraded` at worst.
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class Health:
         *,
         valid_seconds: float | None = None,
     ) -> None:
-        """How `component` is now. A change of status is logged, a repetition is not.
+        """Set the status of `component`. Changes are logged, repetitions are not.
 
-        `valid_seconds`: without another report by then it counts as `degraded`, or `down` where it is required: whoever
-        watches it has stopped.
+        `valid_seconds`: without a further report by then it counts as `degraded`, or as `down` if it is required: its
+        check has stopped.
         """
         before = self._components.get(component)
         first = component in self._unseen or before is None
@@ -88,10 +88,10 @@ class Health:
         else:
             self._valid_until[component] = self._monotonic() + valid_seconds
         if first or before is None or before.status != status:
-            _tell(component, None if first else before, self._components[component])
+            _log_change(component, None if first else before, self._components[component])
 
     def forget(self, component: str) -> None:
-        """It is no dependency any more, as a GitLab server that left the registry. A required one stays."""
+        """Remove a dependency, such as a GitLab server that left the registry. A required one stays."""
         if component not in self._required:
             self._components.pop(component, None)
             self._valid_until.pop(component, None)
@@ -106,7 +106,7 @@ class Health:
         if late <= 0 or found.status == "down":
             return found
         status: HealthStatus = "down" if name in self._required else "degraded"
-        return replace(found, status=status, reason=f"Nobody has checked it for {late:.0f} s more than is usual.")
+        return replace(found, status=status, reason=f"Its check is {late:.0f} s late.")
 
     def _counted(self, name: str, status: ShownStatus) -> ShownStatus:
         return "degraded" if status == "down" and name not in self._required else status
@@ -118,7 +118,7 @@ def _sentence(reason: str | None) -> str | None:
     return reason[: LONGEST_REASON_CHARS - 1] + "…"
 
 
-def _tell(name: str, before: Component | None, after: Component) -> None:
+def _log_change(name: str, before: Component | None, after: Component) -> None:
     fields: dict[str, object] = {"component": name, "status": after.status}
     if after.reason:
         fields["reason"] = after.reason
@@ -131,15 +131,16 @@ def _tell(name: str, before: Component | None, after: Component) -> None:
 
 
 class Trouble:
-    """One lasting condition. A daemon whose database is away for a night is to say so twice and not 5,000 times."""
+    """One lasting condition, logged when it begins, when it changes and when it is over: a daemon without its database
+    reports it twice a night, not 5,000 times."""
 
     def __init__(self, over: str) -> None:
-        """`over`: the line when it has passed."""
+        """`over`: the log message when it is over."""
         self._over = over
         self._met: tuple[str, str] | None = None
 
     def met(self, event: str, reason: str, *, defect: Exception | None = None, **fields: object) -> None:
-        """A repetition of the same event for the same reason is not logged. `defect`: logged with its traceback."""
+        """Log the event, unless it repeats for the same reason. `defect`: logged with its traceback."""
         if self._met != (event, reason):
             self._met = event, reason
             level = logging.WARNING if defect is None else logging.ERROR

@@ -1,4 +1,4 @@
-"""Structured logs: one event, one line, whoever logged it, and no secret in any."""
+"""Structured logs: one line per event, from structlog and the standard library, without secrets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOISY = (
     "urllib3",
     "uvicorn",
 )
-"""Libraries that tell at INFO what only their authors want to know."""
+"""Libraries whose INFO lines are noise."""
 
 
 LONGEST_VALUE_CHARS = 4_000
@@ -56,12 +56,12 @@ def configure_logging(
     level: str = "INFO",
     stream: TextIO | None = None,
 ) -> None:
-    """Send what structlog and the standard library log to `stream` (stderr), one line an event.
+    """Send what structlog and the standard library log to `stream` (stderr), one line per event.
 
-    Every line has `timestamp` (ISO 8601, UTC), `level`, `logger`, `event` and `pod`, whatever is bound with
+    Every line has `timestamp` (ISO 8601, UTC), `level`, `logger`, `event` and `pod`, what is bound with
     `structlog.contextvars` (run, repository, attempt), and the fields of the call: keyword arguments of structlog,
-    `extra` of the standard library. Secrets are masked with what `secrets` knows at that moment. Warnings and
-    exceptions that nobody caught in a thread are logged as well. Calling it again replaces what was configured before.
+    `extra` of the standard library. Warnings and uncaught exceptions of threads are logged as well. A further call
+    replaces the configuration.
     """
     stream = stream or sys.stderr
     threshold = logging.getLevelNamesMapping()[level.upper()]
@@ -106,7 +106,7 @@ def configure_logging(
 
 
 def _insert_arguments(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """As the standard library does it, but arguments that do not fit cost their place in the text, not the caller."""
+    """Format like the standard library; arguments that do not fit become a field, and not an exception."""
     arguments = event.pop("positional_args", ())
     if arguments:
         try:
@@ -128,14 +128,14 @@ class _Pod:
 
 
 class Sanitize:
-    """Processor: every value becomes text, number, truth value, None, or a list or dict of them; secrets are masked,
-    also under keys that name one; what is long, deep or many is cut."""
+    """Processor: makes every value text, number, boolean, None, or a list or dict of them; masks secrets and values
+    under keys that name one; cuts what is long, deep or many."""
 
     def __init__(self, secrets: Secrets) -> None:
         self._secrets = secrets
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        # uvicorn says everything a second time, with terminal colours.
+        # uvicorn repeats the message with terminal colours.
         event.pop("color_message", None)
         return {self._text(str(key)): self._field(str(key), value) for key, value in event.items()}
 
@@ -143,7 +143,7 @@ class Sanitize:
         if key in ("exception", "stack") and isinstance(value, str):
             return self._secrets.redact(value, LONGEST_TRACEBACK_CHARS)
         plain = self._value(value, key, depth=0)
-        # uvicorn ends some of its messages with a line break.
+        # uvicorn ends some messages with a line break.
         return plain.rstrip() if key == "event" and isinstance(plain, str) else plain
 
     def _value(self, value: object, key: str | None, depth: int) -> PlainValue:
@@ -154,7 +154,7 @@ class Sanitize:
         if isinstance(value, str):
             return self._text(value)
         if isinstance(value, int | float):
-            # A secret may be made of digits.
+            # A secret may consist of digits.
             text = str(value)
             redacted = self._secrets.redact(text)
             if redacted != text or not math.isfinite(value):
@@ -191,18 +191,18 @@ class Sanitize:
 def _as_text(value: object) -> str:
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 (a value that cannot be shown must not cost the line)
+    except Exception as error:  # noqa: BLE001 (a value without a text must not cost the line)
         return f"({type(value).__name__} whose text raises {type(error).__name__})"
 
 
 def json_line(logger: WrappedLogger, method: str, event: EventDict) -> str:
-    """One JSON object, in ASCII: any other character is an escape, so nothing is lost and no terminal minds."""
+    """One JSON object in ASCII, with escapes for all other characters: lossless, and harmless for a terminal."""
     return json.dumps(_ordered(event), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
 class ConsoleLine:
-    """Processor: time, level, event, logger and the fields in one line; a traceback below it, indented, so that no line
-    of a message in it can pass for an event."""
+    """Processor: time, level, event, logger and fields in one line; a traceback below it, indented, so that none of its
+    lines can look like an event."""
 
     def __init__(self, *, colors: bool) -> None:
         styles = ConsoleRenderer.get_default_column_styles(colors)
@@ -249,22 +249,22 @@ def _value(value: object) -> str:
 
 
 class _Lines(logging.StreamHandler[TextIO]):
-    """Writes lines. Whatever goes wrong with it, its caller goes on."""
+    """Writes lines. An error never reaches the caller."""
 
     def format(self, record: logging.LogRecord) -> str:
         try:
             line = super().format(record)
         except Exception as error:  # noqa: BLE001 (a value's own code runs here: its str, its repr, its exception)
             line = super().format(_unformattable(record, error))
-        # A terminal or a pipe of a narrower encoding than the line gets escapes, not an exception.
+        # A stream whose encoding lacks a character gets an escape, not an exception.
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return line.encode(encoding, "backslashreplace").decode(encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
-        """Nothing is said: the default prints the message and its arguments, secrets and all, to stderr.
+        """Silent: the default prints the message and its arguments, with secrets, to stderr.
 
-        A reader that is gone does not come back. What is still in the stream's buffer would be tried again when the
-        interpreter ends, and make its exit code 120: https://docs.python.org/3/library/signal.html#note-on-sigpipe
+        After a broken pipe, the rest of the stream's buffer would be written at exit, and make the exit code 120:
+        https://docs.python.org/3/library/signal.html#note-on-sigpipe
         """
         if isinstance(sys.exc_info()[1], BrokenPipeError):
             with contextlib.suppress(OSError, ValueError):
@@ -274,7 +274,7 @@ class _Lines(logging.StreamHandler[TextIO]):
 
 
 def _unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
-    """What can be said about a record that cannot be written, as a wrong number of arguments makes it."""
+    """A replacement for a record that cannot be formatted, for instance with a wrong number of arguments."""
     template = record.msg.get("event") if isinstance(record.msg, Mapping) else record.msg
     made = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, "%s", (), None)
     try:

@@ -1,4 +1,4 @@
-"""No secret in anything that leaves this process as text: the secrets that we know, and whatever looks like one."""
+"""Redaction of text that leaves this process: the known secrets, and what has the shape of one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reposync.config.settings import ApiToken
 MASK = "***"
 
 SHORTEST_SECRET_CHARS = 6
-"""What is shorter occurs in ordinary text, and masking it there would make the text unreadable."""
+"""Shorter ones occur in ordinary text, which masking would make unreadable."""
 
 SECRET_VARIABLES = (
     "QDRANT_API_KEY",
@@ -25,15 +25,15 @@ SECRET_VARIABLES = (
     "EMBEDDING_API_KEY",
     "OPENAI_API_KEY",
 )
-"""Variables whose whole value is a secret: settings of this program, and usual names of those that a registry refers
-to. REPOSYNC_API_TOKEN is a list of them."""
+"""Variables whose whole value is a secret: settings of this program, and usual names in registries. REPOSYNC_API_TOKEN
+is a list of them."""
 
 ADDRESS_VARIABLES = tuple(
     name
     for each in ("DATABASE_URL", "REDIS_URL", "QDRANT_URL", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
     for name in (each, each.lower())
 )
-"""Variables whose value is an address that may hold a password."""
+"""Variables whose value is a URL that may hold a password."""
 
 _WORDS = r"token|passw(?:or)?d|passwd|secret|api[_-]?key|private[_-]?key|access[_-]?key|secret[_-]?key|credentials?"
 _WORD_HINTS = ("token", "passw", "secret", "key", "credential")
@@ -49,12 +49,12 @@ class _Shape(NamedTuple):
 
     hints: tuple[str, ...]
     pattern: re.Pattern[str]
-    instead: str = MASK
+    replacement: str = MASK
 
 
-# None of them runs over unbounded text again and again: a hostile line takes no longer than its length.
+# No pattern backtracks over unbounded text: a hostile line takes time linear in its length.
 _SHAPES = (
-    # The credentials of an address, up to the last @ of its authority; and with a bare slash in the password.
+    # The credentials of a URL, up to the last @ of its authority; and with a bare slash in the password.
     _Shape(("://",), re.compile(r"(://)[^\s/?#\"'<>\\]*@"), rf"\1{MASK}@"),
     _Shape(
         ("://",),
@@ -64,12 +64,10 @@ _SHAPES = (
     # Headers as `Name: value`, as curl's arguments, and in dumps of dicts and of lists of pairs.
     _Shape(
         _HEADER_HINTS,
-        re.compile(rf"(?i)(?<![\w-])({_HEADERS})(\s{{0,3}}[:=]\s{{0,3}}[\"']?)(?![\s\"'])[^\r\n\"']+"),
-        rf"\1\2{MASK}",
-    ),
-    _Shape(
-        _HEADER_HINTS,
-        re.compile(rf"(?i)(?<![\w-])({_HEADERS})([\"']\s{{0,3}}[:,]\s{{0,3}}b?[\"'])[^\r\n\"']+"),
+        re.compile(
+            rf"(?i)(?<![\w-])({_HEADERS})([\"']\s{{0,3}}[:,]\s{{0,3}}b?[\"']|\s{{0,3}}[:=]\s{{0,3}}[\"']?(?![\s\"']))"
+            r"[^\r\n\"']+"
+        ),
         rf"\1\2{MASK}",
     ),
     _Shape(
@@ -85,37 +83,26 @@ _SHAPES = (
     ),
     _Shape(
         _WORD_HINTS,
-        re.compile(rf"(?i)({_WORDS})([\"']\s{{0,3}}:\s{{0,3}}b?)\"(?:[^\"\\\r\n]|\\.)*\""),
-        rf'\1\2"{MASK}"',
-    ),
-    _Shape(
-        _WORD_HINTS,
-        re.compile(rf"(?i)({_WORDS})([\"']\s{{0,3}}:\s{{0,3}}b?)'(?:[^'\\\r\n]|\\.)*'"),
-        rf"\1\2'{MASK}'",
+        re.compile(rf"(?i)({_WORDS})([\"']\s{{0,3}}:\s{{0,3}}b?)([\"'])(?:(?!\3)[^\\\r\n]|\\.)*\3"),
+        rf"\1\2\3{MASK}\3",
     ),
     _Shape(
         _WORD_HINTS,
         re.compile(rf"(?i)({_WORDS})(\\{{1,7}}[\"']\s{{0,3}}:\s{{0,3}}\\{{1,7}}[\"'])[^\r\n\"'\\]+"),
         rf"\1\2{MASK}",
     ),
-    # GitLab's documented prefixes.
+    # Documented prefixes: GitLab, OpenAI and compatible servers, Hugging Face, GitHub, webhooks, Slack, AWS, Google.
     _Shape(
-        ("gl", "gr1348941"),
+        ("gl", "gr1348941", "sk-", "hf_", "gh", "github", "whsec_", "xox", "akia", "aiza"),
         re.compile(
-            r"(?<![A-Za-z0-9])(?:gl(?:pat|oas|dt|rtr|rt|cbt|ptt|ft|imt|agent|wt|soat|ffct)-|GR1348941)"
-            r"[A-Za-z0-9_.=-]{6,}"
+            r"(?<![A-Za-z0-9])(?:"
+            r"(?:gl(?:pat|oas|dt|rtr|rt|cbt|ptt|ft|imt|agent|wt|soat|ffct)-|GR1348941)[A-Za-z0-9_.=-]{6,}"
+            r"|sk-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,}"
+            r"|(?:hf_|gh[pousr]_|github_pat_|whsec_)[A-Za-z0-9_+/=]{16,}"
+            r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35})"
         ),
     ),
-    # OpenAI and its kin, Hugging Face, GitHub, webhook keys, Slack, AWS, Google, JSON web tokens, private keys.
-    _Shape(("sk-",), re.compile(r"(?<![A-Za-z0-9])sk-(?=[A-Za-z_-]{0,60}\d)[A-Za-z0-9_-]{16,}")),
-    _Shape(
-        ("hf_", "gh", "whsec_"),
-        re.compile(r"(?<![A-Za-z0-9])(?:hf_|gh[pousr]_|github_pat_|whsec_)[A-Za-z0-9_+/=]{16,}"),
-    ),
-    _Shape(
-        ("xox", "akia", "aiza"),
-        re.compile(r"(?<![A-Za-z0-9])(?:xox[abeoprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16}|AIza[A-Za-z0-9_-]{35})"),
-    ),
+    # JSON web tokens, private keys.
     _Shape(("eyj",), re.compile(r"(?<![\w-])eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*)?")),
     _Shape(
         ("private key-----",),
@@ -127,7 +114,7 @@ _SECRET_KEY = re.compile(rf"(?i)(?:{_WORDS}|authorization|cookie)\Z")
 
 
 class Secrets:
-    """The secrets of this process, and how to take them out of a text. Its repr shows none of them."""
+    """The known secrets of this process. Its repr shows none of them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._set(frozenset())
@@ -135,8 +122,8 @@ class Secrets:
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Secrets:
-        """Those in SECRET_VARIABLES, and the passwords in ADDRESS_VARIABLES: for what is reported before the registry
-        is read, which names the variables of the others. A name that resembles one is no sign: `PWD` is a path."""
+        """Those in SECRET_VARIABLES, and the passwords in ADDRESS_VARIABLES: for messages before the registry is read,
+        which names the variables of the others."""
         tokens = (ApiToken.parse(each.strip()) for each in environ.get("REPOSYNC_API_TOKEN", "").split(","))
         named = (environ.get(name, "") for name in (*SECRET_VARIABLES, *ADDRESS_VARIABLES))
         return cls([*named, *(token.secret.get_secret_value() for token in tokens)])
@@ -145,31 +132,31 @@ class Secrets:
         return f"Secrets({len(self._values)} known)"
 
     def know(self, values: Iterable[str]) -> None:
-        """Add secrets. An address among them stands for the credentials that are written into it; what is shorter than
-        SHORTEST_SECRET_CHARS is ignored."""
+        """Add secrets. A URL among them stands for its credentials; what is shorter than SHORTEST_SECRET_CHARS is
+        ignored."""
         known = self._values.union(*map(_secrets_in, values))
         if known != self._values:
             self._set(known)
 
     def redact(self, text: str, limit: int | None = None) -> str:
-        """`text` without the known secrets, however they are encoded there, and without what has a secret's shape.
+        """`text` without the known secrets, in any encoding, and without what has the shape of a secret.
 
-        `limit`: at most so many characters are kept; no part of a secret is left where it is cut.
+        `limit`: the most characters that are kept; no part of a secret remains at the cut.
         """
         if limit is None or len(text) <= limit:
             return self._redacted(text)
-        # What is cut in two by the first cut lies within the last characters, and the second cut takes them away.
+        # A secret that the first cut splits is in the last characters, which the second cut removes.
         redacted = self._redacted(text[: limit + self._margin_chars])
         return redacted[: max(min(len(redacted) - self._margin_chars, limit), 0)] + "…"
 
     def _redacted(self, text: str) -> str:
-        # An alternation of those that are there: one of all would be tried at each character of each line.
+        # Only of those in the text: an alternation of all would be tried at each character.
         if present := [re.escape(form) for form in self._forms if form in text]:
             text = re.sub("|".join(present), MASK, text)
         lower = text.lower()
         for shape in _SHAPES:
             if any(hint in lower for hint in shape.hints):
-                text = shape.pattern.sub(shape.instead, text)
+                text = shape.pattern.sub(shape.replacement, text)
         return text
 
     def _set(self, values: frozenset[str]) -> None:
@@ -192,17 +179,17 @@ def _secrets_in(value: str) -> Iterator[str]:
         if not at:
             return
         user, colon, password = user_info.partition(":")
-        # Git servers take a token as the user name alone; that of a database is a name (`postgres`).
+        # Git servers accept a token as the user name; the user of a database is a name (`postgres`).
         secret = password if colon or scheme.lower() not in ("http", "https") else user
         found = [secret, unquote(secret)]
     else:
-        # A secret that was read from a file often has the file's last newline.
+        # A secret that was read from a file often ends with a newline.
         found = [value, value.strip()]
     yield from (each for each in found if len(each) >= SHORTEST_SECRET_CHARS)
 
 
 def _forms(secret: str) -> Iterator[str]:
-    """The ways in which `secret` may be written somewhere."""
+    """The encodings in which `secret` may be written."""
     yield secret
     raw = secret.encode("utf-8", "surrogatepass")
     for quoted in (quote(raw), quote(raw, safe=""), quote_plus(raw)):
@@ -211,8 +198,8 @@ def _forms(secret: str) -> Iterator[str]:
     for escaped in (json.dumps(secret), json.dumps(secret, ensure_ascii=False), repr(secret), ascii(secret)):
         yield escaped[1:-1]
     for offset in range(3):
-        # Behind a user name of any length (`Authorization: Basic`): the characters of base64 that depend on the secret
-        # alone, for each way in which its bytes can fall into the groups of three.
+        # After a user name of any length (`Authorization: Basic`): the characters of base64 that depend only on the
+        # secret, for each alignment of its bytes to groups of three.
         encoded = base64.b64encode(bytes(offset) + raw).decode().rstrip("=")
         whole = len(raw) + offset
         core = encoded[(0, 2, 3)[offset] : len(encoded) if whole % 3 == 0 else -1]

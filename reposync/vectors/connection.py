@@ -155,7 +155,7 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
 
     async def _find_engine(self) -> None:
         """A restarted engine usually has the same socket; the pool itself drops dead connections."""
-        address = await self._engine.address_async()
+        address = await self._engine.address()
         if address != self._address:
             abandoned, self._address = self._pool, address
             self._pool = httpx.AsyncHTTPTransport(uds=address, limits=_LIMITS, verify=False)

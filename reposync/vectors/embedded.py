@@ -1,6 +1,6 @@
-"""The embedded engine as its users see it: one process for all of the machine that share a state folder.
+"""Finds and starts the embedded engine: one process for all processes of the machine that share a state folder.
 
-Imports nothing heavy: a command starts the engine first, and imports Qdrant's client (a second) while it comes up.
+Imports nothing heavy: a command starts the engine first, and imports the rest while the engine starts.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.engine.files import (
     EXIT_LOCKED,
     EXIT_UNREADABLE,
-    LOCK,
     LOG,
     RECORD,
     REVISION,
@@ -36,31 +35,21 @@ START_SECONDS = 60.0  # a folder of a million points is read in less
 _POLL_SECONDS = 0.005
 _ANSWER_SECONDS = 2.0
 _PING_SECONDS = 10.0
-# An engine renews its record every second, unless it is at a request or tidies up. One of another machine that does
-# not for so long is gone with its machine.
+# An engine renews its record every second, except during a request or while it tidies up. If the record of a different
+# machine is older than this, that machine is gone.
 _SILENT_SECONDS = 45.0
 _DEFAULT_IDLE_SECONDS = 60.0
 IDLE_VARIABLE = "REPOSYNC_ENGINE_IDLE_SECONDS"
-# What the engine's process needs of the environment. Tokens and passwords are none of it.
-_ENVIRONMENT = (
-    "PATH",
-    "HOME",
-    "LANG",
-    "LC_ALL",
-    "TMPDIR",
-    "PYTHONPATH",
-    "PYTHONHOME",
-    "VIRTUAL_ENV",
-    "LD_LIBRARY_PATH",
-)
+# The variables that the engine's process gets: no tokens, no passwords.
+_ENVIRONMENT = "PATH HOME LANG LC_ALL TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV LD_LIBRARY_PATH"
 
 
 class EmbeddedEngine:
     """Finds the engine of `state_dir`, or starts it. Any number of objects and processes may do so at once: the
-    engine's own lock lets one of those started serve, and the others end."""
+    engine's own lock lets one engine serve, and the others end."""
 
     def __init__(self, state_dir: Path, *, idle_seconds: float | None = None) -> None:
-        """`idle_seconds`: how long an engine started by this object stays without use (0: for ever)."""
+        """`idle_seconds`: an engine that this object starts ends after so long without a request (0: never)."""
         self.folder = state_dir.expanduser().absolute() / "index"
         self._idle_seconds = _idle_seconds() if idle_seconds is None else idle_seconds
         self._child: int | None = None
@@ -69,28 +58,21 @@ class EmbeddedEngine:
         self._starting = threading.Lock()
 
     def ensure_started(self) -> None:
-        """Start the engine where none answers, and return at once. Raises IndexUnavailable where it cannot start."""
+        """Start the engine if none answers, and return at once. Raises IndexUnavailable if it cannot start."""
         self._step()
 
-    def address(self, *, timeout_seconds: float = START_SECONDS) -> str:
-        """Path of the socket of an engine that answers, started where necessary. Blocks. Raises IndexUnavailable."""
-        deadline = time.monotonic() + timeout_seconds
-        while (found := self._step()) is None:
-            self._check(deadline, timeout_seconds)
-            time.sleep(_POLL_SECONDS)
-        return found
-
-    async def address_async(self, *, timeout_seconds: float = START_SECONDS) -> str:
-        """As `address`, without blocking the event loop."""
+    async def address(self, *, timeout_seconds: float = START_SECONDS) -> str:
+        """Path of the socket of an engine that answers, started if necessary. Raises IndexUnavailable."""
         deadline = time.monotonic() + timeout_seconds
         while (found := await asyncio.to_thread(self._step)) is None:
-            self._check(deadline, timeout_seconds)
+            if time.monotonic() > deadline:
+                raise self._unavailable(f"did not answer within {timeout_seconds:.0f} s")
             await asyncio.sleep(_POLL_SECONDS)
         return found
 
     async def ping(self) -> None:
-        """Raises IndexUnavailable where an engine runs and does not answer. Where none runs all is well: it ends when
-        nobody needs it, and whoever needs it starts it. Being asked this does not keep it from ending."""
+        """Raises IndexUnavailable if an engine runs and does not answer. That none runs is fine: it is started when it
+        is needed. This request does not keep it from ending."""
         record = await asyncio.to_thread(self._record)
         if record is None:
             return
@@ -108,27 +90,16 @@ class EmbeddedEngine:
             if writer is not None:
                 writer.close()
         if b" 200 " not in status:
-            raise self._unavailable("does not answer as it should")
-
-    def stop(self, *, timeout_seconds: float = 30.0) -> None:
-        """Ask a running engine to end, and wait until its folder is free. Others that use it start it again."""
-        deadline = time.monotonic() + timeout_seconds
-        while not self._is_free():
-            if record := self._record():
-                with contextlib.suppress(OSError):
-                    _exchange(record["address"], "POST /engine/end")
-            self._check(deadline, timeout_seconds)
-            time.sleep(_POLL_SECONDS)
-        self._reap()
+            raise self._unavailable("answers a probe with an error")
 
     def _step(self) -> str | None:
-        """One look at the engine: its address, or None while it comes up."""
+        """One step towards the engine: its address, or None while it starts."""
         with self._starting:
             record = self._record()
             try:
                 identity = _exchange(record["address"], "GET /engine") if record else None
             except TimeoutError:
-                return None  # it lives, and is busy
+                return None  # it is alive and busy
             except OSError:
                 identity = None
             if identity is not None and self._is_fit(identity):
@@ -144,11 +115,11 @@ class EmbeddedEngine:
             return None
 
     def _is_fit(self, identity: dict[str, Any]) -> bool:
-        """Whether it is of this version, and not one that a command under `ulimit` started."""
+        """Whether it has this version, and at least this process's `ulimit`."""
         return identity.get("revision") == REVISION and not is_narrower(identity.get("limits") or {}, limits())
 
     def _replace(self, identity: dict[str, Any]) -> None:
-        """An engine of an older version of this package, or of narrower limits, makes way."""
+        """End an engine of an older version, or of narrower limits."""
         if identity.get("revision", 0) > REVISION:
             raise IndexUnavailable(
                 f"The embedded engine in {self.folder} was started by a newer version of reposync.",
@@ -158,10 +129,10 @@ class EmbeddedEngine:
             _exchange(identity["address"], "POST /engine/end")
 
     def _serves_elsewhere(self, record: dict[str, Any]) -> bool:
-        """Whether an engine of another machine may still hold the folder. Its socket cannot be reached, and its lock
-        need not be seen from here: a second engine would damage the index.
+        """Whether an engine of a different machine may still have the folder. Its socket cannot be reached, and its
+        lock may be invisible from here: a second engine would damage the index.
 
-        Goes by what is seen of it, and by no clock of two machines. Raises IndexUnavailable where it lives.
+        Compares no clocks of two machines: it watches whether the record is renewed. Raises IndexUnavailable if it is.
         """
         if record.get("machine") in (None, machine()):
             return False
@@ -171,14 +142,14 @@ class EmbeddedEngine:
         except OSError:
             return False
         if record.get("host") == socket.gethostname() and renewed.st_mtime < _booted():
-            return False  # of this machine, before it was started again
+            return False  # of this machine, before it rebooted
         seen = self._renewed_elsewhere
         if seen is not None and seen[0] != renewed.st_mtime_ns:
             raise IndexUnavailable(
-                f"The embedded engine in {self.folder} runs on another machine ({record.get('host')}), and no two "
-                "machines can share it.",
-                remedy="Set QDRANT_URL to a Qdrant server for all of them, or REPOSYNC_STATE_DIR to a folder of this "
-                "machine alone.",
+                f"The embedded engine in {self.folder} runs on another machine ({record.get('host')}). "
+                "Machines cannot share it.",
+                remedy="Set QDRANT_URL to a Qdrant server for all machines, or REPOSYNC_STATE_DIR to a folder of this "
+                "machine only.",
             )
         if seen is None:
             seen = self._renewed_elsewhere = (renewed.st_mtime_ns, time.monotonic())
@@ -194,60 +165,37 @@ class EmbeddedEngine:
             return None
         return record if isinstance(record, dict) and str(record.get("address", "")).startswith("/") else None
 
-    def _is_free(self) -> bool:
-        import fcntl
-
-        try:
-            descriptor = os.open(self.folder / LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return True
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        finally:
-            os.close(descriptor)
-        return True
-
     def _spawn(self) -> int:
-        """In a session of its own: Ctrl-C ends the command, not the engine in the middle of a write."""
+        """In its own session: Ctrl-C ends the command, not the engine during a write."""
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
-        program = [
-            sys.executable,
-            "-P",
-            "-m",
-            "reposync.vectors.engine",
-            str(self.folder),
-            "--idle",
-            str(self._idle_seconds),
-        ]
+        engine = ["-P", "-m", "reposync.vectors.engine", str(self.folder), "--idle", str(self._idle_seconds)]
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
             (os.POSIX_SPAWN_DUP2, log, 1),
             (os.POSIX_SPAWN_DUP2, log, 2),
         ]
-        # A command may block signals in the thread that starts the engine; the engine must hear them.
-        options: dict[str, Any] = {
-            "file_actions": files,
-            "setsigmask": [],
-            "setsigdef": [signal.SIGINT, signal.SIGTERM],
-        }
+        # The thread that starts the engine may block signals; the engine must receive them.
         try:
-            try:
-                return os.posix_spawn(sys.executable, program, _environment(), setsid=True, **options)
-            except NotImplementedError:  # a C library that is older than sessions in posix_spawn
-                return os.posix_spawn(sys.executable, program, _environment(), **options)
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, *engine],
+                _environment(),
+                file_actions=files,
+                setsid=True,
+                setsigmask=[],
+                setsigdef=[signal.SIGINT, signal.SIGTERM],
+            )
         except OSError as error:
             raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
         finally:
             os.close(log)
 
     def _reap(self) -> bool:
-        """True where no child of this object is on its way. Raises IndexUnavailable where it failed to come up."""
+        """True if no child of this object is starting. Raises IndexUnavailable if it failed to start."""
         if self._child is None:
             return True
         try:
@@ -259,16 +207,12 @@ class EmbeddedEngine:
         self._child = None
         code = os.waitstatus_to_exitcode(status)
         if code == EXIT_UNREADABLE:
-            raise VectorIndexError(f"The embedded engine in {self.folder} cannot be started{self._last_words()}.")
+            raise VectorIndexError(f"The embedded engine in {self.folder} cannot be started{self._last_log_line()}.")
         if code > 0 and code != EXIT_LOCKED and not self._child_answered:
-            raise self._unavailable(f"ended with status {code} while starting{self._last_words()}")
+            raise self._unavailable(f"ended with status {code} while starting{self._last_log_line()}")
         return True
 
-    def _check(self, deadline: float, timeout_seconds: float) -> None:
-        if time.monotonic() > deadline:
-            raise self._unavailable(f"did not answer within {timeout_seconds:.0f} s")
-
-    def _last_words(self) -> str:
+    def _last_log_line(self) -> str:
         try:
             lines = (self.folder / LOG).read_text(errors="replace").strip().splitlines()
         except OSError:
@@ -280,7 +224,7 @@ class EmbeddedEngine:
 
 
 def _exchange(address: str, request: str) -> dict[str, Any] | None:
-    """One request over the socket; None where the answer makes no sense. Raises OSError, TimeoutError."""
+    """One request over the socket; None if the answer is not valid. Raises OSError, TimeoutError."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(_ANSWER_SECONDS)
         connection.connect(address)
@@ -296,7 +240,7 @@ def _exchange(address: str, request: str) -> dict[str, Any] | None:
 
 
 def _booted() -> float:
-    """When this machine was started, by its clock of today."""
+    """When this machine was started, by its present clock."""
     return time.time() - elapsed_seconds()
 
 
@@ -308,9 +252,9 @@ def _idle_seconds() -> float:
 
 
 def _environment() -> dict[str, str]:
-    environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+    environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT.split()}
     package_root = str(Path(__file__).resolve().parents[2])
     if package_root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        # Run from a checkout: the engine has to find the same package.
+        # Run from a checkout: the engine must find the same package.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), package_root]))
     return environment

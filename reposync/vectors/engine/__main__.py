@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 MAX_LOG_BYTES = 1_000_000
 _LOG_KEPT_BYTES = 100_000
 _WATCH_SECONDS = 1.0
-# A process whose event loop has stood still for so long hangs: it never comes back when memory cannot be allocated
-# inside the engine, which holds Python's lock meanwhile. Tidying up, the longest of all, takes 25 s.
+# An event loop that is blocked for so long hangs: an allocation that fails inside the engine, which holds the GIL, may
+# never return. The longest regular work, tidying up, takes 25 s.
 HANG_SECONDS = 120.0
-# Of what blocks it for as long as there are points: to open the collections, and to tidy them up.
+# Opening and tidying collections takes time by the number of points.
 _PATIENT_FACTOR = 5
 
 
@@ -38,7 +38,7 @@ def main() -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
     )
-    # A terminal that closes takes its commands with it, not the engine that others may be using.
+    # Closing a terminal ends its commands, not the engine, which others may be using.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     claim = Claim.take(folder, arguments.port)
     if claim is None:
@@ -59,19 +59,23 @@ def _arguments() -> argparse.Namespace:
         "--idle", type=float, default=60.0, metavar="SECONDS", help="end after so long without a request; 0: never"
     )
     parser.add_argument(
-        "--hang", type=float, default=HANG_SECONDS, metavar="SECONDS", help="end when nothing moves for so long"
+        "--hang",
+        type=float,
+        default=HANG_SECONDS,
+        metavar="SECONDS",
+        help="end if the event loop is blocked so long",
     )
-    parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 in place of a Unix socket; 0: any")
+    parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 instead of a Unix socket; 0: any")
     return parser.parse_args()
 
 
-def _expect_a_sign_within(seconds: float) -> None:
-    """End this process if it is not called again in time. By a thread that needs no lock of Python's."""
+def _end_unless_alive_within(seconds: float) -> None:
+    """End this process unless this is called again in time; by a thread that does not need the GIL."""
     faulthandler.dump_traceback_later(seconds, exit=True)
 
 
 async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_seconds: float) -> None:
-    _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
+    _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
     collections = Collections(folder)
     app = EngineApp(collections, server=claim.identity)
     server = uvicorn.Server(
@@ -94,8 +98,7 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_second
         server.should_exit = True
 
     app.on_end = end
-    # uvicorn raises a signal that it heard once more when it is done: by default that would end the process before
-    # the collections are closed.
+    # uvicorn raises a received signal again when it is done: that would end the process before the collections close.
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: end())
     claim.publish()
@@ -104,7 +107,7 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_second
         await server.serve(sockets=[claim.listener])
     finally:
         watch.cancel()
-        # Nobody is to find this engine any more; under the lock, so that the next one starts on what is closed.
+        # Under the lock, so that the next engine starts on closed collections.
         claim.release()
         collections.close()
 
@@ -113,24 +116,24 @@ async def _end_when_unused(
     app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float, hang_seconds: float
 ) -> None:
     while True:
-        _expect_a_sign_within(hang_seconds)
+        _end_unless_alive_within(hang_seconds)
         await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
         _bound_log(log_file)
         if not claim.folder_is_mine:
-            # Everything that is open here was removed, or is another engine's by now: nothing is flushed to it.
+            # The open files were removed, or belong to a different engine by now: nothing may be flushed to them.
             log.error("The folder of this engine was removed or replaced: it ends.")
             claim.release()
             os._exit(1)
         if not claim.is_whole:
-            log.error("The socket or the record of this engine is gone: it ends, so that one starts that is found.")
+            log.error("The socket or the record of this engine is gone: it ends, so that clients start a new one.")
             app.on_end()
             return
         claim.renew()
         if not idle_seconds or app.active or time.monotonic() - app.last_used < idle_seconds:
             continue
-        _expect_a_sign_within(_PATIENT_FACTOR * hang_seconds)
+        _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
         collections.tidy()
-        # A request may have come in while the engine tidied up: it is answered, and the wait begins anew.
+        # A request may have arrived meanwhile: it is answered, and the idle time starts again.
         await asyncio.sleep(0.01)
         if not app.active and time.monotonic() - app.last_used >= idle_seconds:
             app.on_end()
@@ -138,7 +141,7 @@ async def _end_when_unused(
 
 
 def _bound_log(path: Path) -> None:
-    """Keep the log's tail. Standard error is appended to it, so cutting it short under the writer is safe."""
+    """Keep the log's tail. Standard error is opened for appending, so truncating the file is safe."""
     with contextlib.suppress(OSError):
         if path.stat().st_size > MAX_LOG_BYTES:
             with path.open("r+b") as file:

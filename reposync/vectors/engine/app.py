@@ -11,8 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
@@ -31,11 +30,8 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024  # a Qdrant server's own limit
 QDRANT_VERSION = "1.19.0"  # of the contract
-# A flush costs about 16 ms for its fsyncs, and 2.5 ms more for each batch of 256 points since the last one; a batch
-# takes about 50 ms to be read and applied. So a flush waits for a write that is already arriving, but not for long.
-LONGEST_WAIT_SECONDS = 0.2
-# Accept, read, parse, begin to answer: one turn of the event loop each.
-_TURNS_TO_SEE_ARRIVALS = 5
+# A flush takes 16 ms for its fsyncs: the writes of so long share one.
+_FLUSH_DELAY_SECONDS = 0.005
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -55,7 +51,7 @@ class EngineApp:
     def __init__(self, collections: Collections, *, server: dict[str, Json] | None = None) -> None:
         self._collections = collections
         self._server = server or {}
-        self._flush = GroupFlush()
+        self._flushes: dict[Collection, asyncio.Task[None]] = {}
         self.active = 0
         self.last_used = time.monotonic()
         self.on_end: Callable[[], None] = lambda: None
@@ -84,8 +80,7 @@ class EngineApp:
             return refusal.status, _error(refusal.message, started)
         except Exception as error:
             if is_out_of_memory(error):
-                # What was applied by halves is in memory alone. The next request starts another process, which may
-                # have the limits of another command.
+                # A half-applied change is only in memory. The next request starts a new process.
                 log.critical("%s %s failed: out of memory: %s", scope["method"], scope["path"], error)
                 self.on_end()
                 return 500, _error(f"Service internal error: out of memory{_allowed()}: {error}", started)
@@ -98,7 +93,7 @@ class EngineApp:
         except BaseException as panic:
             if not is_panic(panic):
                 raise
-            # The engine's memory can no longer be trusted; its log can. The next request starts another process.
+            # The engine's memory can no longer be trusted; its log can. The next request starts a new process.
             log.critical("the engine panicked: %s", panic)
             self._doubt(scope)
             return 500, _error(f"Service internal error: {panic}", started)
@@ -107,7 +102,7 @@ class EngineApp:
         return 200, {"result": result, "status": "ok", "time": time.perf_counter() - started}
 
     def _doubt(self, scope: Scope) -> None:
-        """The next engine, which starts with the next request, looks through the collection that was asked."""
+        """The next engine, which the next request starts, checks this collection."""
         self._collections.doubt(_target(scope)[1])
         self.on_end()
 
@@ -115,14 +110,12 @@ class EngineApp:
         route, name = _target(scope)
         method = scope["method"]
         change = _CHANGES.get((method, route))
-        with self._flush.arriving() if change else nullcontext():
-            body = await _body(receive)
-            request = _json(body) if body else {}
-            del body
-            if change:
-                collection = self._collections.get(name)
-                results = [self._apply(collection, each) for each in change(request, collection.schema)]
+        body = await _body(receive)
+        request = _json(body) if body else {}
+        del body
         if change:
+            collection = self._collections.get(name)
+            results = [self._apply(collection, each) for each in change(request, collection.schema)]
             return await self._applied(collection, results, scope, batch=route.endswith("batch"))
         if (method, route) in _READS:
             collection = self._collections.get(name)
@@ -137,10 +130,25 @@ class EngineApp:
     async def _applied(self, collection: Collection, results: list[int], scope: Scope, *, batch: bool) -> Json:
         wait = parse_qs(scope["query_string"].decode("ascii")).get("wait") == ["true"]
         if wait:
-            await self._flush.durable(collection)
+            await self._durable(collection)
         status = "completed" if wait else "acknowledged"
         answers = [{"operation_id": number, "status": status} for number in results]
         return answers if batch else answers[0]
+
+    async def _durable(self, collection: Collection) -> None:
+        """Returns when everything applied to the collection so far survives a power cut. Raises Refusal if the flush
+        fails."""
+        if collection not in self._flushes:
+            self._flushes[collection] = asyncio.create_task(self._flush(collection))
+        await asyncio.shield(self._flushes[collection])
+
+    async def _flush(self, collection: Collection) -> None:
+        await asyncio.sleep(_FLUSH_DELAY_SECONDS)
+        del self._flushes[collection]
+        try:
+            collection.flush()
+        except Exception as error:
+            raise Refusal(500, f"Service internal error: flush failed: {error}") from error
 
     def _manage(self, method: str, route: str, name: str, request: Json) -> Json:
         collections = self._collections
@@ -176,7 +184,7 @@ class EngineApp:
 
 def _target(scope: Scope) -> tuple[str, str]:
     """The route, with `*` for the name of a collection, and that name ("": none)."""
-    # The raw path: a collection's name may hold an escaped slash.
+    # The raw path: a name may hold an escaped slash.
     segments = [each for each in scope["raw_path"].decode("ascii").split("/") if each]
     if len(segments) > 1 and segments[0] == "collections" and segments[1] != "aliases":
         return "/".join(["collections", "*", *segments[2:]]), unquote(segments[1])
@@ -195,7 +203,7 @@ def _error(message: str, started: float) -> Json:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Raises Refusal (413) above the limit; the rest is read then, so that the caller gets to see the answer."""
+    """Raises Refusal (413) above the limit, after reading the rest: otherwise the client would not see the answer."""
     chunks: list[bytes] = []
     size = 0
     while True:
@@ -228,73 +236,6 @@ def _json(body: bytes) -> Json:
         if is_out_of_memory(error):
             raise MemoryError(error.msg) from error
         raise Refusal(400, f"Format error in JSON body: {error}") from error
-
-
-class GroupFlush:
-    """Answers writers after their points are on the disk, flushing once for all that wait.
-
-    A flush waits while another write is being received, and no longer than LONGEST_WAIT_SECONDS.
-    """
-
-    def __init__(self) -> None:
-        self._arriving = 0
-        self._waiting: list[tuple[Collection, asyncio.Future[None]]] = []
-        self._timer: asyncio.TimerHandle | None = None
-
-    @contextmanager
-    def arriving(self) -> Iterator[None]:
-        """While a write is being received and applied."""
-        self._arriving += 1
-        try:
-            yield
-        finally:
-            self._arriving -= 1
-            self._settle()
-
-    async def durable(self, collection: Collection) -> None:
-        """Returns when everything applied to the collection so far survives a power cut.
-
-        Raises Refusal where the disk refuses.
-        """
-        loop = asyncio.get_running_loop()
-        flushed = loop.create_future()
-        self._waiting.append((collection, flushed))
-        if self._timer is None:
-            self._timer = loop.call_later(LONGEST_WAIT_SECONDS, self._flush)
-        self._settle()
-        await flushed
-
-    def _settle(self, turns: int = _TURNS_TO_SEE_ARRIVALS) -> None:
-        """Flush, if nothing has arrived after some turns of the event loop: while a write was applied nothing was
-        read, and what came in meanwhile is only now seen."""
-        if self._arriving or not self._waiting:
-            return
-        if turns:
-            asyncio.get_running_loop().call_soon(self._settle, turns - 1)
-        else:
-            self._flush()
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waiting, self._waiting = self._waiting, []
-        outcomes = {collection: _outcome(collection) for collection in dict.fromkeys(each for each, _ in waiting)}
-        for collection, flushed in waiting:
-            if flushed.done():
-                continue
-            if (refusal := outcomes[collection]) is None:
-                flushed.set_result(None)
-            else:
-                flushed.set_exception(refusal)
-
-
-def _outcome(collection: Collection) -> Refusal | None:
-    try:
-        collection.flush()
-    except Exception as error:  # noqa: BLE001 - the engine raises bare Exception
-        return Refusal(500, f"Service internal error: flush failed: {error}")
-    return None
 
 
 def _single(read: Callable[[Json, Schema], list[Change]]) -> Callable[[Json, Schema], list[list[Change]]]:

@@ -1,8 +1,8 @@
-"""What one engine holds of its folder: the lock, the socket and the record by which it is found.
+"""An engine's claim on its folder: the lock, the socket, and the record by which clients find it.
 
-Each of the three may be taken away while the engine lives: somebody removes or restores the state folder, a cleaner of
-temporary folders removes the socket, and a second engine starts at the same path. So an engine asks again and again
-whether they are still its own, ends if not, and unlinks nothing that is another's.
+Each of them may disappear while the engine runs: somebody removes or restores the state folder, a cleaner of temporary
+folders removes the socket, a second engine starts at the same path. So an engine checks regularly whether they are
+still its own, ends if not, and never unlinks those of a different engine.
 """
 
 from __future__ import annotations
@@ -22,22 +22,14 @@ from typing import Any
 
 import orjson
 
-from reposync.vectors.engine.files import (
-    LOCK,
-    LONGEST_SOCKET_PATH_BYTES,
-    RECORD,
-    REVISION,
-    SOCKET,
-    limits,
-    machine,
-)
+from reposync.vectors.engine.files import LOCK, LONGEST_SOCKET_PATH_BYTES, RECORD, REVISION, SOCKET, limits, machine
 
-# How long to wait for another engine that is ending. One that serves is seen at once.
+# How long to wait for an engine that is ending.
 LOCK_SECONDS = 20.0
 
 
 class Claim:
-    """Of a running engine. `identity`: what it says of itself, in the record and to who asks `GET /engine`."""
+    """`identity` describes the running engine, in the record and in the answer to `GET /engine`."""
 
     def __init__(self, folder: Path, lock: int, port: int | None) -> None:
         self._folder = folder
@@ -63,34 +55,34 @@ class Claim:
 
     @classmethod
     def take(cls, folder: Path, port: int | None) -> Claim | None:
-        """None where another engine serves the folder. Raises OSError."""
+        """None if a different engine serves the folder. Raises OSError."""
         lock = _lock(folder)
         return None if lock is None else cls(folder, lock, port)
 
     def publish(self) -> None:
-        """From here on others find this engine."""
+        """From now on clients find this engine."""
         draft = (self._folder / RECORD).with_suffix(".new")
         draft.write_bytes(self._record)
         draft.replace(self._folder / RECORD)
 
     def renew(self) -> None:
-        """The record's time tells the processes of other machines, which do not reach the socket, that it is served."""
+        """Tells processes of other machines, which cannot reach the socket, that the folder is in use."""
         with contextlib.suppress(OSError):
             os.utime(self._folder / RECORD)
 
     @property
     def folder_is_mine(self) -> bool:
-        """Whether the file that is locked is the one at its path: no other engine serves the folder."""
+        """Whether the locked file is the one at its path: no other engine serves the folder."""
         return _inode(self._folder / LOCK) == _inode(self._lock)
 
     @property
     def is_whole(self) -> bool:
-        """Whether who looks for the engine of this folder finds this one."""
+        """Whether clients that look for the engine of this folder find this one."""
         return self.folder_is_mine and self._socket_is_mine and self._record_is_mine
 
     @property
     def _socket_is_mine(self) -> bool:
-        # The number is not given to another file as long as the listener is open.
+        # The inode is not reused while the listener is open.
         return self._socket is None or _inode(self._socket) == self._socket_inode
 
     @property
@@ -101,7 +93,7 @@ class Claim:
             return False
 
     def release(self) -> None:
-        """Nobody is to find this engine any more. The lock is held until the process ends."""
+        """From now on clients do not find this engine. The lock is held until the process ends."""
         if self._record_is_mine:
             (self._folder / RECORD).unlink(missing_ok=True)
         if self._socket is not None and self._socket_is_mine:
@@ -126,10 +118,7 @@ def _inode(file: Path | int) -> tuple[int, int] | None:
 
 
 def _lock(folder: Path) -> int | None:
-    """The folder's lock, held until the process ends; None where another engine serves the folder.
-
-    flock goes with the process, however it ends, so there is never a stale one.
-    """
+    """The folder's lock, held until the process ends, however it ends; None if a different engine serves the folder."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +133,7 @@ def _lock(folder: Path) -> int | None:
         else:
             if _inode(descriptor) == _inode(folder / LOCK):
                 return descriptor
-            os.close(descriptor)  # the folder was removed in between: what is locked guards nothing
+            os.close(descriptor)  # the folder was removed in between: this lock guards nothing
 
 
 def _another_serves(folder: Path) -> bool:
@@ -164,7 +153,7 @@ def _another_serves(folder: Path) -> bool:
 
 
 def _tcp_listener(port: int) -> tuple[socket.socket, str]:
-    # asyncio switches Nagle's algorithm off for sockets that say their protocol; an answer takes 40 ms otherwise.
+    # With its protocol given, asyncio switches Nagle's algorithm off; an answer takes 40 ms otherwise.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", port))
@@ -173,8 +162,8 @@ def _tcp_listener(port: int) -> tuple[socket.socket, str]:
 
 
 def _unix_listener(folder: Path) -> tuple[socket.socket, Path]:
-    """In the folder itself, or, where its path is too long or its file system has no sockets, in a private folder
-    under the system's temporary one."""
+    """In the folder itself, or in a private temporary folder if the path is too long or the file system has no
+    sockets."""
     inside = folder.resolve() / SOCKET
     if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH_BYTES:
         with contextlib.suppress(OSError):
@@ -185,7 +174,7 @@ def _unix_listener(folder: Path) -> tuple[socket.socket, Path]:
 
 
 def _bind(path: Path) -> socket.socket:
-    """What lies there already was left by an engine that was killed: the lock is ours."""
+    """An existing socket was left by a killed engine: the lock is ours."""
     path.unlink(missing_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     before = os.umask(0o177)
@@ -201,10 +190,10 @@ def _bind(path: Path) -> socket.socket:
 
 
 def _private_folder() -> Path:
-    """Raises PermissionError where somebody else has made a folder of that name."""
+    """Raises PermissionError if the folder belongs to a different user."""
     folder = Path(tempfile.gettempdir()) / f"reposync-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(f"{folder} must be a folder of this user alone")
+        raise PermissionError(f"{folder} must be a folder of this user, with mode 0700")
     return folder

@@ -27,24 +27,24 @@ CATALOGUE = "catalogue.json"
 _REVISION = 1
 MAX_TIDIED_POINTS = 100_000
 _DOUBT = "doubt"
-_LOOK_SECONDS = 20.0
-_LOOK_POINTS = 1_000
+_READ_SECONDS = 20.0
+_READ_POINTS = 1_000
 
 _ALIAS_ACTIONS = {"create_alias": ("collection_name", "alias_name"), "delete_alias": ("alias_name",)}
 
 
 class CatalogueUnreadable(Exception):
-    """No collection can be opened. The text is for a person."""
+    """No collection can be opened. The message is for a person."""
 
 
 class CatalogueDamaged(CatalogueUnreadable):
-    """The file is not as it was written."""
+    """The file was changed or cut."""
 
 
 @dataclass(slots=True)
 class CollectionEntry:
-    """`folder` is made up: a collection's name may hold anything, and differ from another by case alone. `lost`: what
-    became of the collection of this name before it."""
+    """`folder` is generated: names may hold any character, and differ by case only. `lost`: what happened to the
+    previous collection of this name."""
 
     folder: str
     request: dict[str, Json]
@@ -53,7 +53,7 @@ class CollectionEntry:
 
 @dataclass(slots=True)
 class Catalogue:
-    """`lost`: what became of collections that were damaged, by name; "" is for all that are not here."""
+    """`lost`: what happened to damaged collections, by name; "" is for all that are not listed."""
 
     collections: dict[str, CollectionEntry] = field(default_factory=dict)
     aliases: dict[str, str] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Catalogue:
 
     @classmethod
     def load(cls, folder: Path) -> Catalogue:
-        """Raises CatalogueDamaged, and CatalogueUnreadable where a later version wrote the file."""
+        """Raises CatalogueDamaged, and CatalogueUnreadable if a later version wrote the file."""
         path = folder / CATALOGUE
         try:
             stored = orjson.loads(path.read_bytes())
@@ -70,7 +70,7 @@ class Catalogue:
         except orjson.JSONDecodeError as error:
             raise CatalogueDamaged(f"{path}: {error}") from error
         if not isinstance(stored, dict) or stored.pop("digest", None) not in (None, _digest(stored)):
-            raise CatalogueDamaged(f"{path}: its digest is another one")
+            raise CatalogueDamaged(f"{path}: its digest is wrong")
         if stored.get("revision") != _REVISION:
             raise CatalogueUnreadable(f"{path} was not written by this version of the engine. {remedy(folder)}")
         try:
@@ -79,13 +79,13 @@ class Catalogue:
                 for name, each in stored["collections"].items()
             }
             return cls(collections, stored["aliases"], stored.get("lost", {}))
-        except (KeyError, TypeError, AttributeError) as error:  # without a digest: of a version before 0.2
+        except (KeyError, TypeError, AttributeError) as error:  # without a digest: written by a version before 0.2
             raise CatalogueDamaged(f"{path}: {type(error).__name__}: {error}") from error
 
     def save(self, folder: Path) -> None:
         """All or nothing, and durable on return: a crash at any moment leaves the old file or the new one."""
         written = {"revision": _REVISION, "collections": self.collections, "aliases": self.aliases, "lost": self.lost}
-        stored = orjson.loads(orjson.dumps(written))  # as it is read again: the order of fields is another one
+        stored = orjson.loads(orjson.dumps(written))  # as it will be read: in a different order of fields
         content = orjson.dumps(stored | {"digest": _digest(stored)}, option=orjson.OPT_INDENT_2)
         draft = folder / f"{CATALOGUE}.new"
         with draft.open("wb") as file:
@@ -101,7 +101,7 @@ def _digest(stored: dict[str, Any]) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames and new names in it durable."""
+    """Make new and renamed files in it durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -110,7 +110,7 @@ def sync_folder(folder: Path) -> None:
 
 
 class Collection:
-    """An open collection. The engine's own errors come out as Refusal: they are about the request as a rule."""
+    """An open collection."""
 
     def __init__(self, name: str, schema: Schema, shard: edge.EdgeShard) -> None:
         self.name = name
@@ -119,7 +119,7 @@ class Collection:
         self.operations = 0
 
     def apply(self, change: Change) -> None:
-        """Applied and safe against the death of this process; safe against a power cut after `flush`."""
+        """Apply a change: it survives the end of this process, and a power cut after `flush`."""
         if change.points:
             self._must_exist(change)
         self.shard.update(change.operation)
@@ -136,14 +136,12 @@ class Collection:
 
 
 class Collections:
-    """All collections of one folder. The caller holds the folder's lock; nothing here is safe for threads."""
+    """All collections of one folder. The caller holds the folder's lock. Not safe for threads."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens what is there. One collection that cannot be opened does not keep the others closed: what is damaged
-        is set aside, and the next syncs make it again.
+        """Open what is there. Damaged collections are set aside, and the next syncs make them again; the others open.
 
-        Raises OSError, CatalogueUnreadable, and what says that memory or open files are lacking: that is about this
-        process.
+        Raises OSError, CatalogueUnreadable, and errors of the engine for lack of memory or open files.
         """
         self._folder = folder
         self._quarantine = Quarantine(folder)
@@ -168,7 +166,7 @@ class Collections:
             return catalogue
 
     def _remove_left_over(self) -> None:
-        """Folders of collections that were being made or deleted when the process died."""
+        """Remove folders of collections that were being made or deleted when the process died."""
         known = {entry.folder for entry in self._catalogue.collections.values()}
         for folder in self._folder.glob("collection-*"):
             if folder.name not in known:
@@ -176,19 +174,19 @@ class Collections:
 
     def _load(self, name: str, entry: CollectionEntry) -> None:
         path = self._folder / entry.folder
-        # What a killed optimization leaves; nobody else is in this folder.
+        # Left by a killed optimization; no other process uses this folder.
         shutil.rmtree(path / "temp_segments", ignore_errors=True)
         try:
             shard = edge.EdgeShard.load(str(path))
             if (path / _DOUBT).exists():
-                _look_through(shard)
+                _read_all(shard)
                 (path / _DOUBT).unlink()
             self._open[name] = Collection(name, read_schema(entry.request), shard)
         except BaseException as error:  # the engine raises bare Exception, and panics
             if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
                 raise
             log.error("Collection %s cannot be opened: %s", name, error)
-            # A request that is not understood may be one of a later version: the catalogue says if it is damaged.
+            # An unknown request may be of a later version: the catalogue's digest would show damage.
             if isinstance(error, Refusal) or not is_damage(error):
                 self._broken[name] = str(error)
             elif self._quarantine.is_closed:
@@ -199,13 +197,13 @@ class Collections:
     def _set_aside(self, name: str, entry: CollectionEntry, reason: str) -> None:
         self._catalogue.lost[name] = self._quarantine.lost_reason(reason)
         del self._catalogue.collections[name]
-        # First: killed in between, this process leaves a folder that nobody knows, and not a second damage.
+        # Saved first: if it is killed in between, this process leaves an unknown folder, and not a second damage.
         self._catalogue.save(self._folder)
         if (path := self._folder / entry.folder).exists():
             self._quarantine.take(path)
 
     def doubt(self, name: str) -> None:
-        """A request met what looks like damage: whoever opens the collection next looks through it first."""
+        """A request met what looks like damage: the next engine reads the whole collection when it opens it."""
         real = self._catalogue.aliases.get(name, name)
         if entry := self._catalogue.collections.get(real):
             with contextlib.suppress(OSError):
@@ -218,7 +216,7 @@ class Collections:
         return self._catalogue.aliases.get(name, name) in self._catalogue.collections
 
     def get(self, name: str) -> Collection:
-        """By name or alias. Raises Refusal: 404, or 500 where the collection is damaged."""
+        """By name or alias. Raises Refusal: 404, or 500 if the collection is damaged."""
         real = self._catalogue.aliases.get(name, name)
         if real in self._broken:
             reason = f"collection `{real}` cannot be opened: {self._broken[real]}. {remedy(self._folder)}"
@@ -249,7 +247,7 @@ class Collections:
         self._open[name] = Collection(name, schema, shard)
 
     def delete(self, name: str) -> bool:
-        """False where there was none. Goes by name, never by alias, as on a server."""
+        """False if there was none. By name, never by alias, as on a server."""
         entry = self._catalogue.collections.pop(name, None)
         if entry is None:
             return False
@@ -262,7 +260,7 @@ class Collections:
         return True
 
     def change_aliases(self, request: Json) -> None:
-        """All actions or none."""
+        """Carry out all actions or none."""
         aliases = dict(self._catalogue.aliases)
         for action in items(
             need(fields(request, "aliases", ("actions",)), "actions", "aliases"), "actions", _alias_action
@@ -282,8 +280,8 @@ class Collections:
             aliases.pop(names["alias_name"], None)
 
     def create_index(self, name: str, request: Json) -> None:
-        """Not flushed: an index that a power cut takes away is missing in the collection's description, and made anew
-        by whoever needs it; a flush for each would take most of the time that a new collection takes."""
+        """Not flushed, which would take most of the time of a new collection: an index that a power cut removes is
+        missing in the description, and its user makes it again."""
         field_name, params = read_index(request)
         self.get(name).apply(Change(edge.UpdateOperation.create_field_index(field_name, params)))
 
@@ -294,17 +292,15 @@ class Collections:
         return describe(collection.schema, collection.shard) | {"warnings": warnings}
 
     def tidy(self) -> None:
-        """Give back what deleted points still take. Nobody is answered meanwhile: 0.25 ms a point that stays.
-
-        For the moment when nobody uses the engine, and not above MAX_TIDIED_POINTS (some 25 s).
-        """
+        """Free the space of deleted points. Blocks for 0.25 ms per remaining point: for an idle engine, and only up to
+        MAX_TIDIED_POINTS (25 s)."""
         for collection in self._open.values():
             if collection.shard.info().points_count > MAX_TIDIED_POINTS:
                 continue
             try:
                 if collection.shard.optimize():
                     collection.shard.flush()
-            except Exception:  # the engine raises bare Exception; the points are as they were
+            except Exception:  # the engine raises bare Exception; the points are unchanged
                 log.exception("Collection %s could not be tidied", collection.name)
 
     def close(self) -> None:
@@ -315,12 +311,12 @@ class Collections:
         self._open.clear()
 
 
-def _look_through(shard: edge.EdgeShard) -> None:
-    """Read all points, or as many as time allows. Raises what the engine raises."""
-    deadline = time.monotonic() + _LOOK_SECONDS
+def _read_all(shard: edge.EdgeShard) -> None:
+    """Read all points, or as many as the time allows. Raises errors of the engine."""
+    deadline = time.monotonic() + _READ_SECONDS
     offset = None
     while time.monotonic() < deadline:
-        request = edge.ScrollRequest(offset=offset, limit=_LOOK_POINTS, with_payload=True, with_vector=True)
+        request = edge.ScrollRequest(offset=offset, limit=_READ_POINTS, with_payload=True, with_vector=True)
         _, offset = shard.scroll(request)
         if offset is None:
             return

@@ -17,10 +17,10 @@ from reposync.app.application import Application
 from reposync.app.health_checks import HealthChecks, Pace
 from reposync.config.settings import Settings
 from reposync.telemetry.redaction import Secrets
-from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.engine.files import RECORD
 from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.qdrant_server import QdrantServer
@@ -119,9 +119,9 @@ async def test_an_embedded_engine_that_does_not_answer_is_told(folder: Path) -> 
 
 
 async def test_to_be_asked_how_it_is_does_not_keep_an_embedded_engine_running(folder: Path) -> None:
-    engine = EmbeddedEngine(folder / "state", idle_seconds=0.5)
+    engine = Engine(folder / "state", idle_seconds=0.5)
     try:
-        await engine.address_async()
+        await engine.address()
         async with watching(configuration(folder, "embedding: {provider: none}")) as watched:
             await watched.is_("qdrant", "ok")
             async with asyncio.timeout(30):

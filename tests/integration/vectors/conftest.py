@@ -9,27 +9,27 @@ from typing import Protocol
 import pytest
 
 from reposync.vectors.connection import EmbeddedTransport
-from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import ContractTransport
+from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="session")
-def engine() -> Generator[EmbeddedEngine, None, None]:
+def engine() -> Generator[Engine, None, None]:
     """One embedded engine for all tests of this process; every test has a collection of its own."""
     with quick_folder() as folder:
-        engine = EmbeddedEngine(folder, idle_seconds=0)
+        engine = Engine(folder, idle_seconds=0)
         engine.ensure_started()
         yield engine
         engine.stop()
 
 
 @pytest.fixture
-def settings(engine: EmbeddedEngine) -> IndexSettings:
+def settings(engine: Engine) -> IndexSettings:
     return IndexSettings(collection=f"c{os.getpid()}-{next(_numbers)}", state_dir=engine.folder.parent)
 
 
@@ -46,7 +46,7 @@ def long_lived(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-async def opened(engine: EmbeddedEngine, settings: IndexSettings, long_lived: bool) -> AsyncGenerator[OpenIndex, None]:
+async def opened(engine: Engine, settings: IndexSettings, long_lived: bool) -> AsyncGenerator[OpenIndex, None]:
     """Opens the index as often as a test wants; every exchange has to keep Qdrant's contract."""
     async with contextlib.AsyncExitStack() as resources:
         transports = []

@@ -9,10 +9,10 @@ import orjson
 import pytest
 
 from reposync.errors import IndexUnavailable, VectorIndexError
-from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.engine.damage import AGAIN_SECONDS, DAMAGED, KEPT_SECONDS
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import CollectionMissing, IndexSettings
+from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, file, scope
 from tests.integration.vectors.conftest import index_in
@@ -24,7 +24,7 @@ Damage = Callable[[Path], None]
 def state_dir() -> Generator[Path, None, None]:
     with quick_folder() as folder:
         yield folder
-        EmbeddedEngine(folder).stop()
+        Engine(folder).stop()
 
 
 def cut(path: Path) -> None:
@@ -48,7 +48,7 @@ async def stored(state_dir: Path, collection: str = "code") -> str:
     async with index_in(state_dir, collection) as index:
         identity = await index.ensure(SPARSE_ALONE)
         await index.replace_files(scope(), [file(f"{n}.py", f"text {n}", spec=SPARSE_ALONE) for n in range(20)])
-    await asyncio.to_thread(EmbeddedEngine(state_dir).stop)
+    await asyncio.to_thread(Engine(state_dir).stop)
     return identity
 
 
@@ -87,7 +87,7 @@ async def test_a_damaged_index_is_set_aside_and_made_again(state_dir: Path, dama
         await index.replace_files(scope(), [file("a.py", "text", spec=SPARSE_ALONE)])
         why = await index.lost()
         assert why is not None and str(folder / DAMAGED) in why
-    await asyncio.to_thread(EmbeddedEngine(state_dir).stop)
+    await asyncio.to_thread(Engine(state_dir).stop)
 
     async with index_in(state_dir) as index:
         assert await read(index) == 1, "what was made again is opened as any other"
@@ -116,7 +116,7 @@ async def test_damage_that_comes_back_at_once_is_an_error_with_a_cure(state_dir:
     for _ in range(2):
         with pytest.raises(VectorIndexError, match=f"damaged again within a day.*{cure}"):
             await index.count()
-        await asyncio.to_thread(EmbeddedEngine(state_dir).stop)
+        await asyncio.to_thread(Engine(state_dir).stop)
     assert len(list(folder.glob("collection-*"))) == 1, "nothing was set aside"
 
     cut(folder / "catalogue.json")

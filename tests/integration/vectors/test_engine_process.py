@@ -20,10 +20,11 @@ import pytest
 
 from reposync.errors import IndexUnavailable, VectorIndexError
 from reposync.vectors.connection import EmbeddedTransport
-from reposync.vectors.embedded import IDLE_VARIABLE, EmbeddedEngine
+from reposync.vectors.embedded import IDLE_VARIABLE
 from reposync.vectors.engine import files
 from reposync.vectors.index import open_index
 from reposync.vectors.port import IndexSettings
+from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPARSE_ALONE, SPEC, file, scope
 from tests.integration.vectors.conftest import index_in
@@ -37,12 +38,12 @@ def state_dir() -> Generator[Path, None, None]:
     """What a killed process has written is there in memory as on a disk."""
     with quick_folder() as folder:
         yield folder
-        EmbeddedEngine(folder).stop()
+        Engine(folder).stop()
 
 
 @pytest.fixture
-def engine(state_dir: Path) -> EmbeddedEngine:
-    return EmbeddedEngine(state_dir, idle_seconds=0)
+def engine(state_dir: Path) -> Engine:
+    return Engine(state_dir, idle_seconds=0)
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -52,7 +53,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def pid_of(engine: EmbeddedEngine) -> int:
+def pid_of(engine: Engine) -> int:
     pid = json.loads((engine.folder / files.RECORD).read_bytes())["pid"]
     assert isinstance(pid, int)
     return pid
@@ -98,35 +99,36 @@ def output_of(process: subprocess.Popen[bytes]) -> str:
 FIND = """
 import sys
 from pathlib import Path
-from reposync.vectors.embedded import EmbeddedEngine, _exchange
-engine = EmbeddedEngine(Path(sys.argv[1]))
-print(_exchange(engine.address(), "GET /engine")["pid"])
+from reposync.vectors.embedded import _exchange
+from tests.fixtures.engine import Engine
+engine = Engine(Path(sys.argv[1]))
+print(_exchange(engine.find(), "GET /engine")["pid"])
 """
 
 
-def test_asking_for_the_engine_returns_before_it_is_up_and_the_address_when_it_answers(engine: EmbeddedEngine) -> None:
+def test_asking_for_the_engine_returns_before_it_is_up_and_the_address_when_it_answers(engine: Engine) -> None:
     engine.ensure_started()
-    address = engine.address()
+    address = engine.find()
     with httpx.Client(transport=httpx.HTTPTransport(uds=address)) as client:
         assert client.get("http://engine/readyz").status_code == 200
     pid = pid_of(engine)
     engine.ensure_started()
-    assert engine.address() == address
+    assert engine.find() == address
     assert pid_of(engine) == pid
     assert engines_on(engine.folder) == [pid]
 
 
-def test_nobody_else_may_read_the_index(engine: EmbeddedEngine) -> None:
-    address = Path(engine.address())
+def test_nobody_else_may_read_the_index(engine: Engine) -> None:
+    address = Path(engine.find())
     assert address.stat().st_mode & 0o077 == 0
     assert engine.folder.stat().st_mode & 0o777 == 0o700
     assert (engine.folder / files.LOG).stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("attempt", range(4))
-def test_processes_that_start_at_once_end_with_one_engine(engine: EmbeddedEngine, attempt: int) -> None:
+def test_processes_that_start_at_once_end_with_one_engine(engine: Engine, attempt: int) -> None:
     if attempt % 2:  # what an engine that was killed leaves behind must not confuse them
-        engine.address()
+        engine.find()
         kill(pid_of(engine))
     starters = [python(FIND, str(engine.folder.parent)) for _ in range(4)]
     found = {output_of(each) for each in starters}
@@ -136,20 +138,20 @@ def test_processes_that_start_at_once_end_with_one_engine(engine: EmbeddedEngine
 
 
 async def test_many_tasks_of_one_process_end_with_one_engine(state_dir: Path) -> None:
-    engines = [EmbeddedEngine(state_dir, idle_seconds=0) for _ in range(10)]
-    addresses = await asyncio.gather(*(engine.address_async() for engine in engines))
+    engines = [Engine(state_dir, idle_seconds=0) for _ in range(10)]
+    addresses = await asyncio.gather(*(engine.address() for engine in engines))
     assert len(set(addresses)) == 1
     await asyncio.to_thread(wait_until, lambda: len(engines_on(engines[0].folder)) == 1)
 
 
-def test_the_engine_holds_its_folder_against_a_second_one(engine: EmbeddedEngine) -> None:
-    engine.address()
+def test_the_engine_holds_its_folder_against_a_second_one(engine: Engine) -> None:
+    engine.find()
     command = [sys.executable, "-m", "reposync.vectors.engine", str(engine.folder)]
     assert subprocess.run(command, cwd=ROOT, timeout=DEADLINE_SECONDS, check=False).returncode == files.EXIT_LOCKED
 
 
 def test_the_engine_ends_when_nobody_uses_it_and_comes_back_with_its_points(state_dir: Path) -> None:
-    engine = EmbeddedEngine(state_dir, idle_seconds=0.3)
+    engine = Engine(state_dir, idle_seconds=0.3)
 
     async def store_and_count() -> int:
         transport = EmbeddedTransport(engine)
@@ -174,7 +176,7 @@ def test_how_long_it_waits_is_read_from_the_environment(state_dir: Path) -> None
 
 
 async def test_use_keeps_the_engine_alive(state_dir: Path) -> None:
-    engine = EmbeddedEngine(state_dir, idle_seconds=0.5)
+    engine = Engine(state_dir, idle_seconds=0.5)
     async with httpx.AsyncClient(transport=EmbeddedTransport(engine), base_url="http://engine") as client:
         pids = set()
         for _ in range(30):
@@ -184,9 +186,7 @@ async def test_use_keeps_the_engine_alive(state_dir: Path) -> None:
         assert len(pids) == 1
 
 
-async def test_a_killed_engine_is_started_again_and_the_request_is_answered(
-    engine: EmbeddedEngine, state_dir: Path
-) -> None:
+async def test_a_killed_engine_is_started_again_and_the_request_is_answered(engine: Engine, state_dir: Path) -> None:
     async with index_in(state_dir) as index:
         await index.ensure(SPEC)
         for number in range(3):
@@ -196,8 +196,8 @@ async def test_a_killed_engine_is_started_again_and_the_request_is_answered(
     assert len(engines_on(engine.folder)) == 1
 
 
-async def test_a_stopped_engine_gives_its_folder_back(engine: EmbeddedEngine) -> None:
-    await engine.address_async()
+async def test_a_stopped_engine_gives_its_folder_back(engine: Engine) -> None:
+    await engine.address()
     pid = pid_of(engine)
     await asyncio.to_thread(engine.stop)
     assert not is_alive(pid)
@@ -225,7 +225,7 @@ asyncio.run(main())
 
 
 async def test_points_that_were_acknowledged_survive_the_death_of_engine_and_writer(
-    engine: EmbeddedEngine, state_dir: Path
+    engine: Engine, state_dir: Path
 ) -> None:
     writer = python(WRITE, str(state_dir))
     assert writer.stdout is not None
@@ -250,9 +250,7 @@ async def test_points_that_were_acknowledged_survive_the_death_of_engine_and_wri
     assert len(stored) in range((acknowledged + 1) * 20, (acknowledged + 2) * 20 + 1)
 
 
-async def test_an_engine_that_was_killed_while_it_tidied_up_comes_back_whole(
-    engine: EmbeddedEngine, state_dir: Path
-) -> None:
+async def test_an_engine_that_was_killed_while_it_tidied_up_comes_back_whole(engine: Engine, state_dir: Path) -> None:
     async with index_in(state_dir) as index:
         await index.ensure(SPARSE_ALONE)
         texts = [f"text {number}" for number in range(3_000)]
@@ -263,8 +261,8 @@ async def test_an_engine_that_was_killed_while_it_tidied_up_comes_back_whole(
     (folder,) = engine.folder.glob("collection-*")
     (folder / "temp_segments" / "half-made").mkdir(parents=True)
     (folder / "temp_segments" / "half-made" / "rubbish").write_bytes(b"\0" * 100)
-    brief = EmbeddedEngine(state_dir, idle_seconds=0.05)
-    await brief.address_async()
+    brief = Engine(state_dir, idle_seconds=0.05)
+    await brief.address()
     pid = pid_of(brief)
     assert not list((folder / "temp_segments").glob("*"))
     await asyncio.to_thread(wait_until, lambda: (folder / "temp_segments").exists() or not is_alive(pid))
@@ -274,29 +272,29 @@ async def test_an_engine_that_was_killed_while_it_tidied_up_comes_back_whole(
         assert await index.count() == 1_000
 
 
-def test_a_folder_of_a_later_version_says_so_and_what_to_do(engine: EmbeddedEngine) -> None:
+def test_a_folder_of_a_later_version_says_so_and_what_to_do(engine: Engine) -> None:
     engine.folder.mkdir(mode=0o700)
     (engine.folder / "catalogue.json").write_text('{"revision": 999}')
     with pytest.raises(VectorIndexError, match=r"catalogue\.json was not written by this version") as raised:
-        engine.address()
+        engine.find()
     assert f"Remove the folder {engine.folder} and sync" in str(raised.value)
     assert (engine.folder / "catalogue.json").read_text() == '{"revision": 999}', "it is not damaged"
 
 
-def stopped(engine: EmbeddedEngine) -> int:
+def stopped(engine: Engine) -> int:
     """The pid of an engine that was started and does not react."""
-    engine.address()
+    engine.find()
     pid = pid_of(engine)
     os.kill(pid, signal.SIGSTOP)
     return pid
 
 
 async def test_an_engine_whose_folder_was_removed_leaves_the_next_one_alone(state_dir: Path) -> None:
-    older, newer = EmbeddedEngine(state_dir, idle_seconds=0), EmbeddedEngine(state_dir, idle_seconds=0)
+    older, newer = Engine(state_dir, idle_seconds=0), Engine(state_dir, idle_seconds=0)
     first = await asyncio.to_thread(stopped, older)
     shutil.rmtree(older.folder)
     async with index_in(state_dir) as index:
-        await newer.address_async()
+        await newer.address()
         await index.ensure(SPEC)
         await index.replace_files(scope(), [file("a.py", "one")])
         second = pid_of(newer)
@@ -304,13 +302,13 @@ async def test_an_engine_whose_folder_was_removed_leaves_the_next_one_alone(stat
         os.kill(first, signal.SIGCONT)
         await asyncio.to_thread(wait_until, lambda: not is_alive(first))
         assert pid_of(newer) == second
-        assert Path(await newer.address_async()).is_socket()
+        assert Path(await newer.address()).is_socket()
         assert await index.count() == 1
     assert engines_on(newer.folder) == [second]
 
 
-def test_an_engine_whose_folder_was_removed_ends_by_itself(engine: EmbeddedEngine) -> None:
-    engine.address()
+def test_an_engine_whose_folder_was_removed_ends_by_itself(engine: Engine) -> None:
+    engine.find()
     pid = pid_of(engine)
     shutil.rmtree(engine.folder)
     wait_until(lambda: not is_alive(pid))
@@ -318,16 +316,16 @@ def test_an_engine_whose_folder_was_removed_ends_by_itself(engine: EmbeddedEngin
 
 
 @pytest.mark.parametrize("lost", [files.SOCKET, files.RECORD])
-def test_an_engine_that_nobody_can_find_any_more_makes_way(engine: EmbeddedEngine, lost: str) -> None:
-    engine.address()
+def test_an_engine_that_nobody_can_find_any_more_makes_way(engine: Engine, lost: str) -> None:
+    engine.find()
     pid = pid_of(engine)
     (engine.folder / lost).unlink()
-    assert EmbeddedEngine(engine.folder.parent, idle_seconds=0).address()
+    assert Engine(engine.folder.parent, idle_seconds=0).find()
     wait_until(lambda: not is_alive(pid))
     assert engines_on(engine.folder) == [pid_of(engine)]
 
 
-def test_an_engine_makes_its_folder_again_if_it_went_while_it_waited_for_the_lock(engine: EmbeddedEngine) -> None:
+def test_an_engine_makes_its_folder_again_if_it_went_while_it_waited_for_the_lock(engine: Engine) -> None:
     first = stopped(engine)
     (engine.folder / files.RECORD).unlink()  # so that the second waits for the first to end
     waiting = subprocess.Popen([sys.executable, "-m", "reposync.vectors.engine", str(engine.folder)], cwd=ROOT)
@@ -343,7 +341,7 @@ def test_an_engine_makes_its_folder_again_if_it_went_while_it_waited_for_the_loc
 
 
 async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
-    engine: EmbeddedEngine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await asyncio.to_thread(stopped, engine)
     monkeypatch.setattr("reposync.vectors.connection.START_SECONDS", 1.0)
@@ -353,7 +351,7 @@ async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
     os.kill(pid, signal.SIGCONT)
 
 
-def started_by_hand(engine: EmbeddedEngine, *options: str) -> subprocess.Popen[bytes]:
+def started_by_hand(engine: Engine, *options: str) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "reposync.vectors.engine", str(engine.folder), *options], cwd=ROOT
     )
@@ -364,7 +362,7 @@ def started_by_hand(engine: EmbeddedEngine, *options: str) -> subprocess.Popen[b
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits of another process are Linux's")
 @pytest.mark.parametrize("left_bytes", [0, 2_000_000, 10_000_000, 30_000_000])
 async def test_an_engine_without_memory_ends_and_the_next_one_answers(
-    engine: EmbeddedEngine, state_dir: Path, left_bytes: int
+    engine: Engine, state_dir: Path, left_bytes: int
 ) -> None:
     texts = [f"text {number} " * 300 for number in range(300)]
     async with index_in(state_dir) as index:
@@ -394,8 +392,8 @@ def limited(kilobytes: int, code: str, *arguments: str) -> subprocess.Popen[byte
 def test_an_engine_that_a_limited_command_started_does_not_serve_the_next_one(state_dir: Path) -> None:
     narrow = int(output_of(limited(4_000_000, FIND, str(state_dir))))
     assert int(output_of(limited(4_000_000, FIND, str(state_dir)))) == narrow
-    engine = EmbeddedEngine(state_dir, idle_seconds=0)
-    assert engine.address()
+    engine = Engine(state_dir, idle_seconds=0)
+    assert engine.find()
     wide = pid_of(engine)
     assert wide != narrow
     assert int(output_of(limited(4_000_000, FIND, str(state_dir)))) == wide, "wide enough for all"
@@ -414,7 +412,7 @@ def record_elsewhere(folder: Path, **changed: object) -> Path:
     return record
 
 
-def test_a_folder_that_another_machine_serves_is_refused_with_a_way_out(engine: EmbeddedEngine) -> None:
+def test_a_folder_that_another_machine_serves_is_refused_with_a_way_out(engine: Engine) -> None:
     record = record_elsewhere(engine.folder)
     ended = threading.Event()
 
@@ -426,7 +424,7 @@ def test_a_folder_that_another_machine_serves_is_refused_with_a_way_out(engine: 
     living.start()
     try:
         with pytest.raises(IndexUnavailable, match=r"runs on another machine \(node-2\)") as raised:
-            engine.address()
+            engine.find()
     finally:
         ended.set()
         living.join()
@@ -434,32 +432,32 @@ def test_a_folder_that_another_machine_serves_is_refused_with_a_way_out(engine: 
     assert engines_on(engine.folder) == []
 
 
-def test_a_folder_whose_machine_is_gone_is_taken_over(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_whose_machine_is_gone_is_taken_over(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     record_elsewhere(engine.folder)
     with pytest.raises(IndexUnavailable, match="did not answer within"):
-        engine.address(timeout_seconds=0.5)  # nobody knows yet
+        engine.find(timeout_seconds=0.5)  # nobody knows yet
     assert engines_on(engine.folder) == []
     monkeypatch.setattr("reposync.vectors.embedded._SILENT_SECONDS", 0.5)
-    assert engine.address()
+    assert engine.find()
     assert engines_on(engine.folder) == [pid_of(engine)]
 
 
-def test_what_a_restart_of_the_machine_left_behind_is_taken_over_at_once(engine: EmbeddedEngine) -> None:
+def test_what_a_restart_of_the_machine_left_behind_is_taken_over_at_once(engine: Engine) -> None:
     record = record_elsewhere(engine.folder, host=socket.gethostname())
     os.utime(record, (1_000_000_000, 1_000_000_000))
-    assert engine.address()
+    assert engine.find()
 
 
 def test_a_state_folder_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(IndexUnavailable, match="cannot be started: Not a directory"):
-        EmbeddedEngine(tmp_path / "file").address()
+        Engine(tmp_path / "file").find()
 
 
 def test_the_path_of_the_state_folder_may_be_longer_than_a_socket_allows(state_dir: Path) -> None:
     deep = state_dir / ("d" * 120) / ("e" * 120)
-    engine = EmbeddedEngine(deep, idle_seconds=0)
-    address = Path(engine.address())
+    engine = Engine(deep, idle_seconds=0)
+    address = Path(engine.find())
     assert len(os.fsencode(address)) <= files.LONGEST_SOCKET_PATH_BYTES
     assert address.parent.stat().st_mode & 0o777 == 0o700
     assert output_of(python(FIND, str(deep))) == str(pid_of(engine))
@@ -479,45 +477,43 @@ def test_ctrl_c_and_a_closed_terminal_end_the_command_and_not_the_engine(state_d
     starter.wait(DEADLINE_SECONDS)
     starter.stdout.close()
     os.kill(pid, signal.SIGHUP)
-    engine = EmbeddedEngine(state_dir)
-    assert engine.address()
+    engine = Engine(state_dir)
+    assert engine.find()
     assert pid_of(engine) == pid
     assert os.getsid(pid) == pid
 
 
-def test_an_engine_of_an_older_version_makes_way(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine.address()
+def test_an_engine_of_an_older_version_makes_way(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.find()
     older = pid_of(engine)
     # The engine that runs is of this revision; what looks for one is newer.
     monkeypatch.setattr("reposync.vectors.embedded.REVISION", files.REVISION + 1)
     engine._step()
     wait_until(lambda: not is_alive(older))
     monkeypatch.undo()
-    assert engine.address()
+    assert engine.find()
     assert pid_of(engine) != older
 
 
-def test_an_engine_of_a_newer_version_is_left_alone(engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine.address()
+def test_an_engine_of_a_newer_version_is_left_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine.find()
     monkeypatch.setattr("reposync.vectors.embedded.REVISION", files.REVISION - 1)
     with pytest.raises(IndexUnavailable, match="started by a newer version"):
-        engine.address()
+        engine.find()
     assert is_alive(pid_of(engine))
 
 
-def test_secrets_of_the_command_are_not_handed_to_the_engine(
-    engine: EmbeddedEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_of_the_command_are_not_handed_to_the_engine(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GITLAB_TOKEN", "glpat-secret")
-    engine.address()
+    engine.find()
     assert b"glpat-secret" not in Path(f"/proc/{pid_of(engine)}/environ").read_bytes()
 
 
-def test_the_log_does_not_grow_for_ever(engine: EmbeddedEngine) -> None:
+def test_the_log_does_not_grow_for_ever(engine: Engine) -> None:
     engine.folder.mkdir(mode=0o700)
     log = engine.folder / files.LOG
     log.write_bytes(b"old line\n" * 300_000)
-    engine.address()
+    engine.find()
     assert log.stat().st_size < 200_000
     with log.open("ab") as still_written_to:
         still_written_to.write(b"newer line\n" * 300_000)
@@ -525,19 +521,19 @@ def test_the_log_does_not_grow_for_ever(engine: EmbeddedEngine) -> None:
     assert log.read_bytes().endswith(b"newer line\n")
 
 
-def test_a_busy_engine_is_waited_for_and_not_doubled(engine: EmbeddedEngine) -> None:
-    engine.address()
+def test_a_busy_engine_is_waited_for_and_not_doubled(engine: Engine) -> None:
+    engine.find()
     pid = pid_of(engine)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(IndexUnavailable, match="did not answer within"):
-        engine.address(timeout_seconds=0.1)
+        engine.find(timeout_seconds=0.1)
     assert engines_on(engine.folder) == [pid]
     os.kill(pid, signal.SIGCONT)
-    assert engine.address()
+    assert engine.find()
     assert pid_of(engine) == pid
 
 
-async def test_it_answers_that_it_lives_between_writes(engine: EmbeddedEngine, state_dir: Path) -> None:
+async def test_it_answers_that_it_lives_between_writes(engine: Engine, state_dir: Path) -> None:
     files_of_many = [file(f"{number}.py", "text " * 200) for number in range(256)]
     async with (
         index_in(state_dir) as index,
@@ -558,10 +554,10 @@ async def _write_some(replace_files: Callable[..., object], written: list[object
         await replace_files(scope(epoch=epoch), written)  # type: ignore[misc]
 
 
-def test_rubbish_on_the_socket_does_not_hurt(engine: EmbeddedEngine) -> None:
-    address = engine.address()
+def test_rubbish_on_the_socket_does_not_hurt(engine: Engine) -> None:
+    address = engine.find()
     for rubbish in (b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: 9999\r\n\r\n{"):
         with socket.socket(socket.AF_UNIX) as connection:
             connection.connect(address)
             connection.sendall(rubbish)
-    assert EmbeddedEngine(engine.folder.parent).address() == address
+    assert Engine(engine.folder.parent).find() == address

@@ -130,7 +130,7 @@ def test_a_component_that_nobody_watches_any_more_is_not_ok(health: Health, cloc
 
     found = health.snapshot()
     assert found.status == "degraded"
-    assert found.components["scheduler"].reason == "Nobody has checked it for 12 s more than is usual."
+    assert found.components["scheduler"].reason == "Its check is 12 s late."
 
     health.report("scheduler", "ok", valid_seconds=30)
     assert health.snapshot().status == "ok"
