@@ -1,4 +1,4 @@
-"""Whether a search, a push, a tick and a page cost more where many repositories are registered.
+"""Whether a search, a push, a tick and a page cost more if many repositories are registered.
 
     python -m benchmarks.catalogue_reads [--few 50] [--many 5000] [--rounds 200] [--database sqlite]
 
@@ -28,7 +28,7 @@ from typing import Any
 import httpx
 from sqlalchemy import delete
 
-from benchmarks.filling import RUN, START, address, bulk, ended_runs, name
+from benchmarks.filling import START, Row, address, bulk, ended_runs, name, repositories
 from benchmarks.measure import machine
 from reposync.api.app import create_app
 from reposync.api.auth import Access
@@ -64,19 +64,9 @@ POINTS, HISTORY, DUE = 5_000, 20_000, 50
 HOSTILE_FILES, HOSTILE_CHARS = 200, 65_536
 QUERY = "cancel the booking of an invoice"
 WORDS = [
-    "invoice",
-    "booking",
-    "cancel",
-    "payment",
-    "ledger",
-    "rate",
-    "currency",
-    "month",
-    "report",
-    "customer",
-    "order",
-    "shipment",
-]
+    "invoice", "booking", "cancel", "payment", "ledger", "rate",
+    "currency", "month", "report", "customer", "order", "shipment",
+]  # fmt: skip
 COMMIT = "c" * 40
 
 
@@ -106,7 +96,7 @@ class Installation:
     pushes: count[int] = field(default_factory=count)
 
     async def search_reads(self) -> None:
-        """What `Searching` asks the database, for ten hits of ten repositories."""
+        """The database queries of a search with ten hits of ten repositories."""
         database, ids = self.app.database, [repository_id(name(number)) for number in range(10)]
         await served(database)
         await findable(database, ids)
@@ -134,7 +124,7 @@ class Installation:
 
     async def tick(self) -> None:
         self.ticks += 1
-        due = {repository_id(name(number)): START + timedelta(hours=self.ticks) for number in range(DUE)}
+        due = {repository_id(name(number)): START + timedelta(milliseconds=self.ticks) for number in range(DUE)}
         outcome = await Ticks(self.app.database).enqueue(due, grace_seconds=1e9, max_attempts=3)
         assert outcome.queued == DUE
 
@@ -169,7 +159,7 @@ MEASURED: dict[str, Callable[[Installation], Awaitable[None]]] = {
     "gauges of `/metrics`": Installation.gauges,
 }
 WRITES = {Installation.push, Installation.tick}
-# These take longer, and there is less to tell apart.
+# These take longer and vary less.
 FEWER_ROUNDS = {Installation.api_page, Installation.first_page, Installation.gauges}
 
 
@@ -221,8 +211,6 @@ async def installation(folder: Path, url: str, qdrant: str, number: int, kind: s
 
 
 async def fill(url: str, number: int, collection: str, settings: str) -> None:
-    repositories = [repository(each, collection) for each in range(number)]
-    versions = [version(each, collection, settings) for each in range(number)]
     line = "*.generated.py linguist-generated\n"
     lines = json.dumps((line * (HOSTILE_CHARS // len(line) + 1))[:HOSTILE_CHARS])
     hostile = [
@@ -230,40 +218,20 @@ async def fill(url: str, number: int, collection: str, settings: str) -> None:
         | {"blob_sha": "d" * 40, "lines": lines}
         for each in range(HOSTILE_FILES)
     ]
-    async with bulk(url) as write:
-        for table, rows in (
-            ("repositories", repositories),
-            ("index_versions", versions),
-            ("version_attributes", hostile),
-        ):
-            await write(table, list(rows[0]), [tuple(row.values()) for row in rows])
-        await write("sync_runs", RUN, list(ended_runs(number, HISTORY)))
-
-
-def repository(number: int, collection: str) -> dict[str, Any]:
     created = START - timedelta(days=100)
-    return {
-        "id": repository_id(name(number)),
-        "name": name(number),
-        "location": f"{GITLAB}/group/{name(number)}",
-        "source": "gitlab",
-        "origin": "config",
-        # Of one in two, no run has asked for the number yet.
-        "project_id": number + 1 if number % 2 else None,
-        "collection": collection,
-        "cron_expression": "*/30 * * * *",
-        "timezone": "UTC",
-        "scheduled_since": created,
-        "is_active": True,
-        "epoch": 1,
-        "attributes": "{}",
-        "generation": 1,
-        "live_version": repository_id(name(number)),
-        "last_commit": COMMIT,
-        "last_sync_at": START,
-        "created_at": created,
-        "updated_at": START,
-    }
+    common = {"source": "gitlab", "collection": collection, "scheduled_since": created, "created_at": created}
+    rows = repositories(number, **common, generation=1, last_commit=COMMIT)
+    async with bulk(url) as write:
+        await write("repositories", [row | of_project(row, at) for at, row in enumerate(rows)])
+        await write("index_versions", [version(each, collection, settings) for each in range(number)])
+        await write("version_attributes", hostile)
+        await write("sync_runs", list(ended_runs(number, HISTORY)))
+
+
+def of_project(row: Row, number: int) -> Row:
+    """Of one in two repositories, the project number is not known yet."""
+    project_id = number + 1 if number % 2 else None
+    return {"location": f"{GITLAB}/group/{row['name']}", "project_id": project_id, "live_version": row["id"]}
 
 
 def version(number: int, collection: str, settings: str) -> dict[str, Any]:

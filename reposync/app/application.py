@@ -323,7 +323,7 @@ class Application:
 def import_parts(registry: Registry) -> None:
     """Import what runs need. Called in a thread, because together these imports take seconds."""
     importlib.import_module("qdrant_client")
-    parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.run", "content.chunking"]
+    parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.sync_run", "content.chunking"]
     if registry.embedding.provider == "local":
         parts.append("embedding.local")
     for module in parts:
