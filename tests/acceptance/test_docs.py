@@ -32,7 +32,7 @@ FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "
 # Names that are somebody else's.
 OTHERS = {"DB_NAME", "CI_PROJECT_PATH", "CI_PIPELINE_ID", "CI_COMMIT_SHA"}  # an example; GitLab CI sets them
 OTHER_OPTIONS = {"--volumes": "docker compose down", "--build-arg": "docker build", "--format": "podman build"}
-TOP = {path.name for path in ROOT.iterdir()}
+TOP = {path.name for path in ROOT.iterdir()} - {".git"}
 
 
 def failures(found: Iterator[str]) -> None:
