@@ -1,7 +1,7 @@
-"""Every error that a person may see. The message says what failed and where; `remedy` says what to do about it.
+"""All errors for users. The message says what failed and where; `remedy` says what to do.
 
-`code` is stable (history, HTTP, JSON), `status` is the HTTP status, `exit_code` the command line's (see EXIT_CODES),
-and `retryable` tells whether the same run may be tried again without a person's help.
+`code` is stable (history, HTTP, JSON), `status` is the HTTP status, `exit_code` that of commands (see EXIT_CODES), and
+`retryable` tells whether the run may be retried without a person's help.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ EXIT_CODES = {
     CONFLICT: "not possible in its present state, or the name is ambiguous or taken",
     INTERRUPTED: "interrupted",
 }
-"""Of every command. A script tells a mistyped name (3) from a race with others (4)."""
+"""Of all commands. Scripts can distinguish a mistyped name (3) from a conflict (4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, for whoever is at a terminal, and for a client of the API. Pages have buttons and links for it."""
+    """What to do, at a terminal and for a client of the API. Pages have buttons and links for it."""
 
     command: str
     request: str
@@ -39,7 +39,7 @@ class Remedy:
 
 
 class RepoSyncError(Exception):
-    """Base of the tree; raised as itself only for what was not foreseen."""
+    """Base of all errors; raised itself only for an unexpected one."""
 
     code = "INTERNAL_ERROR"
     status = 500
@@ -49,8 +49,8 @@ class RepoSyncError(Exception):
     def __init__(
         self, message: str, *, remedy: str | Remedy | None = None, retry_after_seconds: float | None = None
     ) -> None:
-        """`remedy` is a Remedy if it names a command. `retry_after_seconds`: what the server that failed asks for
-        before the next try, from now."""
+        """`remedy` is a Remedy if it names a command. `retry_after_seconds`: the wait that the failed server
+        requests."""
         super().__init__(message)
         self.message = message
         self.remedy = remedy
@@ -60,7 +60,7 @@ class RepoSyncError(Exception):
         return f"{self.message} {self.remedy}" if self.remedy else self.message
 
     def redact(self, redact: Callable[[str], str]) -> None:
-        """Take out of its words what `redact` does."""
+        """Apply `redact` to all text."""
         self.message = redact(self.message)
         if isinstance(self.remedy, Remedy):
             self.remedy = self.remedy.redacted(redact)
@@ -79,9 +79,9 @@ class RepoSyncError(Exception):
 
 
 def first_error(errors: ExceptionGroup[Exception]) -> Exception:
-    """The error that ended a TaskGroup: the first leaf, in the order in which tasks failed; the others are its echo.
+    """The error that ended a TaskGroup: the first leaf, in the order in which tasks failed; the others follow from it.
 
-    For `except ExceptionGroup`: what is raised inside `except*` is wrapped into a group again by Python 3.11.2.
+    For `except ExceptionGroup`: Python 3.11.2 wraps what is raised inside `except*` into a group again.
     """
     error = errors.exceptions[0]
     return first_error(error) if isinstance(error, ExceptionGroup) else error
@@ -96,13 +96,13 @@ class ConfigError(RepoSyncError):
 
 
 class SecretMissing(ConfigError):
-    """This process does not have a secret that the repository's definition names; another process may."""
+    """This process lacks a secret that the repository's definition names; a different process may have it."""
 
     code = "SECRET_MISSING"
 
 
 class SourceElsewhere(RepoSyncError):
-    """The folder is on another machine, whose processes can read it."""
+    """The folder is on a different machine."""
 
     code = "SOURCE_ELSEWHERE"
     status = 409
@@ -117,108 +117,108 @@ class RegistryConflict(ConfigError):
 
 
 class UsageError(RepoSyncError):
-    """What was asked for does not exist or does not fit."""
+    """The request names something that does not exist or is not valid."""
 
     code = "USAGE"
     status = 422
     exit_code = MISUSED
 
 
-class RepositoryNotFound(UsageError):
-    """No repository of that name is registered."""
+class NotFoundError(UsageError):
+    """The named object does not exist."""
 
-    code = "REPOSITORY_NOT_FOUND"
     status = 404
     exit_code = NOT_FOUND
 
 
-class RepositoryExists(UsageError):
+class ConflictError(UsageError):
+    """The state of an object does not allow the request."""
+
+    status = 409
+    exit_code = CONFLICT
+
+
+class RepositoryNotFound(NotFoundError):
+    """No repository of that name is registered."""
+
+    code = "REPOSITORY_NOT_FOUND"
+
+
+class RepositoryExists(ConflictError):
     """The name is taken."""
 
     code = "REPOSITORY_EXISTS"
-    status = 409
-    exit_code = CONFLICT
 
 
-class RepositoryReadOnly(UsageError):
-    """It stands in the registry file or comes from a group, and is changed there."""
+class RepositoryReadOnly(ConflictError):
+    """It is defined in the registry file or by a group, and is changed there."""
 
     code = "REPOSITORY_READ_ONLY"
-    status = 409
-    exit_code = CONFLICT
 
 
 class RepositoryChanged(UsageError):
-    """Somebody else changed it since it was read; nothing was written."""
+    """It was changed since it was read; nothing was written."""
 
     code = "REPOSITORY_CHANGED"
     status = 412
     exit_code = CONFLICT
 
 
-class RepositoryInactive(UsageError):
-    """It left the registry; what is indexed of it stays as it is."""
+class RepositoryInactive(ConflictError):
+    """It left the registry; its index is unchanged."""
 
     code = "REPOSITORY_INACTIVE"
-    status = 409
-    exit_code = CONFLICT
 
 
 class SourceNotAllowed(UsageError):
-    """The operator lets nobody register such a source over HTTP."""
+    """The operator does not allow such sources over HTTP."""
 
     code = "SOURCE_NOT_ALLOWED"
     status = 403
 
 
 class NoEarlierVersion(UsageError):
-    """No version of the index is kept that could be live again."""
+    """No earlier version of the index is kept."""
 
     exit_code = CONFLICT
 
 
 class NothingIndexed(UsageError):
-    """The repository, or all of them, have no index yet."""
+    """The repository, or every repository, has no index yet."""
 
     exit_code = CONFLICT
 
 
-class RunNotFound(UsageError):
+class RunNotFound(NotFoundError):
     """No run has that id."""
 
     code = "RUN_NOT_FOUND"
-    status = 404
-    exit_code = NOT_FOUND
 
 
-class RunAmbiguous(UsageError):
-    """Several runs have an id that begins so."""
+class RunAmbiguous(ConflictError):
+    """Several runs have an id with this prefix."""
 
     code = "RUN_AMBIGUOUS"
-    status = 409
-    exit_code = CONFLICT
 
 
-class RunStateConflict(UsageError):
-    """A run in this state cannot be approved or tried again, or stands in the way of what was asked for."""
+class RunStateConflict(ConflictError):
+    """The state of the run does not allow the request."""
 
     code = "RUN_STATE_CONFLICT"
-    status = 409
-    exit_code = CONFLICT
 
 
 # Sources -----------------------------------------------------------------------------------------------------------
 
 
 class SourceError(RepoSyncError):
-    """A source of files did not answer as it should."""
+    """A source of files answered unexpectedly."""
 
     code = "SOURCE_ERROR"
     status = 502
 
 
 class SourceUnavailable(SourceError):
-    """Network, time-out, 5xx, rate limit: trying again later may help."""
+    """Network failure, time-out, 5xx or rate limit: a later retry may succeed."""
 
     code = "SOURCE_UNAVAILABLE"
     status = 503
@@ -226,19 +226,19 @@ class SourceUnavailable(SourceError):
 
 
 class SourceDenied(SourceError):
-    """401 or 403: a person must mend the token or its rights."""
+    """401 or 403: the token or its permissions must be corrected."""
 
     code = "SOURCE_DENIED"
 
 
 class SourceGone(SourceError):
-    """404: the project is missing or hidden from this token. Never a reason to delete an index."""
+    """404: the project is missing or hidden from this token. The index is never deleted for it."""
 
     code = "SOURCE_GONE"
 
 
 class BranchNotFound(SourceError):
-    """The repository is there, the branch is not."""
+    """The repository exists, the branch does not."""
 
     code = "BRANCH_NOT_FOUND"
 
@@ -250,7 +250,7 @@ class RepositoryEmpty(SourceError):
 
 
 class SourceCorrupt(SourceError):
-    """Content that does not hash to its blob sha, a listing that contradicts itself, or an answer cut short."""
+    """Content that does not hash to its blob sha, a contradictory listing, or a truncated answer."""
 
     code = "SOURCE_CORRUPT"
     retryable = True
@@ -260,7 +260,7 @@ class SourceCorrupt(SourceError):
 
 
 class EmbeddingError(RepoSyncError):
-    """The embedding model or server refused or answered nonsense (wrong count, wrong dimension)."""
+    """The embedding model or server refused a request or returned an invalid answer (wrong count, wrong dimension)."""
 
     code = "EMBEDDING_ERROR"
     status = 502
@@ -275,14 +275,14 @@ class EmbeddingUnavailable(EmbeddingError):
 
 
 class EmbeddingAnswerUnreadable(EmbeddingError):
-    """The server answered no JSON: a page of a proxy between passes, a wrong address does not."""
+    """The server did not answer JSON: the page of a proxy is temporary, a wrong address is not."""
 
     code = "EMBEDDING_ANSWER_UNREADABLE"
     retryable = True
 
 
 class EmbeddingInputRefused(EmbeddingError):
-    """The model refuses this text; others may pass. Becomes a problem of its file, never the end of a run."""
+    """The model refuses this text. It becomes a problem of its file and never ends a run."""
 
     code = "EMBEDDING_INPUT_REFUSED"
 
@@ -291,7 +291,7 @@ class EmbeddingInputRefused(EmbeddingError):
 
 
 class VectorIndexError(RepoSyncError):
-    """Qdrant refused a request or answered nonsense."""
+    """Qdrant refused a request or returned an invalid answer."""
 
     code = "INDEX_ERROR"
     status = 502
@@ -306,21 +306,21 @@ class IndexUnavailable(VectorIndexError):
 
 
 class IndexAnswerUnreadable(VectorIndexError):
-    """What answered is no Qdrant: a page of a proxy between passes, a wrong address does not."""
+    """The answer is not Qdrant's: the page of a proxy is temporary, a wrong address is not."""
 
     code = "INDEX_ANSWER_UNREADABLE"
     retryable = True
 
 
 class IndexMismatch(VectorIndexError):
-    """The collection was made for another embedding model, dimension, windowing or schema."""
+    """The collection was created for a different embedding model, dimension, windowing or schema."""
 
     code = "INDEX_MISMATCH"
     status = 409
 
 
 class IndexChanged(VectorIndexError):
-    """Points vanished while a run was writing: something else deletes in the collection."""
+    """Points disappeared during a run: a different program deletes in the collection."""
 
     code = "INDEX_CHANGED"
     status = 409
@@ -328,7 +328,7 @@ class IndexChanged(VectorIndexError):
 
 
 class IndexUnsupported(VectorIndexError):
-    """The embedded engine cannot do this; a Qdrant server can."""
+    """The embedded engine does not support this; a Qdrant server does."""
 
     code = "INDEX_UNSUPPORTED"
     status = 501
@@ -338,7 +338,7 @@ class IndexUnsupported(VectorIndexError):
 
 
 class StoreUnavailable(RepoSyncError):
-    """The database cannot be reached, or its schema is not the one that this version needs."""
+    """The database cannot be reached, or its schema does not fit this version."""
 
     code = "STORE_UNAVAILABLE"
     status = 503
@@ -353,26 +353,26 @@ class ClockSkewed(RepoSyncError):
 
 
 class Starting(StoreUnavailable):
-    """The daemon has just been started; it answers in a moment."""
+    """The daemon is starting; it answers in a moment."""
 
     code = "STARTING"
 
 
 class LeaseLost(RepoSyncError):
-    """Another worker took this run over; nothing more is written under it."""
+    """A different worker took over the run; this one writes nothing more."""
 
     code = "LEASE_LOST"
     status = 409
 
 
 class RunDefect(RepoSyncError):
-    """Something that a run needs beside it ended by a defect: its heartbeat, or the watchdog of its lock."""
+    """A background task of the run failed: its heartbeat, or the watchdog of its lock."""
 
     retryable = True
 
 
 class LockHeld(RepoSyncError):
-    """The repository's Redis lock is somebody else's, and its holder is alive as far as anybody can tell."""
+    """The repository's Redis lock is held by a different process, which seems to be alive."""
 
     code = "LOCK_HELD"
     status = 409
@@ -381,23 +381,21 @@ class LockHeld(RepoSyncError):
 
 
 class LockLost(RepoSyncError):
-    """The repository's Redis lock could not be kept until its end came near, or was taken by another."""
+    """The repository's Redis lock could not be renewed in time, or was taken over."""
 
     code = "LOCK_LOST"
     status = 409
     retryable = True
 
 
-class LockNotFound(UsageError):
-    """Nobody holds the lock of that repository."""
+class LockNotFound(NotFoundError):
+    """The repository is not locked."""
 
     code = "LOCK_NOT_FOUND"
-    status = 404
-    exit_code = NOT_FOUND
 
 
 class RedisUnavailable(RepoSyncError):
-    """Redis cannot be reached, or does not do what it is asked. Syncs go on without it."""
+    """Redis cannot be reached or fails. Syncs continue without it."""
 
     code = "REDIS_UNAVAILABLE"
     status = 503
@@ -405,15 +403,15 @@ class RedisUnavailable(RepoSyncError):
 
 
 class RunCancelled(RepoSyncError):
-    """Somebody asked for this run to end."""
+    """The run was cancelled on request."""
 
     code = "RUN_CANCELLED"
     status = 409
 
 
 class DeletionBlocked(RepoSyncError):
-    """The brake: a run would take too much out of the index. It stays as it is until a person approves. `facts`: what
-    an approval is for."""
+    """The deletion brake: a run would remove too much from the index, which is unchanged until a person approves.
+    `facts`: what an approval is for."""
 
     code = "DELETION_BLOCKED"
     status = 409
@@ -422,25 +420,25 @@ class DeletionBlocked(RepoSyncError):
 
 
 class IndexHeld(RepoSyncError):
-    """A person rolled the index back or paused its change, and the repository is configured to be elsewhere now."""
+    """The index was rolled back or its change was paused, and the configured location is a different one now."""
 
     code = "INDEX_HELD"
     status = 409
 
 
 class GateClosed(RepoSyncError):
-    """The version that was built answers the questions of the quality gate worse than the live one."""
+    """The new version answers the questions of the quality gate worse than the live one."""
 
     code = "INDEX_GATE_CLOSED"
     status = 409
 
 
 CANNOT_HERE = frozenset({RepositoryNotFound.code, SecretMissing.code, SourceElsewhere.code})
-"""Why a process hands a run back that others may be able to execute."""
+"""Reasons for returning a run that a different process may be able to execute."""
 
 
 class DefinitionChanged(RepoSyncError):
-    """The repository was registered differently while a run was under way; what it made is not published."""
+    """The definition of the repository changed during the run; its result is not published."""
 
     code = "SUPERSEDED"
     status = 409
