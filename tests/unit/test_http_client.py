@@ -72,6 +72,26 @@ async def test_a_rate_limit_that_lasts_too_long_ends_the_call_and_its_length_is_
     assert watched.waits == []
 
 
+async def test_a_server_that_asks_to_wait_an_hour_is_not_requested_again() -> None:
+    call = Failing(TransientFailure("the server answered 503", overloaded=True, wait_seconds=3600))
+
+    with pytest.raises(SourceUnavailable, match=r"503.*asks to wait 3600 s") as raised:
+        await client().retry(call, doing="Reading")
+
+    assert raised.value.retry_after_seconds == 3600
+    assert call.calls == 1
+
+
+async def test_a_rate_limit_that_never_ends_ends_the_call_after_the_longest_wait() -> None:
+    watched = Watched()
+    call = Failing(TransientFailure("too many requests", rate_limited=True))
+
+    with pytest.raises(SourceUnavailable, match="rate limit"):
+        await client(watched).retry(call, doing="Reading", policy=RetryPolicy(4, 0.01, 0.02, max_wait_seconds=0.3))
+
+    assert 0 < sum(watched.waits) <= 0.3
+
+
 async def test_short_rate_limits_are_waited_for_more_often_than_errors_are_repeated() -> None:
     watched = Watched()
 

@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceUnavailable
-from reposync.sources.factory import open_source
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.port import Commit
-from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import Executable, GitRepository, Submodule, Symlink, many_path
 from tests.integration.sources.conftest import PATH, TOKEN, Watched, contents, expected, same_tree
@@ -96,23 +93,6 @@ async def test_a_first_sync_stays_within_three_calls_where_one_file_is_read_ahea
 
     assert rules.items() <= found.items()
     assert (len(server.log.rest), len(server.log.git)) == (3, 2)
-
-
-async def test_a_force_push_costs_two_calls_and_its_contents(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"old\n", "gone.py": b"gone\n"})
-    source = gitlab()
-    await source.tree(await source.head())
-    repository.commit({"a.py": b"new\n"}, parents=[])
-    server.log.forget()
-
-    head = await source.head()
-    entries = (await source.tree(head)).entries
-
-    assert len(server.log) == 2
-    assert same_tree(entries, repository)
-    assert list((await contents(source, entries)).values()) == [b"new\n"]
 
 
 async def test_few_contents_come_by_rest_and_many_by_git(
@@ -254,21 +234,6 @@ async def test_an_empty_tree_is_empty(repository: GitRepository, project: Projec
 
     assert (await source.tree(await source.head())).entries == []
     assert await contents(source, []) == {}
-
-
-async def test_blobs_over_the_limit_come_without_content_by_rest_and_by_git(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"huge.bin": bytes(3_000_000)})
-    repository.many(30)
-    source = gitlab()
-    entries = (await source.tree(await source.head())).entries
-    [huge] = [entry for entry in entries if entry.path == b"huge.bin"]
-
-    for wanted in ([huge], entries):
-        sizes = {blob.size_bytes: blob.content async for blob in source.read(wanted, max_bytes=1000)}
-        assert sizes[3_000_000] is None
-        assert all(content is not None for size, content in sizes.items() if size <= 1000)
 
 
 # Branches ------------------------------------------------------------------------------------------------------------
@@ -449,20 +414,6 @@ async def test_credentials_of_a_netrc_file_are_not_used(
     await gitlab(token=None, project_id=None).head()
 
     assert {record.credential for record in server.log} == {None}
-
-
-async def test_the_factory_opens_a_project(server: GitLabServer, repository: GitRepository, project: Project) -> None:
-    repository.commit({"a": b"1"})
-    spec = GitLabProject(server.url + "/", PATH, token=SecretStr(TOKEN + "\n"))
-    watched = Watched()
-
-    source = open_source(spec, observer=watched)
-    head = await source.head()
-    await source.close()
-
-    assert head.sha == repository.head()
-    assert watched.requests == ["api_project", "api_head"]
-    assert TOKEN not in repr(spec)
 
 
 # Pages ---------------------------------------------------------------------------------------------------------------

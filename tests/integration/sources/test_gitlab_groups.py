@@ -65,15 +65,6 @@ async def test_a_subgroup_is_a_group(server: GitLabServer, group: OpenGroup, pro
     assert [each.path for each in listing.projects] == ["platform/core/team/payments-api"]
 
 
-async def test_links_of_a_server_behind_a_proxy_are_followed_at_the_address_that_was_given(
-    server: GitLabServer, group: OpenGroup, project: Project
-) -> None:
-    server.external_url = "https://gitlab.internal.example.com"
-    for number in range(150):
-        server.add_project(f"platform/service-{number}", project.repository.path)
-    assert len((await group().projects(archived=False)).projects) == 151
-
-
 async def test_a_listing_beyond_all_reason_is_given_up(
     server: GitLabServer, group: OpenGroup, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,11 +85,6 @@ async def test_empty_pages_that_go_on_for_ever_are_given_up(
         server.faults.answer(200, "[]", path="/groups/", headers={"Link": link}, media_type="application/json")
     with pytest.raises(SourceError, match="or 5 pages"):
         await group().projects(archived=False)
-
-
-async def test_a_page_that_is_cut_short_once_is_read_again(server: GitLabServer, group: OpenGroup) -> None:
-    server.faults.cut_body(20, path="/groups/")
-    assert len((await group().projects(archived=False)).projects) == 1
 
 
 async def test_a_project_is_found_by_its_number_wherever_it_is(

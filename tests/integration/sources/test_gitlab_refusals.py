@@ -9,9 +9,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import SecretStr
 
-from reposync.errors import ConfigError, RepoSyncError, SourceDenied, SourceGone
+from reposync.errors import RepoSyncError, SourceDenied, SourceGone
 from reposync.sources.gitlab import GitLabSource
-from reposync.sources.spec import GitLabProject
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
 from tests.integration.sources.conftest import TOKEN, contents, expected, same_tree
@@ -149,15 +148,3 @@ async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(
 
     assert same_tree(entries, repository)
     assert found == expected(repository, entries)
-
-
-@pytest.mark.parametrize("url", ["gitlab.example.com", "ssh://gitlab.example.com", "https://"])
-def test_an_address_that_is_none_is_refused_before_anything_is_asked(url: str) -> None:
-    with pytest.raises(ConfigError, match="GitLab's address"):
-        GitLabSource(GitLabProject(url, "a/b"))
-
-
-def test_a_token_with_a_line_break_is_refused_without_being_shown() -> None:
-    with pytest.raises(ConfigError) as caught:
-        GitLabSource(GitLabProject("https://gitlab.example.com", "a/b", token=SecretStr("glpat-x\ny")))
-    assert "glpat" not in str(caught.value)

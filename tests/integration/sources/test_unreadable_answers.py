@@ -29,13 +29,13 @@ UNREADABLE = {
     "no number": b"[NaN]",
     "no UTF-8": b'["\xff"]',
 }
-every_unreadable_answer = pytest.mark.parametrize("body", UNREADABLE.values(), ids=UNREADABLE)
-# In the order in which a sync asks.
-PLACES = {"project": "/projects/platform", "head": "/commits/HEAD", "listing": "/repository/tree"}
 
 
-@every_unreadable_answer
-@pytest.mark.parametrize("path", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/repository/tree", body) for body in UNREADABLE.values()]
+    + [(path, UNREADABLE["a web page"]) for path in ("/projects/platform", "/commits/HEAD")],
+)
 async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_run(
     server: GitLabServer, repository: GitRepository, project: Project, gitlab: MakeGitLab, path: str, body: bytes
 ) -> None:
@@ -52,8 +52,8 @@ async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_r
     assert fault.struck
 
 
-@every_unreadable_answer
-async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, project: Project, body: bytes) -> None:
+async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, project: Project) -> None:
+    body = UNREADABLE["a web page"]
     server.faults.answer(200, body, media_type="application/json", path="/groups/", times=None)
     group = GitLabGroup(GitLabClient(server.url, token=SecretStr(TOKEN), retry=QUICK), "platform")
 
@@ -63,8 +63,8 @@ async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, pr
     await group.close()
 
 
-@every_unreadable_answer
-async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(server: GitLabServer, body: bytes) -> None:
+async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(server: GitLabServer) -> None:
+    body = UNREADABLE["nests 200,000 deep"]
     server.faults.answer(200, body, media_type="application/json", path="/version", times=None)
 
     client = GitLabClient(server.url, token=SecretStr(TOKEN), retry=RetryPolicy(attempts=1))
