@@ -1,4 +1,4 @@
-"""`reposync apply`: the registry file becomes the catalogue."""
+"""`reposync apply`: write the registry file to the catalogue."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.output import json_option, print_json, visible
-from reposync.cli.startup import run_async, settings
+from reposync.cli.commands import json_option
+from reposync.cli.output import print_json
+from reposync.cli.startup import current_user, run_with_database, settings
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.catalog.apply import Change, Plan
+    from reposync.store.database import Database
 
 _SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "red")}
 
@@ -19,16 +22,29 @@ _SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "re
 @click.command()
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
-@click.option("--take-over", is_flag=True, help="Take what the file claims and others have, too.")
+@click.option("--take-over", is_flag=True, help="Also take over names that belong to a different file or person.")
 @json_option
 def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> None:
-    """Make what the registry FILE says the catalogue, which all pods and commands go by.
+    """Write the registry FILE to the catalogue, which all pods and commands use.
 
-    If no FILE is named, it is the one that REPOSYNC_CONFIG names, or repositories.yaml of this folder. What leaves the
-    file is switched off: its index and its history stay. `serve` applies its file by itself, at the start and when it
-    changes; only this command applies a content again that a later one has superseded.
+    Default for FILE: the file that REPOSYNC_CONFIG names, or repositories.yaml in this folder. Repositories that leave
+    the file are deactivated: their index and history stay. `serve` applies its file on start and when it changes; only
+    this command applies a content again that a later one has superseded.
     """
-    plan, written = run_async(_apply(file, dry_run=dry_run, take_over=take_over))
+    from reposync.config.loading import load_registry
+
+    loaded = load_registry(file or settings().config_path)
+
+    async def act(database: Database) -> tuple[Plan, bool]:
+        from reposync.catalog.apply import Applying
+
+        applying = Applying(database, loaded, by=current_user())
+        plan = await applying.plan(take_over=take_over)
+        if dry_run or plan.conflicts:
+            return plan, False
+        return plan, await applying.write(plan, on_request=True)
+
+    plan, written = run_with_database(act)
     if as_json:
         print_json(plan.as_json() | {"applied": written})
         return
@@ -41,27 +57,9 @@ def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> N
     done = "applied" if written else "would be applied"
     click.echo(f"{visible(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged")
     if plan.standing == "superseded" and not written:
-        click.echo("  This content was superseded by a later one; applying it sets the catalogue back.")
+        click.echo("  This content was superseded by a later one; applying it reverts the catalogue.")
     if plan.conflicts:
         plan.refuse_conflicts()
-
-
-async def _apply(file: Path | None, *, dry_run: bool, take_over: bool) -> tuple[Plan, bool]:
-    import asyncio
-
-    from reposync.catalog.apply import Applying
-    from reposync.cli.person import person
-    from reposync.cli.state import open_state
-    from reposync.config.loading import load_registry
-
-    environment = settings()
-    loaded = await asyncio.to_thread(load_registry, file or environment.config_path)
-    async with open_state() as database:
-        applying = Applying(database, loaded, by=person())
-        plan = await applying.plan(take_over=take_over)
-        if dry_run or plan.conflicts:
-            return plan, False
-        return plan, await applying.write(plan, on_request=True)
 
 
 def _print_change(change: Change) -> None:

@@ -1,41 +1,40 @@
-"""`reposync config`: check the registry, show what it amounts to, print its schema."""
+"""`reposync config`: check the registry file, show what is in effect, print its schema."""
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.group import Group
+from reposync.cli.commands import Group, json_option
+from reposync.cli.output import print_json
 
 if TYPE_CHECKING:
     from reposync.config.loading import LoadedRegistry
     from reposync.config.problems import Problem
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
-_AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON document on standard output.")
 
 
 @click.group(cls=Group)
 def config() -> None:
-    """The registry of repositories and the settings."""
+    """The registry file and the settings."""
 
 
 @config.command()
 @_FILE
-@_AS_JSON
+@json_option
 def check(file: Path | None, as_json: bool) -> None:
-    """Check the registry FILE (the one in use where none is named) and start nothing.
+    """Check the registry FILE (default: the one in use).
 
     All problems are listed at once, each with file, line and column; the exit code is then 2.
     """
     loaded = _load(file, as_json=as_json)
     registry = loaded.registry
     if as_json:
-        _print_json(_report(loaded.path, loaded.warnings, repositories=len(registry.repositories)))
+        print_json(_report(loaded.path, loaded.warnings, repositories=len(registry.repositories)))
         return
     _print_warnings(loaded.warnings)
     counts = (
@@ -46,7 +45,7 @@ def check(file: Path | None, as_json: bool) -> None:
     found = ", ".join(
         f"{count} {one if count == 1 else many}" for count, one, many in counts if count or one == "repository"
     )
-    click.echo(f"ok: {found} in {loaded.path}" if loaded.path else "ok: no registry file, everything has its defaults")
+    click.echo(f"ok: {found} in {loaded.path}" if loaded.path else "ok: no registry file, the defaults apply")
 
 
 @config.command()
@@ -59,15 +58,15 @@ def schema() -> None:
 
 @config.command()
 @_FILE
-@_AS_JSON
+@json_option
 def show(file: Path | None, as_json: bool) -> None:
-    """Show what is in effect: settings, servers, every repository with its defaults filled in. Secrets are masked."""
+    """Show what is in effect: settings, servers, every repository with all defaults. Secrets are masked."""
     from reposync.config.show import effective_configuration
 
     loaded = _load(file, as_json=as_json)
     document = effective_configuration(_settings(file), loaded)
     if as_json:
-        _print_json(document)
+        print_json(document)
         return
     _print_warnings(loaded.warnings)
     for title, section in document.items():
@@ -78,7 +77,7 @@ def show(file: Path | None, as_json: bool) -> None:
 def _settings(file: Path | None) -> Any:
     from reposync.config.settings import Settings
 
-    # A file named on the command line wins, also over a REPOSYNC_CONFIG that is wrong.
+    # A file on the command line overrides REPOSYNC_CONFIG, even an invalid one.
     return Settings.from_environment({**os.environ, "REPOSYNC_CONFIG": str(file)} if file else os.environ)
 
 
@@ -87,11 +86,11 @@ def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
     from reposync.config.problems import RegistryErrors
 
     try:
-        # With a file named, the check does not depend on settings of this machine.
+        # With a file on the command line, the check does not depend on the settings of this machine.
         return load_registry(file or _settings(None).config_path, os.environ)
     except RegistryErrors as error:
         if as_json:
-            _print_json(_report(file, (), errors=error.problems))
+            print_json(_report(file, (), errors=error.problems))
         for problem in error.problems:
             click.echo(str(problem), err=True)
         raise SystemExit(error.exit_code) from None
@@ -113,10 +112,6 @@ def _report(path: Path | None, warnings: tuple[Problem, ...], **more: Any) -> di
 def _print_warnings(warnings: tuple[Problem, ...]) -> None:
     for problem in warnings:
         click.echo(f"warning: {problem}", err=True)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def _print_section(section: Any, indent: str) -> None:

@@ -7,45 +7,51 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.group import Group
-from reposync.cli.output import json_option, print_json, visible
-from reposync.cli.startup import run_async
+from reposync.cli.commands import Group, json_option
+from reposync.cli.output import print_json
+from reposync.cli.startup import run_async, run_with_database, settings
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
-    from reposync.store.backup import Backup
-    from reposync.store.schema import Schema
+    from reposync.store.database import Database
 
 
-@click.group(cls=Group, elsewhere={"migrate": "db upgrade"})
+@click.group(cls=Group, aliases={"migrate": "db upgrade"})
 def db() -> None:
-    """The database: its schema, and a back-up of it."""
+    """The database: its schema, and a backup of it."""
 
 
 @db.command()
 @json_option
 def upgrade(as_json: bool) -> None:
     """Bring the schema up to what this version needs. Safe to repeat, and from several processes at once: one does it,
-    the others wait and say for whom. A schema that a newer version made stays as it is."""
-    before, after = run_async(_upgrade())
+    the others wait. The schema of a newer version is left unchanged."""
+
+    async def act(database: Database) -> tuple[str | None, str | None]:
+        before = await database.current()
+        await database.upgrade()
+        return before, await database.current()
+
+    before, after = run_with_database(act, upgrade=False)
     if as_json:
         print_json({"before": before, "after": after})
     else:
-        click.echo(f"{after} (as it was)" if before == after else f"{before or 'empty'} -> {after}")
+        click.echo(f"{after} (unchanged)" if before == after else f"{before or 'empty'} -> {after}")
 
 
 @db.command()
 @json_option
 def current(as_json: bool) -> None:
-    """The revision that the schema is at, and whether this version can work with it."""
+    """The revision of the schema, and whether this version can work with it."""
     from reposync.store.migrations import HEAD
 
-    schema = run_async(_schema())
+    schema = run_with_database(lambda database: database.schema(), upgrade=False)
     if as_json:
         print_json({"revision": schema.revision, "needed": HEAD, "state": schema.state})
         return
     meaning = {
-        "empty": f"this version makes schema {HEAD} when it starts, or by `reposync db upgrade`",
-        "behind": f"this version brings it to {HEAD} when it starts, or by `reposync db upgrade`",
+        "empty": f"this version creates schema {HEAD} when it starts, or by `reposync db upgrade`",
+        "behind": f"this version upgrades it to {HEAD} when it starts, or by `reposync db upgrade`",
         "current": "what this version needs",
         "ahead": f"newer than this version's {HEAD}, which can work with it",
         "incompatible": f"newer than this version's {HEAD}, which cannot work with it",
@@ -57,37 +63,16 @@ def current(as_json: bool) -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 @json_option
 def backup(file: Path, as_json: bool) -> None:
-    """Copy the SQLite database to FILE, consistent, while daemons go on. FILE must not exist.
+    """Copy the SQLite database to FILE, consistently, while daemons are running. FILE must not exist.
 
-    For PostgreSQL use pg_dump. The index is not in it: the next sync makes it anew from the source.
+    For PostgreSQL use pg_dump. The index is not included: the next sync rebuilds it from the source.
     """
-    made = run_async(_backup(file))
+    from reposync.store.addresses import parse_address
+    from reposync.store.backup import back_up
+
+    # Not by `open_database`, which creates a missing database.
+    made = run_async(back_up(parse_address(settings().database_url), file))
     if as_json:
         print_json({"file": str(made.path), "size_bytes": made.size_bytes, "revision": made.revision})
     else:
         click.echo(f"{visible(str(made.path))}: {made.size_bytes / 1e6:.1f} MB, schema {made.revision or 'empty'}")
-
-
-async def _upgrade() -> tuple[str | None, str | None]:
-    from reposync.cli.state import open_database
-
-    async with open_database() as database:
-        before = await database.current()
-        await database.upgrade()
-        return before, await database.current()
-
-
-async def _schema() -> Schema:
-    from reposync.cli.state import open_database
-
-    async with open_database() as database:
-        return await database.schema()
-
-
-async def _backup(file: Path) -> Backup:
-    from reposync.config.settings import Settings
-    from reposync.store.addresses import parse_address
-    from reposync.store.backup import back_up
-
-    # Not opened as everything else does: a back-up makes no database, and changes nothing in the one that is there.
-    return await back_up(parse_address(Settings.from_environment().database_url), file)

@@ -1,4 +1,4 @@
-"""`reposync eval`: how well search finds the known answers of a file of questions."""
+"""`reposync eval`: how well search finds known answers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.output import json_option, print_json, table_console, visible
-from reposync.cli.startup import run_async, settings
+from reposync.cli.commands import json_option
+from reposync.cli.output import print_json, print_table
+from reposync.cli.startup import run_with_app
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.config.settings import Settings
     from reposync.search.evaluation import Ask, Question, Scores
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """`ranks`: for each version, in the order of the questions, the rank of the answer; None: not in the first 10."""
+    """`ranks`: the rank of the answer by version, in the order of the questions; None: not in the first 10."""
 
     questions: Sequence[Question]
     ranks: dict[str, list[int | None]]
@@ -50,7 +51,7 @@ def evaluate(file: Path, misses: bool, as_json: bool) -> None:
     from reposync.search.evaluation import load_questions
 
     questions = load_questions(file)
-    evaluation = run_async(_evaluate(settings(), questions))
+    evaluation = run_with_app(lambda app: _evaluate(app, questions), with_engine=True)
     if as_json:
         print_json(_document(evaluation))
         return
@@ -59,29 +60,27 @@ def evaluate(file: Path, misses: bool, as_json: bool) -> None:
         _print_misses(evaluation)
 
 
-async def _evaluate(config: Settings, questions: Sequence[Question]) -> Evaluation:
-    from reposync.app.application import open_application
+async def _evaluate(app: Application, questions: Sequence[Question]) -> Evaluation:
     from reposync.search.evaluation import ranks_of
 
-    async with open_application(config, with_engine=True) as app:
-        repositories = {question.repository for question in questions}
-        for name in sorted(repositories):
-            await app.repositories.get(name)
-        building = await building_versions(app, repositories)
-        live = await ranks_of(questions, _ask(app))
-        if not building:
-            return Evaluation(questions, {"live": live})
-        # Repositories without a new version keep their live one, so that both figures are about the same questions.
-        at = [number for number, question in enumerate(questions) if question.repository in building]
-        ranks = await ranks_of([questions[number] for number in at], _ask(app, version="building"))
-        new = live.copy()
-        for number, rank in zip(at, ranks, strict=True):
-            new[number] = rank
-        return Evaluation(questions, {"live": live, "building": new})
+    repositories = {question.repository for question in questions}
+    for name in sorted(repositories):
+        await app.repositories.get(name)
+    building = await building_versions(app, repositories)
+    live = await ranks_of(questions, _ask(app))
+    if not building:
+        return Evaluation(questions, {"live": live})
+    # Repositories without a new version keep their live ranks, so that both scores are about the same questions.
+    at = [number for number, question in enumerate(questions) if question.repository in building]
+    ranks = await ranks_of([questions[number] for number in at], _ask(app, version="building"))
+    new = live.copy()
+    for number, rank in zip(at, ranks, strict=True):
+        new[number] = rank
+    return Evaluation(questions, {"live": live, "building": new})
 
 
 async def building_versions(app: Application, repositories: Collection[str]) -> set[str]:
-    """Those of `repositories` that have a version of their index under construction."""
+    """The `repositories` with a version of their index under construction."""
     from reposync.store.versions import VersionState
 
     rows = await app.repositories.list(repositories)
@@ -105,24 +104,13 @@ def _document(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _print_scores(evaluation: Evaluation) -> None:
-    from rich.table import Table
-
     from reposync.search.evaluation import CUTOFFS, DEPTH
 
-    scores = evaluation.scores()
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column(_count(len(evaluation.questions)))
-    for version in scores:
-        table.add_column(version, justify="right")
-    for cutoff in CUTOFFS:
-        table.add_row(f"recall@{cutoff}", *(f"{each.recall[cutoff]:.3f}" for each in scores.values()))
-    table.add_row(f"MRR@{DEPTH}", *(f"{each.mrr:.3f}" for each in scores.values()))
-    table.add_row(f"NDCG@{DEPTH}", *(f"{each.ndcg:.3f}" for each in scores.values()))
-    table_console().print(table)
-
-
-def _count(questions: int) -> str:
-    return "1 question" if questions == 1 else f"{questions:,} questions"
+    scores, count = evaluation.scores(), len(evaluation.questions)
+    rows = [[f"recall@{cutoff}", *(f"{each.recall[cutoff]:.3f}" for each in scores.values())] for cutoff in CUTOFFS]
+    rows.append([f"MRR@{DEPTH}", *(f"{each.mrr:.3f}" for each in scores.values())])
+    rows.append([f"NDCG@{DEPTH}", *(f"{each.ndcg:.3f}" for each in scores.values())])
+    print_table(["1 question" if count == 1 else f"{count:,} questions", *(f">{version}" for version in scores)], rows)
 
 
 def _print_misses(evaluation: Evaluation) -> None:

@@ -1,22 +1,23 @@
-"""`reposync locks`: what guards the syncs that are at work."""
+"""`reposync locks`: the locks of running syncs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.completion import repository_names
-from reposync.cli.group import Group
-from reposync.cli.output import duration, json_option, print_json, table_console, visible
-from reposync.cli.startup import run_async
+from reposync.cli.commands import Group, json_option, repository_names
+from reposync.cli.output import Cell, print_json, print_table
+from reposync.cli.startup import current_user, run_with_database, settings
+from reposync.words import duration
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.runs.lock_overview import LockOverview, LockRelease
     from reposync.runs.locks import RunLocks
-    from reposync.store.repositories import Repositories
+    from reposync.store.database import Database
     from reposync.store.runs import Runs
 
 STYLES = {"held": "green", "database": "cyan", "stale": "yellow", "foreign": "red"}
@@ -24,40 +25,57 @@ STYLES = {"held": "green", "database": "cyan", "stale": "yellow", "foreign": "re
 
 @click.group(cls=Group)
 def locks() -> None:
-    """What guards the syncs that are at work: list the locks, or take one away."""
+    """The locks of running syncs: list them, or release one."""
 
 
 @locks.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """The locks in Redis, and the runs at work that have none.
+    """The locks in Redis, and the running syncs without one.
 
     \b
     held      by the worker that executes the run
-    stale     its holder does not count any more; the next run replaces it
+    stale     its holder has lost the run; the next run replaces it
     foreign   not written by this installation; the next run waits for it
-    database  the run's row guards it alone: there is no Redis, or it is away
+    database  only the run's row guards it: there is no Redis, or it is unreachable
     """
-    found = run_async(_list())
+
+    async def load(database: Database) -> list[LockOverview]:
+        from reposync.runs.lock_overview import lock_overviews
+        from reposync.store.repositories import Repositories
+
+        async with _open_locks(database) as (found, runs):
+            return await lock_overviews(found, Repositories(database), runs)
+
+    found = run_with_database(load)
     if as_json:
         print_json([each.as_json() for each in found])
     elif not found:
         click.echo("No repository is locked.")
     else:
-        _print_table(found)
+        titles = ["repository", "state", "pod", "holder", "run", ">attempt", ">lock ends in", ">lease ends in"]
+        print_table(titles, (list(_cells(each)) for each in found), fold=titles[:5])
 
 
 @locks.command()
 @click.argument("name", shell_complete=repository_names)
-@click.option("--force", is_flag=True, help="Whoever holds it; its run is asked to end.")
+@click.option("--force", is_flag=True, help="Release it whoever holds it, and request its run to stop.")
 @json_option
 def release(name: str, force: bool, as_json: bool) -> None:
-    """Remove the lock of the repository NAME, whose holder does not count any more.
+    """Remove the stale lock of the repository NAME.
 
-    This is seldom needed: a run replaces the lock of one that died. What another installation left on a shared Redis
-    is removed with --force alone.
+    This is seldom needed: a run replaces the lock of a dead one. A lock of a different installation on a shared Redis
+    is removed with --force only.
     """
-    done = run_async(_release(name, force=force))
+
+    async def act(database: Database) -> LockRelease:
+        from reposync.runs.lock_overview import release_lock
+        from reposync.store.repositories import Repositories
+
+        async with _open_locks(database) as (found, runs):
+            return await release_lock(name, found, Repositories(database), runs, force=force, by=current_user())
+
+    done = run_with_database(act)
     if as_json:
         print_json(done.as_json())
     else:
@@ -65,84 +83,45 @@ def release(name: str, force: bool, as_json: bool) -> None:
 
 
 def _sentence(done: LockRelease) -> str:
-    name = visible(done.lock.shown_name)
-    told = (
-        f"{name}: the lock of {visible(done.lock.holder)} was removed" if done.released else f"{name}: no lock in Redis"
-    )
+    lock = done.lock
+    result = f"the lock of {visible(lock.holder)} was removed" if done.released else "no lock in Redis"
+    text = f"{visible(lock.shown_name)}: {result}"
     if done.cancel_requested:
-        return f"{told}; run {done.lock.run_id} was asked to end."
+        return f"{text}; run {lock.run_id} was requested to stop."
     if not done.released:
-        return f"{told}; the lease of run {done.lock.run_id} is over, and another worker takes it over by itself."
-    return f"{told}."
+        return f"{text}; the lease of run {lock.run_id} has expired, and another worker takes it over."
+    return f"{text}."
 
 
-def _print_table(found: list[LockOverview]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("repository", "state", "pod", "holder", "run"):
-        table.add_column(title, overflow="fold")
-    for title in ("attempt", "lock ends in", "lease ends in"):
-        table.add_column(title, justify="right")
-    for each in found:
-        table.add_row(
-            Text(visible(each.shown_name)),
-            Text(each.state, STYLES[each.state]),
-            Text(visible(each.pod or "-")),
-            Text(visible(each.holder)),
-            each.run_id or "-",
-            "-" if each.attempt is None else str(each.attempt),
-            _lock_ends(each),
-            _lease_ends(each),
-        )
-    table_console().print(table)
-
-
-def _lock_ends(each: LockOverview) -> str:
+def _cells(each: LockOverview) -> Iterator[Cell]:
+    yield each.shown_name
+    yield each.state, STYLES[each.state]
+    yield each.pod or "-"
+    yield each.holder
+    yield each.run_id or "-"
+    yield "-" if each.attempt is None else str(each.attempt)
     if each.value is None:
-        return "-"
-    return "never" if each.ttl_seconds is None else duration(round(each.ttl_seconds))
-
-
-def _lease_ends(each: LockOverview) -> str:
+        yield "-"
+    else:
+        yield "never" if each.ttl_seconds is None else duration(round(each.ttl_seconds))
     if each.lease_seconds is None:
-        return "-"
-    return "over" if each.lease_is_over else f"{each.lease_seconds:.0f} s"
-
-
-async def _list() -> list[LockOverview]:
-    from reposync.runs.lock_overview import lock_overviews
-
-    async with _opened() as (found, repositories, runs):
-        return await lock_overviews(found, repositories, runs)
-
-
-async def _release(name: str, *, force: bool) -> LockRelease:
-    from reposync.cli.person import person
-    from reposync.runs.lock_overview import release_lock
-
-    async with _opened() as (found, repositories, runs):
-        return await release_lock(name, found, repositories, runs, force=force, by=person())
+        yield "-"
+    else:
+        yield "over" if each.lease_is_over else f"{each.lease_seconds:.0f} s"
 
 
 @contextlib.asynccontextmanager
-async def _opened() -> AsyncGenerator[tuple[RunLocks, Repositories, Runs], None]:
-    from reposync.cli.state import open_state
-    from reposync.config.settings import Settings
+async def _open_locks(database: Database) -> AsyncGenerator[tuple[RunLocks, Runs], None]:
     from reposync.runs.locks import NoLocks, stale_by
-    from reposync.store.repositories import Repositories
     from reposync.store.runs import Runs
 
-    async with open_state() as database:
-        runs = Runs(database)
-        url = Settings.from_environment().redis_url
-        found: RunLocks = NoLocks()
-        if url is not None:
-            from reposync.runs.redis_locks import RedisLocks
+    runs, url = Runs(database), settings().redis_url
+    found: RunLocks = NoLocks()
+    if url is not None:
+        from reposync.runs.redis_locks import RedisLocks
 
-            found = RedisLocks.open(url, is_stale=stale_by(runs))
-        try:
-            yield found, Repositories(database), runs
-        finally:
-            await found.close()
+        found = RedisLocks.open(url, is_stale=stale_by(runs))
+    try:
+        yield found, runs
+    finally:
+        await found.close()

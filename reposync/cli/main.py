@@ -1,4 +1,4 @@
-"""The command line's entry: which commands there are, and how failures leave the program.
+"""The entry point of the command line: the table of commands, and how errors are reported.
 
 Exit codes: `reposync.errors.EXIT_CODES`.
 """
@@ -14,35 +14,35 @@ import click
 from click.shell_completion import CompletionItem
 
 from reposync import __version__
-from reposync.cli.group import Group
+from reposync.cli.commands import Group
 from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError
 
-# Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not wait for all of them.
+# Name -> (module, attribute, help). A module is imported when its command runs: `--help` must not import all of them.
 COMMANDS = {
     "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
     "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
-    "eval": ("reposync.cli.evaluate", "evaluate", "Measure how well search finds what it should."),
+    "eval": ("reposync.cli.evaluate", "evaluate", "Measure how well search finds known answers."),
     "history": ("reposync.cli.history", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
     "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),
     "index": (
         "reposync.cli.index",
         "index",
-        "Versions of an index: how a change of settings goes on, rollback, pause.",
+        "Versions of an index: progress of a change of settings, rollback, pause.",
     ),
-    "verify": ("reposync.cli.verify", "verify", "Prove that the index holds what it should, and repair it."),
-    "locks": ("reposync.cli.locks", "locks", "What guards the syncs at work: list the locks, or release one."),
+    "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
+    "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
     "webhooks": ("reposync.cli.webhooks", "webhooks", "Have GitLab tell of pushes: install, list or remove its hooks."),
-    "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until told to stop."),
+    "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
     "apply": (
         "reposync.cli.apply",
         "apply",
-        "Make the registry file the catalogue, or show what would change.",
+        "Write the registry file to the catalogue, or show what would change.",
     ),
     "config": ("reposync.cli.config", "config", "Check and show the configuration."),
     "db": ("reposync.cli.db", "db", "The database's schema."),
-    "version": ("reposync.cli.version", "version", "Versions of reposync and of what it stands on."),
-    "completion": ("reposync.cli.completion", "completion", "Complete commands and names in bash, zsh or fish."),
+    "version": ("reposync.cli.version", "version", "Versions of reposync and of its main dependencies."),
+    "completion": ("reposync.cli.commands", "completion", "Complete commands and names in bash, zsh or fish."),
 }
 
 
@@ -57,7 +57,7 @@ class LazyGroup(Group):
             return None
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
-        assert isinstance(command, click.Command)  # noqa: S101 - the table above is wrong otherwise
+        assert isinstance(command, click.Command)  # noqa: S101 - for the type checker
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
@@ -71,7 +71,7 @@ class LazyGroup(Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
-ELSEWHERE = {
+ALIASES = {
     "list": "repos list",
     "status": "repos list",
     "add": "repos add",
@@ -85,7 +85,7 @@ ELSEWHERE = {
 
 @click.group(
     cls=LazyGroup,
-    elsewhere=ELSEWHERE,
+    aliases=ALIASES,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: " + "; ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items()) + ".",
 )
@@ -103,12 +103,12 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line and exit. A person sees a sentence, not a traceback (REPOSYNC_DEBUG=1 shows it)."""
+    """Run the command line and exit. Errors are sentences, not tracebacks (REPOSYNC_DEBUG=1 shows them)."""
     try:
-        # Out of its standalone mode, click returns the code of a command that left by `ctx.exit`.
+        # Without its standalone mode, click returns the exit code of a command that called `ctx.exit`.
         code = cli.main(prog_name="reposync", standalone_mode=False)
-    except click.exceptions.Exit as leaving:
-        sys.exit(leaving.exit_code)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
     except click.Abort:
         interrupted()
     except click.ClickException as error:
@@ -122,16 +122,16 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         interrupted()
     except BrokenPipeError:
-        # The reader has gone (`reposync history | head`): end without a word, as other tools do.
+        # The reader is gone (`reposync history | head`): exit silently, as other tools do.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(FAILED)
     except Exception as error:
         if os.environ.get("REPOSYNC_DEBUG"):
             raise
-        # SQLAlchemy adds the statement to what the database said.
-        said = getattr(error, "orig", None) or error
-        click.echo(f"error: {_redacted(f'{type(error).__name__}: {said}')}", err=True)
-        click.echo("  This was not foreseen. REPOSYNC_DEBUG=1 shows where it happened; please report it.", err=True)
+        # SQLAlchemy adds the statement to the message of the database.
+        cause = getattr(error, "orig", None) or error
+        click.echo(f"error: {_redacted(f'{type(error).__name__}: {cause}')}", err=True)
+        click.echo("  This error is unexpected. REPOSYNC_DEBUG=1 shows the traceback; please report it.", err=True)
         sys.exit(FAILED)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -142,7 +142,7 @@ def interrupted() -> NoReturn:
 
 
 def report(error: RepoSyncError) -> None:
-    """One line a problem on stderr: what failed, where, what to do."""
+    """One line per problem on stderr: what failed, where, what to do."""
     problems: tuple[Any, ...] = getattr(error, "problems", ())
     if problems:
         for problem in problems:
@@ -154,7 +154,7 @@ def report(error: RepoSyncError) -> None:
 
 
 def _redacted(text: str) -> str:
-    """Servers quote what they were sent, and libraries the address with its password."""
+    """Servers quote requests, and libraries quote addresses with their passwords."""
     from reposync.telemetry.redaction import Secrets
 
     return Secrets.of_environment().redact(text)

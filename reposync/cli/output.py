@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.store.run_keys import RUN_KEYS, run_json
-from reposync.words import ago, duration, until
 from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "RUN_KEYS",
-    "ago",
-    "duration",
-    "json_option",
-    "print_json",
-    "run_json",
-    "short",
-    "table_console",
-    "told_reason",
-    "until",
-    "visible",
-]
+    from reposync.store.run import Run
 
 PIPED_WIDTH = 200
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
+Cell = str | tuple[str, str]
+"""A text, or a text and its style."""
 
 
 def print_json(document: Any) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False, default=_plain))
-
-
-def table_console() -> Console:
-    """Piped somewhere, a table must not be folded at the width of a terminal that is not there."""
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
 
 
 def _plain(value: Any) -> Any:
@@ -55,11 +32,69 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def told_reason(code: str | None, message: str | None) -> str:
-    """Why a run ended so, or, with no code, what a completed one has to say."""
-    said = visible(message or "")
-    return f"{code}: {said}" if code else said
+def table_console() -> Console:
+    """Output to a pipe is not folded at the width of a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH)
+
+
+def print_table(titles: Sequence[str], rows: Iterable[Sequence[Cell]], *, fold: Sequence[str] = ()) -> None:
+    """Print `rows` under `titles`; a title that starts with `>` aligns its column to the right.
+
+    Cells of the columns in `fold` are folded on a narrow terminal, other cells are cut. Control characters are escaped.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        name = title.removeprefix(">")
+        table.add_column(name, justify="right" if title != name else "left", no_wrap=name not in fold, overflow="fold")
+    for row in rows:
+        pairs = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
+        table.add_row(*(Text(visible(text), style) for text, style in pairs))
+    table_console().print(table)
+
+
+def print_fields(fields: Iterable[tuple[str, Any]], width: int) -> None:
+    """One `name: value` per line. The values have to be escaped by the caller: they may be styled."""
+    for name, value in fields:
+        click.echo(f"{name + ':':<{width}}{value}")
+
+
+def reason(code: str | None, message: str | None) -> str:
+    """Why a run ended as it did, or, without a code, the notice of a completed run."""
+    text = visible(message or "")
+    return f"{code}: {text}" if code else text
 
 
 def short(sha: str | None) -> str:
     return sha[:10] if sha else "-"
+
+
+def summary(run: Run) -> str:
+    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, or why it was not completed."""
+    from reposync.words import duration
+
+    head = f"{visible(run.repository)}: {run.status}"
+    if run.status != "completed":
+        return f"{head}: {visible(run.error_message or run.error_code or 'no reason was given')}"
+    if run.files_failed:
+        head += f" with {run.files_failed:,} {'file' if run.files_failed == 1 else 'files'} failed"
+    counts = [
+        (run.files_processed, "file stored" if run.files_processed == 1 else "files stored"),
+        (run.files_deleted, "deleted"),
+        (run.files_skipped, "skipped"),
+        (run.chunks_embedded, "chunk embedded" if run.chunks_embedded == 1 else "chunks embedded"),
+        (run.chunks_reused, "reused"),
+    ]
+    counted = ", ".join(f"{number:,} {what}" for number, what in counts if number) or "nothing to do"
+    notice = f"\n  {visible(run.error_message)}" if run.error_message else ""
+    return f"{head} at {short(run.commit_after)}: {counted}, in {duration(run.duration_seconds)}{notice}"
+
+
+def summary_colour(run: Run) -> str | None:
+    """Red on a terminal if the run needs attention."""
+    return "red" if run.files_failed or run.status == "failed" else None

@@ -1,4 +1,4 @@
-"""How a run under way looks: a bar on a terminal, plain lines elsewhere. Always on stderr."""
+"""The progress of a run: a bar on a terminal, plain lines otherwise. Always on stderr."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import click
 
-from reposync.cli.output import visible
 from reposync.sync.progress import RunProgress, Watch
+from reposync.words import escape_unprintable as visible
 
-PLAIN_SECONDS = 5.0
+LINE_SECONDS = 5.0
 
 
 @contextlib.contextmanager
@@ -25,15 +25,15 @@ def open_display(name: str) -> Iterator[Watch]:
 
 
 def _lines(name: str) -> Watch:
-    """A line when a phase begins or something else is waited for, and one each few seconds within it."""
-    known, spoken = ("", ""), time.monotonic()
+    """Print a line at each new phase or new reason to wait, and every few seconds within one."""
+    last, printed_at = ("", ""), time.monotonic()
 
     def watch(progress: RunProgress) -> None:
-        nonlocal known, spoken
-        now, news = time.monotonic(), (progress.phase, progress.waiting_for or known[1])
-        if progress.phase == "done" or (news == known and now - spoken < PLAIN_SECONDS):
+        nonlocal last, printed_at
+        now, state = time.monotonic(), (progress.phase, progress.waiting_for or last[1])
+        if progress.phase == "done" or (state == last and now - printed_at < LINE_SECONDS):
             return
-        known, spoken = news, now
+        last, printed_at = state, now
         click.echo(f"{name}: {visible(progress.words())}", err=True)
 
     return watch
@@ -49,21 +49,21 @@ def _bar(name: str) -> Iterator[Watch]:
         TextColumn("{task.fields[name]}", markup=False, style="bold"),
         TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.fields[figures]}"),
+        TextColumn("{task.fields[counts]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as display:
-        task = display.add_task("starting", total=None, name=name, figures="")
+        task = display.add_task("starting", total=None, name=name, counts="")
 
         def watch(progress: RunProgress) -> None:
-            figures = f"{progress.files_done:,}/{progress.files_total:,} files, {progress.chunks_done:,} chunks"
+            counts = f"{progress.files_done:,}/{progress.files_total:,} files, {progress.chunks_done:,} chunks"
             display.update(
                 task,
                 description=visible(f"waiting for {progress.waiting_for}" if progress.waiting_for else progress.phase),
                 total=progress.files_total or None,
                 completed=progress.files_done,
-                figures=figures if progress.files_total else "",
+                counts=counts if progress.files_total else "",
             )
 
         yield watch

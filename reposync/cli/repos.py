@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.completion import repository_names
-from reposync.cli.group import Group
-from reposync.cli.output import (
-    ago,
-    duration,
-    json_option,
-    print_json,
-    short,
-    table_console,
-    until,
-    visible,
-)
-from reposync.cli.startup import run_async, settings
+from reposync.cli.commands import Group, json_option, repository_names
+from reposync.cli.output import Cell, print_fields, print_json, print_table, short
+from reposync.cli.startup import current_user, run_with_app
+from reposync.words import ago, duration, until
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
+    from reposync.app.application import Application
     from reposync.catalog.overview import Overview, RepositoryDetail
     from reposync.store.run import Run
 
 MISSED_TICKS_SHOWN = 5
 
 
-@click.group(cls=Group, elsewhere={"delete": "repos remove", "rm": "repos remove"})
+@click.group(cls=Group, aliases={"delete": "repos remove", "rm": "repos remove"})
 def repos() -> None:
     """The registered repositories: list, show, add, remove, pause, resume."""
 
@@ -36,27 +30,32 @@ def repos() -> None:
 @repos.command("list")
 @json_option
 def list_(as_json: bool) -> None:
-    """All repositories: those of the configuration, and those that were synced by path or URL."""
-    overviews = run_async(_load())
+    """All repositories: those of registry files and groups, and those that were synced by path or URL."""
+
+    async def load(app: Application) -> list[Overview]:
+        from reposync.catalog.overview import overviews
+
+        return await overviews(app.repositories, app.manifests, app.runs)
+
+    found = run_with_app(load)
     if as_json:
-        print_json([each.as_json() for each in overviews])
-    elif not overviews:
-        click.echo("No repository yet. `reposync sync .` adds the one you are in.")
+        print_json([each.as_json() for each in found])
+    elif not found:
+        click.echo("No repository yet. `reposync sync .` adds the one of this folder.")
     else:
-        _print_table(overviews)
+        _print_table(found)
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """One repository: where it comes from, what is indexed of it, and its latest run."""
-    detail = run_async(_detail(name))
+    """One repository: its source, what is indexed, and its latest run."""
+    detail = run_with_app(lambda app: _detail(app, name))
     if as_json:
         print_json(detail.as_json())
         return
-    for key, value in _lines(detail):
-        click.echo(f"{key + ':':<14}{value}")
+    print_fields(_fields(detail), 14)
     for each in detail.missed_ticks[:MISSED_TICKS_SHOWN]:
         late = duration(each.late_seconds)
         click.echo(f"{'missed:':<14}tick of {each.scheduled_for:%Y-%m-%d %H:%M:%S} UTC, noticed {late} late")
@@ -66,38 +65,53 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("name")
 @click.option("--gitlab", metavar="SERVER", help="Name of a GitLab server in the registry file; with --project.")
 @click.option("--project", metavar="GROUP/PROJECT", help="Path of the project on that server.")
-@click.option("--git", metavar="URL", help="https:// address of a git repository that anybody may read.")
+@click.option("--git", metavar="URL", help="https:// address of a public git repository.")
 @click.option("--path", metavar="FOLDER", help="A git repository on this machine.")
-@click.option("--branch", metavar="BRANCH", help="The default branch where left out.")
+@click.option("--branch", metavar="BRANCH", help="Default: the default branch.")
 @click.option("--schedule", metavar="CRON", help="Crontab, @daily, words such as 'every 6 hours', or never.")
 @click.option("--timezone", metavar="ZONE", help="IANA time zone of the schedule.")
 @click.option("--collection", metavar="NAME", help="Qdrant collection.")
-@click.option("--include", metavar="PATTERN", multiple=True, help="Only files of these gitignore patterns.")
-@click.option("--exclude", metavar="PATTERN", multiple=True, help="No files of these gitignore patterns.")
+@click.option("--include", metavar="PATTERN", multiple=True, help="Only files that match these gitignore patterns.")
+@click.option("--exclude", metavar="PATTERN", multiple=True, help="No files that match these gitignore patterns.")
 @json_option
-def add(name: str, as_json: bool, **said: Any) -> None:
-    """Register the repository NAME beside those of the registry file. A running `serve` syncs it within seconds, unless
-    its schedule is never: then people, pushes and commands alone sync it."""
-    told = {key: list(value) if isinstance(value, tuple) else value for key, value in said.items() if value}
-    overview = run_async(_add({"name": name, **told}))
+def add(name: str, as_json: bool, **options: Any) -> None:
+    """Register the repository NAME in addition to those of registry files. A running `serve` syncs it within seconds,
+    unless its schedule is never: then it is synced on request only."""
+    given = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items() if value}
+
+    async def act(app: Application) -> RepositoryDetail:
+        from reposync.catalog.registration import add_repository
+
+        return await _detail(app, (await add_repository(app, {"name": name, **given})).name)
+
+    overview = run_with_app(act)
     if as_json:
         print_json(overview.as_json())
     else:
-        due = f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
-        click.echo(f"{visible(name)}: registered, {overview.schedule}{due}")
+        click.echo(f"{visible(name)}: registered, {overview.schedule}{_next_due(overview)}")
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@click.option("--yes", is_flag=True, help="Do not ask. Needed where there is no terminal.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
 @json_option
 def remove(name: str, yes: bool, as_json: bool) -> None:
-    """Remove the repository NAME with everything that is indexed of it. Its history stays."""
+    """Remove the repository NAME and its index. Its history stays."""
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError(f"There is no terminal to ask on. --yes removes {visible(name)} and its index.")
+            raise click.UsageError(
+                f"There is no terminal for the question. --yes removes {visible(name)} and its index."
+            )
         click.confirm(f"Remove {visible(name)} and its index?", abort=True, err=True)
-    run, document = run_async(_remove(name))
+
+    async def act(app: Application) -> tuple[Run, dict[str, Any]]:
+        from reposync.api.documents import run_documents
+        from reposync.catalog.registration import remove_repository
+
+        run = await remove_repository(app, name, asked_by=current_user())
+        return run, (await run_documents(app.runs, [run]))[0]
+
+    run, document = run_with_app(act, with_engine=True)
     if as_json:
         print_json(document)
     elif run.status == "completed":
@@ -112,123 +126,80 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@click.option("--reason", default="Paused by command.", show_default=True, help="Shown to whoever asks why.")
+@click.option("--reason", default="Paused by command.", show_default=True, help="Displayed as the reason of the pause.")
 @json_option
 def pause(name: str, reason: str, as_json: bool) -> None:
-    """Stop the schedule of the repository NAME. What runs goes on, and `sync` still works."""
-    _print_state(run_async(_switch(name, reason)), as_json)
+    """Stop the schedule of the repository NAME. Its current run continues, and `sync` still works."""
+
+    async def act(app: Application) -> RepositoryDetail:
+        from reposync.catalog.registration import pause_repository
+
+        return await _detail(app, (await pause_repository(app, name, reason, by=current_user())).name)
+
+    _print_state(run_with_app(act), as_json)
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
 @json_option
 def resume(name: str, as_json: bool) -> None:
-    """Let the schedule of the repository NAME go on."""
-    _print_state(run_async(_switch(name, None)), as_json)
+    """Start the schedule of the repository NAME again."""
+
+    async def act(app: Application) -> RepositoryDetail:
+        from reposync.catalog.registration import resume_repository
+
+        return await _detail(app, (await resume_repository(app, name)).name)
+
+    _print_state(run_with_app(act), as_json)
+
+
+async def _detail(app: Application, name: str) -> RepositoryDetail:
+    from reposync.catalog.overview import repository_detail
+
+    return (await repository_detail(app, name))[0]
 
 
 def _print_state(overview: Overview, as_json: bool) -> None:
     if as_json:
         print_json(overview.as_json())
-        return
-    due = f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
-    click.echo(f"{visible(overview.name)}: {overview.state}{due}")
+    else:
+        click.echo(f"{visible(overview.name)}: {overview.state}{_next_due(overview)}")
 
 
-async def _add(definition: dict[str, Any]) -> RepositoryDetail:
-    from reposync.app.application import open_application
-    from reposync.catalog.overview import repository_detail
-    from reposync.catalog.registration import add_repository
-
-    async with open_application(settings()) as app:
-        row = await add_repository(app, definition)
-        return (await repository_detail(app, row.name))[0]
-
-
-async def _remove(name: str) -> tuple[Run, dict[str, Any]]:
-    from reposync.api.documents import run_documents
-    from reposync.app.application import open_application
-    from reposync.catalog.registration import remove_repository
-    from reposync.cli.person import person
-
-    async with open_application(settings(), with_engine=True) as app:
-        run = await remove_repository(app, name, asked_by=person())
-        return run, (await run_documents(app.runs, [run]))[0]
-
-
-async def _switch(name: str, reason: str | None) -> RepositoryDetail:
-    from reposync.app.application import open_application
-    from reposync.catalog.overview import repository_detail
-    from reposync.catalog.registration import pause_repository, resume_repository
-    from reposync.cli.person import person
-
-    async with open_application(settings()) as app:
-        row = await (pause_repository(app, name, reason, by=person()) if reason else resume_repository(app, name))
-        return (await repository_detail(app, row.name))[0]
-
-
-async def _detail(name: str) -> RepositoryDetail:
-    from reposync.app.application import open_application
-    from reposync.catalog.overview import repository_detail
-
-    async with open_application(settings()) as app:
-        return (await repository_detail(app, name))[0]
-
-
-async def _load() -> list[Overview]:
-    from reposync.app.application import open_application
-    from reposync.catalog.overview import overviews
-
-    async with open_application(settings()) as app:
-        return await overviews(app.repositories, app.manifests, app.runs)
+def _next_due(overview: Overview) -> str:
+    return f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
 
 
 def _print_table(overviews: list[Overview]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
     any_failed = any(each.failed for each in overviews)
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("name", "source", "state", "schedule", "next due", "last sync", "commit"):
-        table.add_column(title, overflow="fold")
-    for title in ("files", *(("failed",) if any_failed else ()), "chunks"):
-        table.add_column(title, justify="right")
-    table.add_column("last run")
-    for each in overviews:
-        table.add_row(
-            Text(visible(each.name)),
-            Text(visible(each.location)),
-            each.state,
-            each.schedule or "by hand",
-            until(each.next_due_at),
-            ago(each.last_sync_at),
-            short(each.last_commit),
-            f"{each.files:,}",
-            *((Text(f"{each.failed:,}", "bold red" if each.failed else ""),) if any_failed else ()),
-            f"{each.chunks:,}",
-            each.last_status or "-",
-        )
-    table_console().print(table)
+    titles = ["name", "source", "state", "schedule", "next due", "last sync", "commit", ">files", ">chunks", "last run"]
+    if any_failed:
+        titles.insert(8, ">failed")
+
+    def cells(each: Overview) -> Iterator[Cell]:
+        yield from (each.name, each.location, each.state, each.schedule or "on request only")
+        yield from (until(each.next_due_at), ago(each.last_sync_at), short(each.last_commit), f"{each.files:,}")
+        if any_failed:
+            yield f"{each.failed:,}", "bold red" if each.failed else ""
+        yield from (f"{each.chunks:,}", each.last_status or "-")
+
+    print_table(titles, (list(cells(each)) for each in overviews), fold=titles[:7])
 
 
-def _failed(each: Overview) -> str:
-    return click.style(f", {each.failed:,} failed: the index is older there", fg="red") if each.failed else ""
-
-
-def _lines(each: Overview) -> list[tuple[str, Any]]:
-    return [
-        ("name", visible(each.name)),
-        ("source", visible(each.location)),
-        ("registered", f"in {visible(each.origin_file)}" if each.origin_file else f"by {each.origin}"),
-        ("branch", visible(each.branch) if each.branch else "the default branch"),
-        ("collection", each.collection),
-        ("schedule", each.schedule or "by hand"),
-        ("state", each.state + (f": {visible(each.paused_reason)}" if each.paused_reason else "")),
-        ("next due", f"{each.next_due_at:%Y-%m-%d %H:%M:%S} UTC" if each.next_due_at else "-"),
-        ("last sync", ago(each.last_sync_at)),
-        ("commit", each.last_commit or "-"),
-        ("files", f"{each.files:,} indexed, {each.skipped:,} skipped{_failed(each)}"),
-        ("chunks", f"{each.chunks:,}"),
-        ("last run", each.last_status or "-"),
-        *([("why", visible(each.last_error))] if each.last_error else []),
-    ]
+def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
+    failed = click.style(f", {each.failed:,} failed: outdated in the index", fg="red") if each.failed else ""
+    yield "name", visible(each.name)
+    yield "source", visible(each.location)
+    yield "registered", f"in {visible(each.origin_file)}" if each.origin_file else f"by {each.origin}"
+    yield "branch", visible(each.branch) if each.branch else "the default branch"
+    yield "collection", each.collection
+    yield "schedule", each.schedule or "on request only"
+    yield "state", each.state + (f": {visible(each.paused_reason)}" if each.paused_reason else "")
+    yield "next due", f"{each.next_due_at:%Y-%m-%d %H:%M:%S} UTC" if each.next_due_at else "-"
+    yield "last sync", ago(each.last_sync_at)
+    yield "commit", each.last_commit or "-"
+    yield "files", f"{each.files:,} indexed, {each.skipped:,} skipped{failed}"
+    yield "chunks", f"{each.chunks:,}"
+    yield "last run", each.last_status or "-"
+    if each.last_error:
+        yield "why", visible(each.last_error)

@@ -2,52 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+import asyncio
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from reposync.cli.group import Group
-from reposync.cli.output import ago, duration, json_option, print_json, told_reason, visible
-from reposync.cli.startup import run_async
-from reposync.cli.sync import FAILED
-from reposync.cli.watch import watch
+from reposync.cli.commands import Group, json_option
+from reposync.cli.output import print_fields, print_json, reason, summary, summary_colour
+from reposync.cli.startup import current_user, run_with_database
+from reposync.words import ago, duration
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
+    from reposync.store.database import Database
     from reposync.store.requests import RunRequest
+    from reposync.store.row_watch import RowWatch
     from reposync.store.runs import Run, RunAttempt, RunProblem
+    from reposync.store.workers import Workers
+    from reposync.sync.progress import Watch
 
-# A tick that was noticed so many seconds late is worth a word.
-LATE = 5.0
+FAILED = "failed"
+"""The reason of a file that could not be read or embedded (`Skip.FAILED`)."""
+NOTICEABLE_LATENESS_SECONDS = 5.0
+UNCLAIMED_SECONDS = 5.0
+"""After this time without a worker, `watch` reports whether there are any."""
+DATABASE_OUTAGE_SECONDS = 60.0
+"""How long `watch` waits for an unreachable database."""
 
 
-@click.group(cls=Group, elsewhere={"list": "history", "ls": "history", "log": "history", "logs": "history"})
+@click.group(cls=Group, aliases=dict.fromkeys(("list", "ls", "log", "logs"), "history"))
 def runs() -> None:
     """One run: show it with its problems, watch it, cancel, retry or approve it."""
-
-
-runs.add_command(watch)
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
 @click.option(
-    "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="At most so many problems."
+    "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Maximum number of problems."
 )
 @json_option
 def show(run_id: str, limit: int, as_json: bool) -> None:
-    """Everything about the run ID (a unique beginning will do), and the files that failed or were skipped, with the
-    reason; those that failed come first, with --json all by path."""
+    """Everything about the run ID (or a unique prefix), and the files that failed or were skipped, with the reason.
+    Failed files are listed first; with --json, all are sorted by path."""
     if as_json:
-        print_json(run_async(_document(run_id, limit)))
+        print_json(run_with_database(lambda database: _document(database, run_id, limit)))
         return
-    run, requests, attempts, problems, counts = run_async(_load(run_id, limit))
-    for key, value in _lines(run):
-        click.echo(f"{key + ':':<12}{value}")
+    run, requests, attempts, problems, counts = run_with_database(lambda database: _load(database, run_id, limit))
+    print_fields(_fields(run), 12)
     if requests:
-        click.echo("\nasked for by:")
-        for request in requests:
-            click.echo(f"  {_request_line(request)}")
+        click.echo("\nrequested by:")
+    for request in requests:
+        click.echo(f"  {_request_line(request)}")
     if len(attempts) > 1 or any(each.times > 1 for each in attempts):
         click.echo("\nattempts:")
         for each in attempts:
@@ -55,8 +64,8 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
     if counts:
         click.echo("\nfailed or skipped:" if FAILED in counts else "\nskipped:")
     for problem in problems:
-        told = f"  {problem.reason:<14}{visible(problem.path)}  {visible(problem.detail)}"
-        click.secho(told, fg="red" if problem.reason == FAILED else None)
+        line = f"  {problem.reason:<14}{visible(problem.path)}  {visible(problem.detail)}"
+        click.secho(line, fg="red" if problem.reason == FAILED else None)
     rest = sum(counts.values()) - len(problems)
     if rest > 0:
         click.echo(f"  ... and {rest:,} more (--limit)")
@@ -66,32 +75,61 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
 @click.argument("run_id", metavar="ID")
 @json_option
 def cancel(run_id: str, as_json: bool) -> None:
-    """Ask the run ID to end. What it stored stays, and the next run goes on from there."""
-    run, document = run_async(_ask(run_id, "cancel"))
+    """Request the run ID to stop. What it stored stays, and the next run continues from there."""
+    run, document = _act(run_id, "request_cancel")
     if as_json:
         print_json(document)
     else:
-        waits = run.status == "running"
-        click.echo(f"{run.id}: {'asked to end' if waits else run.status}")
+        click.echo(f"{run.id}: {'requested to stop' if run.status == 'running' else run.status}")
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
 @json_option
 def retry(run_id: str, as_json: bool) -> None:
-    """Send the run ID, which failed or was cancelled, back into the queue."""
-    _said(*run_async(_ask(run_id, "retry")), as_json)
+    """Put the run ID, which failed or was cancelled, back into the queue."""
+    _print_queued(*_act(run_id, "retry"), as_json)
 
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
 @json_option
 def approve(run_id: str, as_json: bool) -> None:
-    """Allow the blocked run ID what it stopped at (the deletion of most of an index), and queue it again."""
-    _said(*run_async(_ask(run_id, "approve")), as_json)
+    """Approve what the run ID is blocked for (the deletion of most of an index), and queue it again."""
+    _print_queued(*_act(run_id, "approve"), as_json)
 
 
-def _said(run: Run, document: dict[str, Any], as_json: bool) -> None:
+@runs.command()
+@click.argument("run_id", metavar="ID")
+@json_option
+def watch(run_id: str, as_json: bool) -> None:
+    """Follow the run ID (or a unique prefix) to its end, whichever process executes it.
+
+    The exit code is 0 if it is completed and no file failed, and 1 otherwise. Ctrl-C ends the watching only;
+    `reposync runs cancel` stops the run.
+    """
+    run, document = run_with_database(lambda database: _watch(database, run_id))
+    if as_json:
+        print_json(document)
+    else:
+        click.secho(summary(run), fg=summary_colour(run))
+    if run.status != "completed" or run.files_failed:
+        sys.exit(1)
+
+
+def _act(run_id: str, action: Literal["request_cancel", "retry", "approve"]) -> tuple[Run, dict[str, Any]]:
+    async def act(database: Database) -> tuple[Run, dict[str, Any]]:
+        from reposync.api.documents import run_detail
+        from reposync.store.runs import Runs
+
+        log = Runs(database)
+        run: Run = await getattr(log, action)((await log.get(run_id)).id, by=current_user())
+        return run, await run_detail(log, run)
+
+    return run_with_database(act)
+
+
+def _print_queued(run: Run, document: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(document)
         return
@@ -99,107 +137,135 @@ def _said(run: Run, document: dict[str, Any], as_json: bool) -> None:
     click.echo("  A running `reposync serve` executes it, or the next `reposync sync`.", err=True)
 
 
+def _fields(run: Run) -> Iterator[tuple[str, Any]]:
+    from reposync.sync.brake import read_brake
+    from reposync.runs.progress_reports import current_progress, displayed_progress
+
+    failed = click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else ""
+    yield "run", run.id
+    yield "repository", visible(run.repository)
+    yield "status", run.status
+    yield "trigger", run.trigger
+    yield "queued", f"{run.queued_at:%Y-%m-%d %H:%M:%S} UTC ({ago(run.queued_at)})"
+    if run.scheduled_for:
+        late = (run.queued_at - run.scheduled_for).total_seconds()
+        noticed = f", noticed {duration(late)} late" if late >= NOTICEABLE_LATENESS_SECONDS else ""
+        yield "tick", f"{run.scheduled_for:%Y-%m-%d %H:%M:%S} UTC{noticed}"
+    yield "took", duration(run.duration_seconds)
+    yield "attempt", f"{run.attempt} of {run.max_attempts}"
+    yield "worker", run.worker or "-"
+    yield "commit", f"{run.commit_before or '-'} -> {run.commit_after or '-'}"
+    yield (
+        "files",
+        f"{run.files_processed:,} stored, {run.files_deleted:,} deleted, {run.files_skipped:,} skipped{failed}",
+    )
+    yield "chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"
+    if current_progress(run) is not None:
+        yield "now", visible(displayed_progress(run).words())
+    if run.error_message:
+        yield "why" if run.error_code else "notice", reason(run.error_code, run.error_message)
+    if brake := read_brake(run.brake):
+        yield "brake", f"{brake.in_words()}{'; approved' if run.approved else ''}"
+
+
 def _request_line(request: RunRequest) -> str:
     wants = [flag for flag in ("full", "repair", "removal") if getattr(request, flag)]
     wants += ["mass deletion allowed"] if request.approval is not None else []
     wants += [f"tick of {request.scheduled_for:%Y-%m-%d %H:%M:%S}"] if request.scheduled_for else []
-    told = f"{request.asked_at:%Y-%m-%d %H:%M:%S}  {request.trigger:<9} {visible(request.asked_by)}"
-    told += f"  ({', '.join(wants)})" if wants else ""
+    line = f"{request.asked_at:%Y-%m-%d %H:%M:%S}  {request.trigger:<9} {visible(request.asked_by)}"
+    line += f"  ({', '.join(wants)})" if wants else ""
     if request.withdrawn_at is None:
-        return told
-    return f"{told}  withdrawn {request.withdrawn_at:%H:%M:%S} by {visible(request.withdrawn_by or '')}"
+        return line
+    return f"{line}  withdrawn {request.withdrawn_at:%H:%M:%S} by {visible(request.withdrawn_by or '')}"
 
 
 def _attempt_line(attempt: RunAttempt) -> str:
-    ended = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
-    figures = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
-    why = f"  {told_reason(attempt.error_code, attempt.error_message)}" if attempt.error_message else ""
-    told = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
+    seconds = (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None
+    why = f"  {reason(attempt.error_code, attempt.error_message)}" if attempt.error_message else ""
+    line = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
     if attempt.times > 1:
-        told += f"  {attempt.times:,} times, last at {attempt.ended_at:%Y-%m-%d %H:%M:%S}"
-        return f"{told}  {visible(attempt.worker)}{why}"
-    return f"{told}  {duration(ended):<9} {visible(attempt.worker)}  {figures}{why}"
-
-
-def _lines(run: Run) -> list[tuple[str, Any]]:
-    from reposync.runs.progress_reports import current_progress, displayed_progress
-
-    lines: list[tuple[str, Any]] = [
-        ("run", run.id),
-        ("repository", visible(run.repository)),
-        ("status", run.status),
-        ("trigger", run.trigger),
-        ("queued", f"{run.queued_at:%Y-%m-%d %H:%M:%S} UTC ({ago(run.queued_at)})"),
-        *([("tick", _tick(run))] if run.scheduled_for else []),
-        ("took", duration(run.duration_seconds)),
-        ("attempt", f"{run.attempt} of {run.max_attempts}"),
-        ("worker", run.worker or "-"),
-        ("commit", f"{run.commit_before or '-'} -> {run.commit_after or '-'}"),
-        ("files", _files(run)),
-        ("chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"),
-    ]
-    if current_progress(run) is not None:
-        lines.append(("now", visible(displayed_progress(run).words())))
-    if run.error_message:
-        lines.append(("why" if run.error_code else "notice", told_reason(run.error_code, run.error_message)))
-    if run.brake:
-        from reposync.sync.brake import read_brake
-
-        brake = read_brake(run.brake)
-        lines += [("brake", f"{brake.in_words()}{'; approved' if run.approved else ''}")] if brake else []
-    return lines
-
-
-def _files(run: Run) -> str:
-    told = f"{run.files_processed:,} stored, {run.files_deleted:,} deleted, {run.files_skipped:,} skipped"
-    return told + (click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else "")
-
-
-def _tick(run: Run) -> str:
-    assert run.scheduled_for is not None  # noqa: S101 - the caller looked
-    late = (run.queued_at - run.scheduled_for).total_seconds()
-    return f"{run.scheduled_for:%Y-%m-%d %H:%M:%S} UTC" + (f", noticed {duration(late)} late" if late >= LATE else "")
+        line += f"  {attempt.times:,} times, last at {attempt.ended_at:%Y-%m-%d %H:%M:%S}"
+        return f"{line}  {visible(attempt.worker)}{why}"
+    counts = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
+    return f"{line}  {duration(seconds):<9} {visible(attempt.worker)}  {counts}{why}"
 
 
 async def _load(
-    run_id: str, limit: int
+    database: Database, run_id: str, limit: int
 ) -> tuple[Run, list[RunRequest], list[RunAttempt], list[RunProblem], dict[str, int]]:
-    from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
-    async with open_state() as database:
-        log = Runs(database)
-        run = await log.get(run_id)
-        counts = await log.count_problems(run.id)
-        problems = await log.problems(run.id, limit=limit, reason=FAILED) if FAILED in counts else []
-        others = await log.problems(run.id, limit=limit)
-        problems += [each for each in others if each.reason != FAILED][: limit - len(problems)]
-        requests = (await log.requests([run.id])).get(run.id, [])
-        return run, requests, await log.attempts(run.id), problems, counts
+    log = Runs(database)
+    run = await log.get(run_id)
+    counts = await log.count_problems(run.id)
+    problems = await log.problems(run.id, limit=limit, reason=FAILED) if FAILED in counts else []
+    others = await log.problems(run.id, limit=limit)
+    problems += [each for each in others if each.reason != FAILED][: limit - len(problems)]
+    requests = (await log.requests([run.id])).get(run.id, [])
+    return run, requests, await log.attempts(run.id), problems, counts
 
 
-async def _document(run_id: str, limit: int) -> dict[str, Any]:
+async def _document(database: Database, run_id: str, limit: int) -> dict[str, Any]:
     from reposync.api.documents import run_detail
-    from reposync.cli.state import open_state
     from reposync.store.runs import Runs
 
-    async with open_state() as database:
-        log = Runs(database)
-        return await run_detail(log, await log.get(run_id), limit)
+    log = Runs(database)
+    return await run_detail(log, await log.get(run_id), limit)
 
 
-async def _ask(run_id: str, what: str) -> tuple[Run, dict[str, Any]]:
-    from reposync.api.documents import run_detail
-    from reposync.cli.person import person
-    from reposync.cli.state import open_state
+async def _watch(database: Database, run_id: str) -> tuple[Run, dict[str, Any]]:
+    """The run as it ended, and its JSON document."""
+    from reposync.api.documents import run_documents
+    from reposync.cli.progress_display import open_display
+    from reposync.store.following import runs_by_id
+    from reposync.store.row_watch import RowWatch
     from reposync.store.runs import Runs
+    from reposync.store.workers import Workers
 
-    async with open_state() as database:
-        log = Runs(database)
-        asked: dict[str, Callable[..., Awaitable[Run]]] = {
-            "cancel": log.request_cancel,
-            "retry": log.retry,
-            "approve": log.approve,
-        }
-        run = await asked[what]((await log.get(run_id)).id, by=person())
-        return run, await run_detail(log, run)
+    log = Runs(database)
+    run = await log.get(run_id)
+    following = RowWatch(partial(runs_by_id, database))
+    try:
+        with following.watching(run.id), open_display(run.repository) as display:
+            run = await _follow(following, run, display, Workers(database))
+    except asyncio.CancelledError:
+        click.echo(f"The run continues. `reposync runs cancel {run.id}` stops it.", err=True)
+        raise
+    finally:
+        await following.settle()
+    (document,) = await run_documents(log, [run])
+    return run, document
+
+
+async def _follow(following: RowWatch[Run], run: Run, display: Watch, workers: Workers) -> Run:
+    from reposync.errors import RunNotFound, StoreUnavailable
+    from reposync.runs.progress_reports import displayed_progress
+    from reposync.store.status import WAITING
+
+    waiting_since = read_at = time.monotonic()
+    hinted = False
+    while not run.is_final:
+        display(displayed_progress(run))
+        if run.status not in WAITING:
+            waiting_since = time.monotonic()
+        await asyncio.sleep(following.pause_seconds)
+        try:
+            if not hinted and time.monotonic() - waiting_since > UNCLAIMED_SECONDS:
+                hinted = True
+                click.echo(f"{visible(run.repository)}: {run.status}; {await _who_executes(workers)}", err=True)
+            seen = await following.look(run.id)
+        except StoreUnavailable:
+            if time.monotonic() - read_at > DATABASE_OUTAGE_SECONDS:
+                raise
+            continue
+        if seen is None:
+            raise RunNotFound(f"Run {run.id} is no longer in the history.")
+        run, read_at = seen, time.monotonic()
+    return run
+
+
+async def _who_executes(workers: Workers) -> str:
+    number = len(await workers.alive())
+    if not number:
+        return "no daemon with workers is running. Start `reposync serve`, or `reposync sync` executes it."
+    return f"{number} running daemon{'s execute' if number > 1 else ' executes'} it when it is its turn."

@@ -40,14 +40,14 @@ def _root_path(context: click.Context, option: click.Parameter, value: str | Non
 @click.command()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8080, show_default=True, help="0: any free one.")
-@click.option("--root-path", callback=_root_path, metavar="PATH", help="Path under which a proxy shows it: /reposync.")
-@click.option("--no-workers", is_flag=True, help="Execute no runs here: schedule them, and answer over HTTP.")
-@click.option("--no-scheduler", is_flag=True, help="Queue nothing by the clock here.")
+@click.option("--root-path", callback=_root_path, metavar="PATH", help="Path prefix of a reverse proxy: /reposync.")
+@click.option("--no-workers", is_flag=True, help="Execute no runs: only schedule them and serve HTTP.")
+@click.option("--no-scheduler", is_flag=True, help="Queue no scheduled runs.")
 @click.option("--log-level", type=click.Choice(LOG_LEVELS, case_sensitive=False), default="INFO", show_default=True)
 def serve(host: str, port: int, root_path: str | None, no_workers: bool, no_scheduler: bool, log_level: str) -> None:
     """Keep every registered repository in sync on its schedule, until SIGTERM or Ctrl-C.
 
-    Then runs under way get some time to end (`daemon.shutdown_grace_seconds`), what is left is handed back for other
+    Runs in progress then get some time to end (`daemon.shutdown_grace_seconds`), the rest is handed back to other
     pods, and the exit code is 0. A second signal hands back at once.
     """
     from reposync.app.daemon import Roles
@@ -122,7 +122,7 @@ async def serve_until_stopped(
         async with serve_http(create_app(parts), host, port, limits=limits) as address:
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
-                log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine may do everything over HTTP")
+                log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
             await daemon.run()
     except ExceptionGroup as errors:
         raise first_error(errors) from errors

@@ -1,4 +1,4 @@
-"""`reposync sync`."""
+"""`reposync sync`, with `--plan`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.completion import repository_names_or_folders
-from reposync.cli.output import duration, json_option, print_json, short, visible
-from reposync.cli.startup import run_async, settings
+from reposync.cli.commands import json_option, repository_names_or_folders
+from reposync.cli.output import print_json, short, summary, summary_colour
+from reposync.cli.startup import current_user, run_with_app
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.catalog.targets import Target
-    from reposync.config.settings import Settings
     from reposync.runs.command_runs import CommandRun
     from reposync.store.runs import Run
+    from reposync.sync.preview import Preview
 
 FAILED = "failed"
 """The reason of a file that could not be read or embedded (`Skip.FAILED`)."""
 NAMED_FAILURES = 5
 INTERRUPTED_FULL = (
-    "What was read anew stays. `reposync sync` does not read the rest anew; `reposync sync --full` begins again."
+    "Files that were read again stay. `reposync sync` does not read the rest again; `reposync sync --full` starts over."
 )
 
 
@@ -34,30 +35,33 @@ INTERRUPTED_FULL = (
 @click.option("--allow-mass-delete", is_flag=True, help="Let this run delete more than half of the indexed files.")
 @json_option
 def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delete: bool, as_json: bool) -> None:
-    """Bring the index to the head commit of each target (of all registered repositories where none is given).
+    """Bring the index to the head commit of each target (default: all registered repositories).
 
     A target is a registered name, a path inside a git repository, or an https URL of one.
     """
-    told = settings()
     if plan_only:
-        from reposync.cli.plan import show_plans
-
-        run_async(show_plans(told, targets, full=full, as_json=as_json))
+        plans = run_with_app(lambda app: _plan(app, targets, full=full), with_engine=True)
+        if as_json:
+            print_json([plan.as_json() for plan in plans])
+        else:
+            click.echo("\n".join(map(_plan_text, plans)))
         return
     try:
-        documents, well = run_async(_sync(told, targets, full=full, approved=allow_mass_delete, quiet=as_json))
+        documents, all_ok = run_with_app(
+            lambda app: _sync(app, targets, full=full, approved=allow_mass_delete, quiet=as_json), with_engine=True
+        )
     except KeyboardInterrupt:
         if full:
             click.echo(INTERRUPTED_FULL, err=True)
         raise
     if as_json:
         print_json(documents)
-    if not well:
+    if not all_ok:
         sys.exit(1)
 
 
-async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
-    """Raises UsageError where nothing is named and nothing is registered."""
+async def _targets(app: Application, words: tuple[str, ...]) -> list[Target]:
+    """Raises UsageError if nothing is named and nothing is registered."""
     from reposync.errors import RepoSyncError, UsageError
     from reposync.store.repository import is_registered
 
@@ -75,104 +79,78 @@ async def targets_of(app: Application, words: tuple[str, ...]) -> list[Target]:
         unapplied = app.catalog.unapplied
         raise UsageError(
             "Nothing is registered, and no target was named.",
-            remedy=f"{unapplied} was not applied yet: `reposync apply` does so."
+            remedy=f"{unapplied} was not applied yet: run `reposync apply`."
             if unapplied is not None
             else "Try `reposync sync .` in a git repository, or `reposync apply` a file repositories.yaml.",
         )
     return targets
 
 
-async def look_through_groups(app: Application, *, approved: bool) -> bool:
-    """Find the projects of the configured groups, and say what needs a person; whether all went well. One group that
-    fails is no reason not to sync the others."""
+async def _discover_groups(app: Application, *, approved: bool) -> bool:
+    """Register the projects of the configured groups, and report what needs attention; whether all succeeded. A group
+    that fails does not stop the others."""
     from reposync.catalog.groups import Discovery
     from reposync.errors import RepoSyncError
 
-    registry, well = app.configuration.registry, True
+    registry, all_ok = app.configuration.registry, True
     discovery = Discovery(app.database, app.index, app.presence.name, redact=app.secrets.redact)
     for group in registry.groups:
         try:
             report = await discovery.discover(registry, group, approved=approved)
         except RepoSyncError as error:
             click.echo(f"group {group.group}: {visible(str(error))}", err=True)
-            well = False
+            all_ok = False
             continue
         for name, reason in report.paused:
             click.echo(f"{visible(name)}: paused: {visible(reason)}", err=True)
         if report.problem:
             click.echo(f"group {group.group}: {visible(report.problem)}", err=True)
-            well = False
-    return well
+            all_ok = False
+    return all_ok
 
 
 async def _sync(
-    told: Settings, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
+    app: Application, words: tuple[str, ...], *, full: bool, approved: bool, quiet: bool
 ) -> tuple[list[dict[str, Any]], bool]:
+    """The documents of the runs, and whether all were completed without failed files."""
     from reposync.api.documents import run_documents
-    from reposync.app.application import open_application
-    from reposync.cli.person import person
 
-    async with open_application(told, with_engine=True) as app, contextlib.AsyncExitStack() as unfinished:
-        runs = []
-        well = True
+    async with contextlib.AsyncExitStack() as unfinished:
+        all_ok = True
         if not words and app.configuration.registry.groups:
-            well = await look_through_groups(app, approved=approved)
-        targets = await targets_of(app, words)
+            all_ok = await _discover_groups(app, approved=approved)
+        targets = await _targets(app, words)
 
-        async def ask(target: Target) -> CommandRun:
-            asked = await app.request_run(target, full=full, approved=approved, asked_by=person())
-            unfinished.push_async_callback(asked.withdraw)
-            return asked
+        async def request(target: Target) -> CommandRun:
+            requested = await app.request_run(target, full=full, approved=approved, asked_by=current_user())
+            unfinished.push_async_callback(requested.withdraw)
+            return requested
 
-        # Workers execute several at a time. Without any, what comes after an interrupt was not asked for yet.
-        queued = [await ask(target) for target in targets] if await app.live_workers() else []
+        # Workers execute several runs at a time. Without workers, request each run when its turn comes, so that an
+        # interrupt leaves nothing in the queue.
+        queued = [await request(target) for target in targets] if await app.live_workers() else []
+        runs = []
         for number, target in enumerate(targets):
-            run = await _seen_through(queued[number] if queued else await ask(target))
+            run = await _follow(queued[number] if queued else await request(target))
             runs.append(run)
             if not quiet:
                 click.secho(summary(run), fg=summary_colour(run))
-                for line in await _problems(app, run):
+                for line in await _problem_lines(app, run):
                     click.echo(line)
-        well = well and all(run.status == "completed" and not run.files_failed for run in runs)
-        return await run_documents(app.runs, runs), well
+        all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in runs)
+        return await run_documents(app.runs, runs), all_ok
 
 
-async def _seen_through(asked: CommandRun) -> Run:
+async def _follow(requested: CommandRun) -> Run:
     from reposync.cli.progress_display import open_display
 
-    with open_display(asked.repository) as watch:
-        return await asked.ended(
-            watch, lambda what: click.echo(f"{visible(asked.repository)}: {visible(what)}", err=True)
-        )
+    name = visible(requested.repository)
+    with open_display(requested.repository) as display:
+        return await requested.ended(display, lambda what: click.echo(f"{name}: {visible(what)}", err=True))
 
 
-def summary(run: Run) -> str:
-    """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, `completed with 3 files failed
-    at ...` if some could not be read, and why if it was not completed."""
-    head = f"{visible(run.repository)}: {run.status}"
-    if run.status != "completed":
-        return f"{head}: {visible(run.error_message or run.error_code or 'no reason was given')}"
-    if run.files_failed:
-        head += f" with {run.files_failed:,} {'file' if run.files_failed == 1 else 'files'} failed"
-    figures: list[Any] = [
-        (run.files_processed, "file stored" if run.files_processed == 1 else "files stored"),
-        (run.files_deleted, "deleted"),
-        (run.files_skipped, "skipped"),
-        (run.chunks_embedded, "chunk embedded" if run.chunks_embedded == 1 else "chunks embedded"),
-        (run.chunks_reused, "reused"),
-    ]
-    told = ", ".join(f"{number:,} {what}" for number, what in figures if number) or "nothing to do"
-    notice = f"\n  {visible(run.error_message)}" if run.error_message else ""
-    return f"{head} at {short(run.commit_after)}: {told}, in {duration(run.duration_seconds)}{notice}"
-
-
-def summary_colour(run: Run) -> str | None:
-    """On a terminal: what needs a look is red."""
-    return "red" if run.files_failed or run.status == "failed" else None
-
-
-async def _problems(app: Application, run: Run) -> list[str]:
-    """How many files were skipped for which reason; failures are named, they want a look."""
+async def _problem_lines(app: Application, run: Run) -> list[str]:
+    """The first failed files, and the number of skipped files by reason."""
     counts = await app.runs.count_problems(run.id)
     lines = []
     if failed := counts.pop(FAILED, 0):
@@ -181,6 +159,33 @@ async def _problems(app: Application, run: Run) -> list[str]:
         if failed > len(problems):
             lines.append(f"  ... and {failed - len(problems):,} more (reposync runs show {run.id})")
     if counts:
-        told = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
-        lines.append(f"  skipped: {told} (reposync runs show {run.id})")
+        reasons = ", ".join(f"{number:,} {reason.replace('_', ' ')}" for reason, number in sorted(counts.items()))
+        lines.append(f"  skipped: {reasons} (reposync runs show {run.id})")
     return lines
+
+
+async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> list[Preview]:
+    """One plan for each target, without any write."""
+    from reposync.cli.progress_display import open_display
+    from reposync.sync.progress import RunProgress
+
+    plans = []
+    for target in await _targets(app, words):
+        with open_display(target.name) as display:
+            plans.append(await app.preview(target, full=full, progress=RunProgress(), watch=display))
+    return plans
+
+
+def _plan_text(plan: Preview) -> str:
+    lines = [f"{visible(plan.repository)}: {short(plan.commit_before)} -> {short(plan.commit)}"]
+    if not (plan.files_to_read or plan.files_to_delete or plan.files_to_skip):
+        lines.append("  nothing to do")
+    else:
+        lines += [
+            f"  files   {plan.files_to_store:,} to store, {plan.files_to_delete:,} to delete, "
+            f"{plan.files_to_skip:,} to skip, {plan.files_renamed:,} renamed, {plan.files_unchanged:,} unchanged",
+            f"  chunks  {plan.chunks:,}, of which {plan.chunks_to_embed:,} to embed "
+            f"({plan.characters_to_embed:,} characters)",
+        ]
+    lines += [f"  {text}" for text in (plan.index_notice, plan.blocked) if text]
+    return "\n".join(lines)

@@ -1,38 +1,44 @@
-"""`reposync verify`: proof that the index holds what it should, and its repair."""
+"""`reposync verify`: prove that the index matches the recorded commits, and repair it."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.completion import repository_names
-from reposync.cli.output import json_option, print_json, run_json, short, visible
-from reposync.cli.startup import run_async, settings
+from reposync.cli.commands import json_option, repository_names
+from reposync.cli.output import print_json, short
+from reposync.cli.startup import current_user, run_with_app
+from reposync.store.run_keys import run_json
+from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.app.verification import Verdict, Verification
-    from reposync.config.settings import Settings
     from reposync.runs.removal import OrphanedPoints
     from reposync.store.runs import Run
 
 
 @dataclass(frozen=True)
-class Wishes:
+class Options:
     repair: bool
     source: bool
     remove_unknown: bool
     limit: int
     quiet: bool
 
+    def print(self, lines: Iterable[str]) -> None:
+        if not self.quiet:
+            for line in lines:
+                click.echo(line)
+
 
 @dataclass
-class Finding:
-    """Of one repository: as it was found, and where it was repaired, by which run and how it is now."""
+class RepositoryReport:
+    """The verdict about one repository and, if it was repaired, the run and the verdict after it."""
 
     verdict: Verdict
     run: Run | None = None
@@ -45,7 +51,7 @@ class Finding:
 
 
 @dataclass
-class Remains:
+class LeftoverReport:
     """A leftover, and the run that removed it."""
 
     leftover: OrphanedPoints
@@ -58,131 +64,130 @@ class Remains:
 
 
 @dataclass
-class Findings:
-    repositories: list[Finding] = field(default_factory=list)
-    leftovers: list[Remains] = field(default_factory=list)
+class Report:
+    repositories: list[RepositoryReport] = field(default_factory=list)
+    leftovers: list[LeftoverReport] = field(default_factory=list)
     trouble: str | None = None
 
     @property
     def exact(self) -> bool:
-        whole = all(each.exact for each in self.repositories) and all(each.is_gone for each in self.leftovers)
-        return whole and self.trouble is None
+        all_exact = all(each.exact for each in self.repositories) and all(each.is_gone for each in self.leftovers)
+        return all_exact and self.trouble is None
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=repository_names)
-@click.option("--repair", is_flag=True, help="Mend what is wrong, by a run that the history shows.")
-@click.option("--source", is_flag=True, help="Ask the source too: is the manifest the tree of the recorded commit?")
+@click.option("--repair", is_flag=True, help="Repair what differs, by a run that the history shows.")
+@click.option("--source", is_flag=True, help="Also compare the manifest with the tree of the recorded commit.")
 @click.option(
-    "--remove-unknown", is_flag=True, help="With --repair: remove points of repositories that nobody here ever knew."
+    "--remove-unknown", is_flag=True, help="With --repair: remove points of repositories that were never synced here."
 )
 @click.option(
-    "--limit", type=click.IntRange(0, 10_000), default=20, show_default=True, help="At most so many differences each."
+    "--limit",
+    type=click.IntRange(0, 10_000),
+    default=20,
+    show_default=True,
+    help="Maximum number of differences of each repository.",
 )
 @json_option
 def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: bool, limit: int, as_json: bool) -> None:
-    """Prove that the index holds precisely the indexed files of the recorded commit, for each repository NAME (for all
-    where none is given). The exit code is 0 where it does, and 1 otherwise.
+    """Prove that the index holds precisely the indexed files of the recorded commit, for each repository NAME (default:
+    all). The exit code is 0 if it does, and 1 otherwise.
 
-    Every point is read and compared with the manifest. A sync that goes on beside it is waited for.
+    Every point is read and compared with the manifest. If a sync is running, verify waits for it.
     """
     if remove_unknown and not repair:
-        raise click.UsageError("--remove-unknown goes with --repair.")
-    wishes = Wishes(repair, source, remove_unknown, limit, quiet=as_json)
-    findings = run_async(_verify(settings(), names, wishes))
+        raise click.UsageError("--remove-unknown requires --repair.")
+    options = Options(repair, source, remove_unknown, limit, quiet=as_json)
+    report = run_with_app(lambda app: _verify(app, names, options), with_engine=True)
     if as_json:
-        print_json(_document(findings, limit))
-    if not findings.exact:
+        print_json(_document(report, limit))
+    if not report.exact:
         sys.exit(1)
 
 
-async def _verify(told: Settings, names: tuple[str, ...], wishes: Wishes) -> Findings:
-    from reposync.app.application import open_application
+async def _verify(app: Application, names: tuple[str, ...], options: Options) -> Report:
     from reposync.app.verification import Verification
     from reposync.errors import VectorIndexError
 
-    findings = Findings()
-    async with open_application(told, with_engine=True) as app:
-        verification = Verification(app, against_source=wishes.source, tell=lambda line: click.echo(line, err=True))
-        chosen = await verification.names(names)
-        for name in chosen:
-            finding = await _one(verification, name, wishes)
-            findings.repositories.append(finding)
-        if names:
-            return findings
-        if not chosen and not wishes.quiet:
-            click.echo("Nothing is registered.")
-        try:
-            await _leftovers(app, findings, wishes)
-        except VectorIndexError as error:
-            findings.trouble = str(error)
-            if not wishes.quiet:
-                click.echo(visible(findings.trouble))
-    return findings
+    report = Report()
+    verification = Verification(app, against_source=options.source, tell=lambda line: click.echo(line, err=True))
+    chosen = await verification.names(names)
+    for name in chosen:
+        report.repositories.append(await _verify_one(verification, name, options))
+    if names:
+        return report
+    if not chosen:
+        options.print(["Nothing is registered."])
+    try:
+        await _verify_leftovers(app, report, options)
+    except VectorIndexError as error:
+        report.trouble = str(error)
+        options.print([visible(report.trouble)])
+    return report
 
 
-async def _one(verification: Verification, name: str, wishes: Wishes) -> Finding:
-    from reposync.cli.person import person
+async def _verify_one(verification: Verification, name: str, options: Options) -> RepositoryReport:
     from reposync.cli.progress_display import open_display
     from reposync.errors import RepoSyncError
 
-    finding = Finding(await verification.verify(name))
-    _print(_lines(finding.verdict, wishes.limit), wishes)
-    if finding.exact or not wishes.repair:
-        return finding
+    report = RepositoryReport(await verification.verify(name))
+    options.print(_verdict_lines(report.verdict, options.limit))
+    if report.exact or not options.repair:
+        return report
     try:
-        with open_display(name) as watch:
-            finding.run = await verification.repair(name, watch, asked_by=person())
+        with open_display(name) as display:
+            report.run = await verification.repair(name, display, asked_by=current_user())
     except RepoSyncError as error:
-        finding.trouble = str(error)
-        _print([f"{visible(name)}: not repaired: {visible(finding.trouble)}"], wishes)
-        return finding
-    run = finding.run
+        report.trouble = str(error)
+        options.print([f"{visible(name)}: not repaired: {visible(report.trouble)}"])
+        return report
+    run = report.run
     why = f": {visible(run.error_message)}" if run.error_message else ""
-    _print([f"{visible(name)}: repaired by run {run.id}, {run.status}{why}"], wishes)
-    finding.afterwards = await verification.verify(name)
-    _print(_lines(finding.afterwards, wishes.limit), wishes)
-    return finding
+    options.print([f"{visible(name)}: repaired by run {run.id}, {run.status}{why}"])
+    report.afterwards = await verification.verify(name)
+    options.print(_verdict_lines(report.afterwards, options.limit))
+    return report
 
 
-async def _leftovers(app: Application, findings: Findings, wishes: Wishes) -> None:
+async def _verify_leftovers(app: Application, report: Report, options: Options) -> None:
     from reposync.runs.removal import find_orphaned_points, remove_orphaned_points
 
-    findings.leftovers = [Remains(each) for each in await find_orphaned_points(app)]
+    report.leftovers = [LeftoverReport(each) for each in await find_orphaned_points(app)]
     runs: dict[str, Run | None] = {}
-    for each in findings.leftovers:
+    for each in report.leftovers:
         left = each.leftover
-        if wishes.repair and left.repository_id is not None and (left.known or wishes.remove_unknown):
+        if options.repair and left.repository_id is not None and (left.known or options.remove_unknown):
             if left.repository_id not in runs:
                 runs[left.repository_id] = await remove_orphaned_points(
                     app, left.repository_id, left.repository or left.repository_id
                 )
             each.run = runs[left.repository_id]
             if each.run is None:
-                each.trouble = "It is registered again, or a run of it is under way."
-        _print([_leftover_line(each)], wishes)
+                each.trouble = "It is registered again, or a run of it is in progress."
+        options.print([_leftover_line(each)])
 
 
-def _leftover_line(remains: Remains) -> str:
-    left = remains.leftover
+def _leftover_line(report: LeftoverReport) -> str:
+    left, run = report.leftover, report.run
     where = f"collection {left.collection}: {left.points:,} points"
     if left.repository_id is None:
-        return f"{where} that name no repository. Something else than reposync wrote them; they stay."
+        return f"{where} without a repository. They were not written by reposync and are kept."
     head = f"{where} of {visible(repr(left.repository))}, which is not registered (id {visible(left.repository_id)})"
-    if remains.run is not None:
-        why = f": {visible(remains.run.error_message or '')}" if remains.run.status != "completed" else ""
-        return f"{head}. Removed by run {remains.run.id}, {remains.run.status}{why}"
-    if remains.trouble is not None:
-        return f"{head}. {remains.trouble}"
+    if run is not None:
+        why = f": {visible(run.error_message or '')}" if run.status != "completed" else ""
+        return f"{head}. Removed by run {run.id}, {run.status}{why}"
+    if report.trouble is not None:
+        return f"{head}. {report.trouble}"
     if left.known:
         return f"{head}. --repair removes them."
     return (
-        f"{head}, and was never synced here. Another installation may keep it in the same collection; if none does, "
+        f"{head}, and was never synced here. A different installation may use the same collection; if none does, "
         "--repair --remove-unknown removes them."
     )
 
 
-def _lines(verdict: Verdict, limit: int) -> Iterator[str]:
+def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
     name = visible(verdict.repository)
     if verdict.trouble is not None:
         yield f"{name}: could not be verified: {visible(verdict.trouble)}"
@@ -192,9 +197,9 @@ def _lines(verdict: Verdict, limit: int) -> Iterator[str]:
     if verdict.exact:
         yield f"{name}: exact{at}: {size}" if verdict.note is None else f"{name}: {verdict.note}"
         return
-    told = [f"{number:,} {kind.value.replace('_', ' ')}" for kind, number in verdict.counts.items()]
-    told += [f"{verdict.failed:,} failed"] if verdict.failed else []
-    yield f"{name}: NOT exact{at}: {', '.join(told)} ({size})"
+    counts = [f"{number:,} {kind.value.replace('_', ' ')}" for kind, number in verdict.counts.items()]
+    counts += [f"{verdict.failed:,} failed"] if verdict.failed else []
+    yield f"{name}: NOT exact{at}: {', '.join(counts)} ({size})"
     if verdict.note is not None:
         yield f"  {verdict.note}"
     for each in verdict.differences[:limit]:
@@ -205,53 +210,37 @@ def _lines(verdict: Verdict, limit: int) -> Iterator[str]:
         yield f"  ... and {rest:,} more (--limit)"
 
 
-def _print(lines: Iterator[str] | list[str], wishes: Wishes) -> None:
-    if not wishes.quiet:
-        for line in lines:
-            click.echo(line)
-
-
-def _document(findings: Findings, limit: int) -> dict[str, Any]:
+def _document(report: Report, limit: int) -> dict[str, Any]:
+    leftover_keys = ("collection", "repository_id", "repository", "points", "known")
     return {
-        "exact": findings.exact,
-        "repositories": [_finding_json(each, limit) for each in findings.repositories],
+        "exact": report.exact,
+        "repositories": [_repository_json(each, limit) for each in report.repositories],
         "leftovers": [
-            {
-                "collection": each.leftover.collection,
-                "repository_id": each.leftover.repository_id,
-                "repository": each.leftover.repository,
-                "points": each.leftover.points,
-                "known": each.leftover.known,
-                "run": run_json(each.run) if each.run is not None else None,
-                "trouble": each.trouble,
-            }
-            for each in findings.leftovers
+            {key: getattr(each.leftover, key) for key in leftover_keys}
+            | {"run": run_json(each.run) if each.run is not None else None, "trouble": each.trouble}
+            for each in report.leftovers
         ],
-        "trouble": findings.trouble,
+        "trouble": report.trouble,
     }
 
 
-def _finding_json(finding: Finding, limit: int) -> dict[str, Any]:
+def _repository_json(report: RepositoryReport, limit: int) -> dict[str, Any]:
     repair = None
-    if finding.run is not None or finding.trouble is not None:
+    if report.run is not None or report.trouble is not None:
         repair = {
-            "run": run_json(finding.run) if finding.run is not None else None,
-            "trouble": finding.trouble,
-            "found": _verdict_json(finding.verdict, limit),
+            "run": run_json(report.run) if report.run is not None else None,
+            "trouble": report.trouble,
+            "found": _verdict_json(report.verdict, limit),
         }
-    return {**_verdict_json(finding.afterwards or finding.verdict, limit), "repair": repair}
+    return {**_verdict_json(report.afterwards or report.verdict, limit), "repair": repair}
 
 
 def _verdict_json(verdict: Verdict, limit: int) -> dict[str, Any]:
     return {
-        "repository": verdict.repository,
-        "exact": verdict.exact,
-        "collection": verdict.collection,
-        "commit": verdict.commit,
-        "files": verdict.files,
-        "chunks": verdict.chunks,
-        "points": verdict.points,
-        "failed": verdict.failed,
+        **{
+            key: getattr(verdict, key)
+            for key in ("repository", "exact", "collection", "commit", "files", "chunks", "points", "failed")
+        },
         "counts": {kind.value: number for kind, number in verdict.counts.items()},
         "differences": [
             {"kind": each.kind.value, "path": each.path, "what": each.what, "points": each.points}

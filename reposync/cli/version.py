@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import platform
-from importlib import metadata
 
 import click
 
 from reposync import __version__
-from reposync.cli.output import json_option, print_json
+from reposync.cli.commands import json_option
+from reposync.cli.output import print_json
 
-PARTS = (
+DEPENDENCIES = (
     "qdrant-client",
     "qdrant-edge-py",
     "python-gitlab",
@@ -24,9 +24,11 @@ PARTS = (
 @click.command()
 @json_option
 def version(as_json: bool) -> None:
-    """Versions of reposync and of what it stands on."""
+    """Versions of reposync and of its main dependencies."""
+    from importlib import metadata
+
     versions = {"reposync": __version__, "python": platform.python_version()}
-    versions |= {name: metadata.version(name) for name in PARTS}
+    versions |= {name: metadata.version(name) for name in DEPENDENCIES}
     if as_json:
         print_json(versions)
         return

@@ -233,7 +233,7 @@ def test_an_interrupted_full_sync_says_what_the_next_one_does(
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "`reposync sync --full` begins again" in said
+    assert "`reposync sync --full` starts over" in said
     after = configured.types("sync").stdout
     assert "payments: completed" in after
     assert "snapshot" not in after

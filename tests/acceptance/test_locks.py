@@ -143,7 +143,7 @@ def test_what_a_dead_worker_left_is_removed(person: Person, scene: Scene, server
     assert not scene.now(died).cancel_requested
     # Its run is still there, and the database needs no help.
     told = person.types("locks", "release", "died").stdout
-    assert "takes it over by itself" in told
+    assert "another worker takes it over" in told
     missing = person.types("locks", "release", "ended", exit_code=3).stderr
     assert "'ended' has no lock" in missing
 

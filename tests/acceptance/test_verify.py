@@ -97,7 +97,7 @@ def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, rep
 
 def test_what_cannot_be_is_refused(configured: Person):
     assert "Did you mean 'payments'" in configured.types("verify", "paymets", exit_code=3).stderr
-    assert "goes with --repair" in configured.types("verify", "--remove-unknown", exit_code=2).stderr
+    assert "requires --repair" in configured.types("verify", "--remove-unknown", exit_code=2).stderr
 
 
 def test_a_repair_beside_a_daemon_is_a_run_of_its_own(configured: Person, pod: Pod):
@@ -135,7 +135,7 @@ def test_what_a_removed_repository_left_is_told_and_removed(
     done = configured.types("verify", exit_code=1).stdout
     assert "payments: No sync of it was completed yet." in done
     assert ": 3 points of 'old', which is not registered" in done and "--repair removes them" in done
-    assert "3 points of 'theirs'" in done and "Another installation" in done
+    assert "3 points of 'theirs'" in done and "A different installation" in done
 
     left = configured.asks("verify", "--repair", exit_code=1)["leftovers"]
     assert [(each["repository"], each["run"] is not None) for each in left] == [("old", True), ("theirs", False)]

@@ -116,7 +116,7 @@ def test_watching_ends_with_ctrl_c_and_the_run_goes_on(
             os.close(secondary)
         assert watching.returncode == 130
         assert out == ""
-        assert f"The run goes on. `reposync runs cancel {run_id}` ends it." in drawn.decode()
+        assert f"The run continues. `reposync runs cancel {run_id}` stops it." in drawn.decode()
     (run,) = until(lambda: log.ended("app"), told=worker.said)
     assert run.id == run_id
     worker.terminate()

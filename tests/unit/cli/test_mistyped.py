@@ -35,7 +35,7 @@ def test_what_is_near_nothing_gets_the_list() -> None:
     answer = CliRunner().invoke(cli, ["runs", "frobnicate"], prog_name="reposync")
 
     assert (
-        "No such command: `reposync runs frobnicate`. There are: approve, cancel, retry, show, watch." in answer.stderr
+        "No such command: `reposync runs frobnicate`. Commands: approve, cancel, retry, show, watch." in answer.stderr
     )
 
 

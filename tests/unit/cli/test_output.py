@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.cli.output import ago, duration, short, visible
+from reposync.cli.output import short
+from reposync.words import ago, duration
+from reposync.words import escape_unprintable as visible
 
 
 @given(st.text())

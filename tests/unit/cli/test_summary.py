@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reposync.cli.sync import summary, summary_colour
+from reposync.cli.output import summary, summary_colour
 from reposync.store.run import Run
 from reposync.sync.brake import read_brake
 

@@ -56,7 +56,7 @@ def test_check_without_any_file_is_fine(reposync_config: Shell) -> None:
     done = reposync_config("check")
 
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == "ok: no registry file, everything has its defaults\n"
+    assert done.stdout == "ok: no registry file, the defaults apply\n"
 
 
 def test_check_counts_what_it_found_and_warns(reposync_config: Shell, tmp_path: Path) -> None:

@@ -1,0 +1,63 @@
+"""Commands import only what they use: a short command must not pay for the libraries of a long one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = (
+    "apscheduler", "dulwich", "fastapi", "gitlab", "httpx", "langchain_text_splitters", "numpy", "onnxruntime",
+    "pydantic", "qdrant_client", "redis", "requests", "rich", "ruamel", "sqlalchemy", "sqlmodel", "starlette",
+    "tokenizers",
+)  # fmt: skip
+DATABASE = {"pydantic", "sqlalchemy", "sqlmodel"}
+SCRIPT = """
+import json, sys
+sys.argv = ["reposync", *json.loads(sys.argv[1])]
+from reposync.cli.main import main
+try:
+    main()
+finally:
+    loaded = sorted(set(json.loads({heavy!r})) & set(sys.modules))
+    print(json.dumps(loaded), file=sys.stderr)
+"""
+
+
+def heavy_modules(folder: Path, *arguments: str, **environ: str) -> set[str]:
+    """The heavy modules that are imported by a command, run in a process of its own with an empty state."""
+    script = SCRIPT.format(heavy=json.dumps(HEAVY))
+    environment = {"HOME": str(folder), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environ}
+    done = subprocess.run(
+        [sys.executable, "-c", script, json.dumps(arguments)],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "needed"),
+    [
+        (("--help",), set()),
+        (("sync", "--help"), set()),
+        (("version",), set()),
+        (("history",), DATABASE),
+        (("locks", "list"), DATABASE),
+        (("db", "current"), DATABASE),
+        (("config", "check"), {"pydantic"}),
+    ],
+)
+def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], needed: set[str], tmp_path: Path) -> None:
+    assert heavy_modules(tmp_path, *arguments) <= needed
+
+
+@pytest.mark.parametrize("typed", ["", "repos show pay", "sync --", "history --status ", "serve --"])
+def test_the_tab_key_imports_nothing_heavy(typed: str, tmp_path: Path) -> None:
+    words = f"reposync {typed}"
+    completion = {"_REPOSYNC_COMPLETE": "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+
+    assert heavy_modules(tmp_path, **completion) == set()
