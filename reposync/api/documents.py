@@ -9,9 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reposync.errors import UsageError
-from reposync.runs.progress_reports import current_progress
 from reposync.store.run_keys import run_json
-from reposync.sync.brake import read_brake
 
 if TYPE_CHECKING:
     from reposync.store.runs import Run, Runs
@@ -50,6 +48,10 @@ async def run_document(runs: Runs, run: Run) -> dict[str, Any]:
 
 async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[str, Any]:
     """Everything known of the run, with its first `limit` problems by path. Raises StoreUnavailable."""
+    # Imported here: `reposync history` uses this module and needs no part of a sync.
+    from reposync.runs.progress_reports import current_progress
+    from reposync.sync.brake import read_brake
+
     requests = (await runs.requests([run.id])).get(run.id, [])
     attempts, counts = await runs.attempts(run.id), await runs.count_problems(run.id)
     problems = await runs.problems(run.id, limit)

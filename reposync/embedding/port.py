@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # short commands import this module and compute no vectors
+    import numpy as np
+    from numpy.typing import NDArray
 
-Matrix = NDArray[np.float32]
+Matrix: TypeAlias = "NDArray[np.float32]"
 """float32, shape (windows, dimension), rows of unit length. One row if the model reads a chunk whole."""
 
 
