@@ -138,8 +138,8 @@ def _print_queued(run: Run, document: dict[str, Any], as_json: bool) -> None:
 
 
 def _fields(run: Run) -> Iterator[tuple[str, Any]]:
-    from reposync.sync.brake import read_brake
     from reposync.runs.progress_reports import current_progress, displayed_progress
+    from reposync.sync.brake import read_brake
 
     failed = click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else ""
     yield "run", run.id
