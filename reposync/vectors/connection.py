@@ -22,6 +22,7 @@ from reposync.errors import (
     IndexUnsupported,
     VectorIndexError,
 )
+from reposync.http_client import retry_after_seconds
 from reposync.outgoing import MinimumRate, TooLarge, certificate_reason, client_options, iter_decoded, parse_json
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
 from reposync.vectors.port import CollectionMissing, IndexSettings
@@ -119,7 +120,7 @@ class ClientSender:
 
 
 def _refused(status: int, content: bytes, retry_after: str | None) -> Refused:
-    return Refused(status, content, float(retry_after) if retry_after and retry_after.isdecimal() else None)
+    return Refused(status, content, retry_after_seconds(retry_after))
 
 
 class EmbeddedTransport(httpx.AsyncBaseTransport):

@@ -39,10 +39,10 @@ class OpenIndex(Protocol):
     def __call__(self, *, collection: str | None = None) -> QdrantIndex: ...
 
 
-@pytest.fixture(params=[False, True], ids=["httpx", "qdrant-client"])
+@pytest.fixture
 def long_lived(request: pytest.FixtureRequest) -> bool:
-    """Whether requests go through Qdrant's client, as in a daemon."""
-    return bool(request.param)
+    """Whether requests go through Qdrant's client, as in a daemon. A module may have its tests run both ways."""
+    return bool(getattr(request, "param", False))
 
 
 @pytest.fixture

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import pytest
-
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import CollectionMissing, FileWrite, SearchHit, SearchQuery
+from reposync.vectors.port import FileWrite, SearchHit, SearchQuery
 from tests.fixtures.points import SPEC, dense, file, scope, sparse
 
 OLD = "https://gitlab.example.com/platform/payments"
@@ -69,17 +67,6 @@ async def test_links_of_other_hosts_and_missing_ones_stay_as_they_are(index: Qdr
     await index.rename_repository(scope().repository_id, "billing", links=NEW)
 
     assert {hit.url for hit in await hits(index, "alpha", "billing")} == {"https://gitlab.example/a.py#L1", None}
-
-
-async def test_a_repository_without_points_is_renamed_in_passing(index: QdrantIndex) -> None:
-    await index.ensure(SPEC)
-    await index.rename_repository("nobody", "billing", links=NEW)
-    assert await index.count() == 0
-
-
-async def test_without_a_collection_the_caller_is_told(index: QdrantIndex) -> None:
-    with pytest.raises(CollectionMissing):
-        await index.rename_repository("nobody", "billing")
 
 
 async def test_thousands_of_points_get_their_name_and_links(index: QdrantIndex) -> None:
