@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import SecretStr
 
 from reposync.catalog.apply import registry_in_force
-from reposync.catalog.targets import Catalog, Target
+from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.clock import Clock
 from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
@@ -119,7 +119,7 @@ class Application:
 
     @contextlib.asynccontextmanager
     async def parts(
-        self, target: Target, row: Repository | None, *, repair: bool = False
+        self, target: SyncTarget, row: Repository | None, *, repair: bool = False
     ) -> AsyncGenerator[SyncParts, None]:
         """The objects of a run of `target`; its source is closed at the end. `repair`: look for points in the other
         collections too."""
@@ -141,7 +141,7 @@ class Application:
         finally:
             await source.close()
 
-    def _source(self, target: Target, row: Repository | None) -> Source:
+    def _source(self, target: SyncTarget, row: Repository | None) -> Source:
         spec, password = target.source(row), target.repository.password
         if password is not None and not isinstance(password, MissingSecret):
             self.secrets.know([password.get_secret_value()])
@@ -182,7 +182,7 @@ class Application:
 
     async def sync(
         self,
-        target: Target,
+        target: SyncTarget,
         *,
         full: bool,
         approved: bool,
@@ -195,7 +195,7 @@ class Application:
         return await requested.ended(watch)
 
     async def request_run(
-        self, target: Target, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
+        self, target: SyncTarget, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
     ) -> CommandRun:
         """Queue a run of `target` for a command. `asked_by`: `user@host`."""
         # Opened before the run begins, so that its duration does not include the imports.
@@ -213,7 +213,7 @@ class Application:
         )
         return CommandRun(self, run, target, request_id)
 
-    async def _registered(self, target: Target) -> Repository:
+    async def _registered(self, target: SyncTarget) -> Repository:
         """Registers a new repository only if its source answers: a mistyped address leaves no row."""
         try:
             return await self.repositories.get(target.name)
@@ -244,7 +244,7 @@ class Application:
             claimed_since=claimed_since,
         )
 
-    async def execute(self, execution: Execution, target: Target | None, watch: Watch) -> Run:
+    async def execute(self, execution: Execution, target: SyncTarget | None, watch: Watch) -> Run:
         """See `Execution.perform`. `target` None: a removal, which needs no configuration."""
         run = execution.run
         if run.removal or target is None:
@@ -297,7 +297,7 @@ class Application:
                 return claimed
         return None
 
-    async def preview(self, target: Target, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
+    async def preview(self, target: SyncTarget, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
         """What a sync would do. Writes nothing."""
         rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())

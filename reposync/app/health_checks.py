@@ -1,4 +1,4 @@
-"""How the things are that a daemon depends on: asked all the time, each for itself. A probe reads what was found."""
+"""Periodic health checks of dependencies; probes read the last result."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from reposync.supervision import keep
 from reposync.telemetry.health import Health, HealthStatus, Trouble
 from reposync.telemetry.redaction import Secrets
 
-# How often it is looked whether the registry names other servers than before.
+# How often the list of checks is updated from the registry.
 _LOOK_SECONDS = 2.0
 _LATE = 4
 LONGEST_SKEW_SECONDS = 30.0
-"""Certificates, signatures of webhooks and the times in logs go by the pod's clock, and nothing else does."""
+"""Only certificates, webhook signatures and log times depend on the pod's clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`again_seconds`: after a check that failed, if that is sooner: recovery is told soon."""
+    """`again_seconds`: pause after a failed check, so that a recovery is noticed soon."""
 
     every_seconds: float
     timeout_seconds: float
@@ -35,14 +35,14 @@ class Pace:
 
 
 OWN = Pace(every_seconds=5.0, timeout_seconds=4.0, again_seconds=5.0)
-"""For our own servers: a pod whose database is gone is to be known within seconds."""
+"""For our own servers: the loss of the database is noticed within seconds."""
 OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0, again_seconds=15.0)
-"""For servers that belong to somebody else, and count requests."""
+"""For third-party servers, which limit requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """`worst`: what the component is called when `ask` fails. `subject`: what is asked; with another it begins anew."""
+    """`worst`: the status if `ask` fails. `subject`: if it changes, the check starts again."""
 
     component: str
     ask: Callable[[], Awaitable[object]]
@@ -52,7 +52,7 @@ class Check:
 
 
 class HealthChecks:
-    """Reports on database, Redis, Qdrant, embedding, and each GitLab server of the registry as it is now."""
+    """Of the database, Redis, Qdrant, the embedding server and each GitLab server of the current registry."""
 
     def __init__(
         self, app: Application, health: Health, secrets: Secrets, *, own: Pace = OWN, others: Pace = OTHERS
@@ -90,7 +90,7 @@ class HealthChecks:
             yield Check("clock", self._ask_clock, self._own)
         ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
         if ping is not None:
-            # The database's claim guards every sync alone, too.
+            # Degraded: the database's claim guards every sync too.
             yield Check("redis", ping, self._own)
         yield Check("qdrant", self._ask_index, self._own, "down")
         if registry.embedding.provider == "local":
@@ -101,13 +101,13 @@ class HealthChecks:
             yield Check(f"gitlab:{server.name}", partial(self._ask_gitlab, server), self._others, subject=server)
 
     async def _ask_clock(self) -> None:
-        with contextlib.suppress(StoreUnavailable):  # for the check of the database to report
+        with contextlib.suppress(StoreUnavailable):  # the check of the database reports it
             await self._app.database.clock.measure()
         skew_seconds = self._app.database.clock.skew_seconds
         if abs(skew_seconds) > LONGEST_SKEW_SECONDS:
-            way = "ahead of" if skew_seconds > 0 else "behind"
+            relation = "ahead of" if skew_seconds > 0 else "behind"
             raise ClockSkewed(
-                f"This pod's clock is {abs(skew_seconds):,.0f} s {way} the database's, which all pods go by.",
+                f"This pod's clock is {abs(skew_seconds):,.0f} s {relation} the database's, which all pods use.",
                 remedy="Set the clock of its node (NTP), or of the database's machine.",
             )
 
@@ -115,7 +115,7 @@ class HealthChecks:
         await self._app.index(self._app.configuration.registry.defaults.collection).ping()
 
     async def _ask_local_model(self) -> None:
-        # Not the embedder, as long as nobody needs it: it takes a second to import, and memory for ever.
+        # Not the embedder: its import takes a second, and its memory is never freed.
         from reposync.embedding.weights import check_weights
 
         await asyncio.to_thread(check_weights)
@@ -134,14 +134,14 @@ class HealthChecks:
 
     async def _repeat(self, check: Check) -> None:
         pace = check.pace
-        unforeseen = Trouble("a health check works again")
+        unexpected = Trouble("a health check works again")
         while True:
-            is_well = await self._once(check, unforeseen)
+            is_well = await self._once(check, unexpected)
             pause = pace.every_seconds if is_well else min(pace.every_seconds, pace.again_seconds)
-            # Pods that started together do not ask together.
+            # Random, so that pods that started together do not ask together.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311
 
-    async def _once(self, check: Check, unforeseen: Trouble) -> bool:
+    async def _once(self, check: Check, unexpected: Trouble) -> bool:
         limit = check.pace.timeout_seconds
         began = time.monotonic()
         reason: str | None = None
@@ -153,13 +153,13 @@ class HealthChecks:
             reason = f"No answer within {limit:g} s."
         except RepoSyncError as error:
             reason = self._secrets.redact(str(error))
-        except Exception as error:  # noqa: BLE001 - a defect of one check is no end of the others
+        except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
             defect = error
-            reason = f"It could not be checked ({type(error).__name__}); the log says more."
-            event = "a health check failed in a way that was not foreseen"
-            unforeseen.met(event, self._secrets.redact(str(error)), defect=error, component=check.component)
+            reason = f"It could not be checked ({type(error).__name__}); see the log."
+            event = "a health check failed unexpectedly"
+            unexpected.met(event, self._secrets.redact(str(error)), defect=error, component=check.component)
         if defect is None:
-            unforeseen.over(component=check.component)
+            unexpected.over(component=check.component)
         status: HealthStatus = "ok" if reason is None else check.worst
         valid_seconds = _LATE * (check.pace.every_seconds + limit)
         latency = time.monotonic() - began if reason is None else None

@@ -1,5 +1,5 @@
-"""The versions of each repository's index, and how far a change of the embedding model has got. Read from the database
-alone, but for where the names of collections lead."""
+"""The versions of each repository's index, and the progress of a change of the embedding model. Read from the database,
+except for the targets of Qdrant's aliases."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from reposync.sync.index_versions import VersionSettings
 from reposync.vectors.port import Index
 
 PAUSED = "paused"
-"""The reason of a hold that a person asked for; a rollback has its own."""
+"""The reason of a hold requested by a person; a rollback has its own."""
 
 ChangeState = Literal["done", "building", "waiting", "held", "unknown"]
-"""Of a repository: its live version is of the configured model; the next one is being built; no run has begun it yet;
-a person does not want it; or its index was made before 0.2 recorded models, and no run has looked at it since."""
+"""Of a repository: its live version has the configured model; the next version is being built; no run has begun it;
+it is held; or its index was built before 0.2 recorded models, and no run has checked it since."""
 CHANGE_STATES: tuple[ChangeState, ...] = ("done", "building", "waiting", "held", "unknown")
 
 NAMES_SECONDS = 3.0
-"""Where names lead is a question to Qdrant; everything else is shown without it."""
+"""Timeout of the questions to Qdrant about aliases."""
 
 
 @dataclass(frozen=True, slots=True)
 class VersionOverview:
-    """`commit` is held completely, `partial_commit` but for `failed` files that could not be read. `provider` to
-    `branch`: how its points are made, None where an older program made them. `removed_after`: when the next run may
+    """`commit` is indexed completely, `partial_commit` except for `failed` files that could not be read. `provider` to
+    `branch`: the settings of its points, None if an older program made them. `removed_after`: when the next run may
     remove a retired version."""
 
     number: int
@@ -75,8 +75,8 @@ class VersionOverview:
 
 @dataclass(frozen=True, slots=True)
 class BuildProgress:
-    """How far a version that is built has got. `files_total` and `chunks_total` are those of the live version, or what
-    the run has listed: an estimate. `run`: the run under way; without one the rates are None."""
+    """Progress of a version that is being built. `files_total` and `chunks_total` are estimates from the live
+    version or the run's listing. `run`: the active run; without one the rates are None."""
 
     files_done: int
     files_total: int
@@ -90,7 +90,7 @@ class BuildProgress:
 
 @dataclass(frozen=True, slots=True)
 class HoldOverview:
-    """Why other settings are not built. `until_settings_change`: a rollback holds off one combination of settings."""
+    """Why a new version is not built. `until_settings_change`: a rollback rejects one combination of settings."""
 
     reason: str
     until_settings_change: bool
@@ -98,7 +98,7 @@ class HoldOverview:
 
 @dataclass(frozen=True, slots=True)
 class IndexOverview:
-    """`collection` is the configured one. `retired`: the newest first."""
+    """`collection`: the configured one. `retired`: newest first."""
 
     repository: str
     collection: str
@@ -122,9 +122,9 @@ class IndexOverview:
 
 @dataclass(frozen=True, slots=True)
 class CollectionChange:
-    """A collection and the configured model. `repositories`: its active ones with an index, by state. `chunks_former`:
-    points of live versions of another model. `leads_to`: the physical collection behind the name, None where Qdrant was
-    not asked or did not answer; `moved`: whether that is the one of the configured model."""
+    """A collection and the configured model. `repositories`: active ones with an index, by state. `chunks_former`:
+    points of live versions with a different model. `leads_to`: the physical collection of the alias, None if Qdrant
+    was not asked or did not answer; `moved`: whether that has the configured model."""
 
     collection: str
     provider: str
@@ -148,7 +148,7 @@ class CollectionChange:
 
 
 async def index_overviews(app: Application, names: Collection[str] | None = None) -> list[IndexOverview]:
-    """By name: every registered repository, or these."""
+    """Of all repositories, or of those with these names, by name."""
     rows = {row.name: row for row in await app.repositories.list(names)}
     versions = await app.versions.all(None if names is None else [row.id for row in rows.values()])
     ids = None if names is None else [each.id for row in rows.values() for each in versions.get(row.id, ())]
@@ -176,7 +176,7 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
 
 
 async def index_overview(app: Application, name: str) -> IndexOverview:
-    """Raises RepositoryNotFound, naming the nearest."""
+    """Raises RepositoryNotFound, which names the nearest name."""
     found = await index_overviews(app, [name])
     if not found:
         raise no_such_repository(name, await state_words(app.repositories))
@@ -184,7 +184,7 @@ async def index_overview(app: Application, name: str) -> IndexOverview:
 
 
 async def collection_changes(app: Application, *, count_chunks: bool = True) -> list[CollectionChange]:
-    """Every collection that active repositories are configured to be in, by name."""
+    """All collections that active repositories are configured for, by name."""
     config = embedder_config(app.configuration.registry)
     states: dict[str, Counter[str]] = {}
     chunks: dict[str, Counter[bool]] = {}
@@ -208,8 +208,7 @@ async def collection_changes(app: Application, *, count_chunks: bool = True) -> 
 async def with_names(
     app: Application, changes: Sequence[CollectionChange], seconds: float = NAMES_SECONDS
 ) -> list[CollectionChange]:
-    """The same, with where the names of the collections lead. If Qdrant does not answer within `seconds`, that is not
-    known."""
+    """Adds the targets of the aliases, as far as Qdrant answers within `seconds`."""
     found = list(changes)
     indexes = {each.collection: app.index(each.collection) for each in changes}
     with contextlib.suppress(TimeoutError):
@@ -231,24 +230,24 @@ async def _with_name(app: Application, change: CollectionChange, index: Index) -
 
 
 async def failed_files(app: Application) -> dict[str, int]:
-    """How many files of its commit could not be read, of each repository that has such, by name."""
+    """Number of files that could not be read, of each repository that has such, by name."""
     versions = await incomplete_versions(app.database)
     counts = await app.manifests.counts(list(versions.values())) if versions else {}
     return {name: counts.get(version, ManifestCounts()).failed for name, version in versions.items()}
 
 
-# What a person may do -------------------------------------------------------------------------------------------------
+# Actions --------------------------------------------------------------------------------------------------------------
 
 
 async def roll_back(app: Application, name: str) -> IndexOverview:
-    """See `Versions.roll_back`. Raises RepositoryNotFound, RunStateConflict while a run of it is under way, and
-    UsageError where no earlier version is kept."""
+    """See `Versions.roll_back`. Raises RepositoryNotFound, RunStateConflict during a run of it, and UsageError if no
+    earlier version is kept."""
     await index_overview(app, name)
     row = await app.repositories.get(name)
     for run in await app.runs.active(row.id):
         if run.status is RunStatus.RUNNING:
             raise RunStateConflict(
-                f"Run {run.id} of {name!r} is under way, and would publish what it works on.",
+                f"Run {run.id} of {name!r} is running, and would publish its version.",
                 remedy=Remedy(
                     f"`reposync runs cancel {run.id}` ends it.", f"`POST /api/v1/runs/{run.id}/cancel` ends it."
                 ),
@@ -258,13 +257,13 @@ async def roll_back(app: Application, name: str) -> IndexOverview:
 
 
 async def hold(app: Application, names: Collection[str]) -> list[str]:
-    """Keep the live versions of these repositories, of all where none is named, whatever settings are configured.
-    Returns their names. Raises RepositoryNotFound, and then has changed nothing."""
+    """Keep the live versions of these repositories, or of all, whatever settings are configured. Returns their names.
+    Raises RepositoryNotFound before anything is changed."""
     return await _set_hold(app, names, Hold(PAUSED, None))
 
 
 async def release(app: Application, names: Collection[str]) -> list[str]:
-    """The next run of these repositories, of all where none is named, builds what is configured. As `hold`."""
+    """The next run of these repositories, or of all, builds what is configured. As `hold`."""
     return await _set_hold(app, names, None)
 
 
@@ -280,7 +279,7 @@ async def _set_hold(app: Application, names: Collection[str], held: Hold | None)
 
 
 async def _running(app: Application, identities: Iterable[str]) -> dict[str, Run]:
-    """The run under way of each of these repositories that has one."""
+    """The running run of each of these repositories, if it has one."""
     found = {}
     for identity in identities:
         for run in await app.runs.active(identity):
@@ -339,19 +338,19 @@ def _hold(found: Hold) -> HoldOverview:
 
 
 def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:
-    told = (current_progress(run) if run is not None else None) or {}
+    reported = (current_progress(run) if run is not None else None) or {}
     done = building.files + building.skipped
     listed = live.files + live.skipped if live is not None else 0
     if run is not None:
-        # What the run still has to read comes on top of what is there.
-        listed = max(listed, done + int(told.get("files_total") or 0) - int(told.get("files_done") or 0))
+        # Add what the run still has to read.
+        listed = max(listed, done + int(reported.get("files_total") or 0) - int(reported.get("files_done") or 0))
     return BuildProgress(
         files_done=done,
         files_total=max(done, listed),
         chunks_done=building.chunks,
         chunks_total=max(building.chunks, live.chunks if live is not None else 0),
         run=run.id if run is not None else None,
-        phase=told.get("phase"),
-        files_per_second=told.get("files_per_second"),
-        eta_seconds=told.get("eta_seconds"),
+        phase=reported.get("phase"),
+        files_per_second=reported.get("files_per_second"),
+        eta_seconds=reported.get("eta_seconds"),
     )

@@ -1,9 +1,8 @@
-"""The daemon's part in the catalogue: it applies its registry file, and goes by what is in force."""
+"""The daemon applies its registry file when it changes, and uses the registry that is in force."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -19,13 +18,14 @@ from reposync.config.registry_document import clear_secrets
 from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.registry_files import RegistryFiles, RegistrySuperseded
+from reposync.supervision import Backoff
 from reposync.telemetry.health import Health, Trouble
 
 log = structlog.get_logger(__name__)
 
-# A mounted ConfigMap takes a minute to arrive; a person who saved a file looks after some seconds.
+# A ConfigMap takes a minute to be mounted; a person who saved the file expects a reaction within seconds.
 LOOK_SECONDS = 2.0
-# What belongs to somebody else may be given up.
+# A name may be freed by its owner.
 CONFLICTS_AGAIN_SECONDS = 30.0
 _LONGEST_PAUSE_SECONDS = 30.0
 
@@ -33,8 +33,8 @@ Signature = tuple[int, ...] | None
 
 
 class RegistryWatcher:
-    """Looks at the file every two seconds. Not by inotify: a ConfigMap is swapped by a symbolic link some folders up,
-    and network file systems tell nothing."""
+    """Polls the file. Not by inotify: a ConfigMap is replaced by a symbolic link some folders up, and network file
+    systems send no events."""
 
     def __init__(self, loaded: LoadedRegistry, health: Health, *, by: str, on_reload: Callable[[str], None]) -> None:
         self.loaded = loaded
@@ -42,17 +42,17 @@ class RegistryWatcher:
         self._health = health
         self._by = by
         self._on_reload = on_reload
-        # Taken before the first look, so that a change in between is seen as one.
+        # Read before the file is applied first, so that a change in between is noticed.
         self._seen = signature_of(self._path)
         self._said = ""
         self._is_away = False
         self._conflicts = False
         self._unusable = False
         self._applied_at = 0.0
-        self._restart = Trouble("the daemon goes by the whole registry again")
+        self._restart = Trouble("the daemon uses the whole registry again")
 
     async def apply(self, database: Database, *, instead_of: str | None = None) -> None:
-        """`instead_of`: the digest that the file had when it was looked at before. Raises StoreUnavailable."""
+        """`instead_of`: digest of the previous content of the file. Raises StoreUnavailable."""
         self._applied_at = time.monotonic()
         if self._path is None:
             self._health.report("registry", "ok")
@@ -63,20 +63,20 @@ class RegistryWatcher:
             in_force = await applying.write(plan, instead_of=instead_of)
         except RegistrySuperseded:
             in_force = False
-        except RegistryConflict as error:  # somebody took a name since the plan was made
+        except RegistryConflict as error:  # a name was taken after the plan was made
             self._conflicts = True
-            self._tell("conflict", str(error))
+            self._report_problem("conflict", str(error))
             return
         self._conflicts = bool(plan.conflicts)
         await self._report(database, plan, in_force=in_force)
 
     async def run(self, app: Application, on_registry: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled. `on_registry` is called first, and whenever another registry is in force."""
+        """Until cancelled. `on_registry` is called at the start and whenever a different registry is in force."""
         stamp: Any = None
-        pause = 0.5
+        backoff = Backoff(0.5, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
-                # A file with another secret in the clear says the same, and this process knows another secret.
+                # Secrets in the file are not in the database: a file with only a different secret is read too.
                 was_read = await self._look(app.database)
                 now = await RegistryFiles(app.database).stamp()
                 if was_read or stamp != now:
@@ -88,19 +88,18 @@ class RegistryWatcher:
                         self._health.report("registry", "ok")
             except ConfigError as error:
                 self._unusable = True
-                self._tell("invalid", f"{error} This pod goes by what it had before.")
+                self._report_problem("invalid", f"{error} This pod keeps its previous registry.")
             except StoreUnavailable:
                 stamp = None
-                await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                await backoff.wait()
                 continue
-            pause = 0.5
+            backoff.reset()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self, database: Database) -> bool:
-        """At the file, and apply it if it has changed; whether it was read."""
+        """Apply the file if it has changed. Returns whether it was read."""
         signature = await asyncio.to_thread(signature_of, self._path)
-        # One that was moved away and back is the same as before, and is to be said to be back.
+        # A file that was moved away and back has the same signature, but its health has to be reported again.
         if signature == self._seen and not (self._is_away and signature is not None):
             if self._conflicts and time.monotonic() - self._applied_at > CONFLICTS_AGAIN_SECONDS:
                 await self.apply(database)
@@ -109,12 +108,12 @@ class RegistryWatcher:
             fresh = await asyncio.to_thread(load_registry, self._path)
         except ConfigError as error:
             problems: Any = getattr(error, "problems", None) or [error]
-            self._tell(
+            self._report_problem(
                 "invalid",
-                f"The file is wrong, what was applied before is in force: {problems[0]}",
+                f"The file is invalid; the registry that was applied before stays in force: {problems[0]}",
                 problems=[str(each) for each in problems],
             )
-            # A file that is being replaced is not there for a moment: then it is looked for again.
+            # A file that is being replaced may be missing for a moment: try again.
             self._is_away = signature is None
             if signature is not None:
                 self._seen = signature
@@ -123,14 +122,14 @@ class RegistryWatcher:
         try:
             await self.apply(database, instead_of=former.digest)
         except BaseException:
-            self.loaded = former  # it is looked at again
+            self.loaded = former  # try again
             raise
         self._seen = signature
         self._is_away = False
         return True
 
     async def _adopt(self, app: Application) -> None:
-        """Go by what is in force, but for those sections that parts in use were built from."""
+        """Use the registry in force, except for sections from which objects were built at the start."""
         clear = clear_secrets(self.loaded.registry)
         registry = await registry_in_force(app.database, clear)
         before = app.configuration.registry
@@ -141,7 +140,7 @@ class RegistryWatcher:
             "http": before.http.model_copy(update=allowed),
         }
         if changed := [f"`{key}`" for key, value in kept.items() if getattr(registry, key) != value]:
-            self._restart.met("a change takes effect when the daemon starts again", " and ".join(changed))
+            self._restart.met("a change takes effect after a restart of the daemon", " and ".join(changed))
         else:
             self._restart.over()
         app.adopt(registry.model_copy(update=kept), clear)
@@ -150,16 +149,16 @@ class RegistryWatcher:
         if not in_force:
             now = next((each for each in await RegistryFiles(database).all() if each.path == plan.path), None)
             by = f" by {now.applied_by} at {now.applied_at:%Y-%m-%d %H:%M} UTC" if now else ""
-            self._tell(
+            self._report_problem(
                 "superseded",
-                f"This pod has an older content of {plan.path}; a later one was applied{by} and is in force. "
-                "`reposync apply` makes this one the later.",
+                f"This pod has an older version of {plan.path}; a newer one was applied{by} and is in force. "
+                "`reposync apply` applies this one.",
             )
             return
         if plan.conflicts:
             named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in plan.conflicts)
-            remedy = "Take it out of one of the two, or settle it with `reposync apply --take-over`."
-            self._tell("conflict", f"{plan.path} claims what is somebody else's: {named}. {remedy}")
+            remedy = "Remove it from one of the two, or run `reposync apply --take-over`."
+            self._report_problem("conflict", f"{plan.path} contains entries that belong to others: {named}. {remedy}")
             return
         self._said = ""
         self._health.report("registry", "ok")
@@ -172,8 +171,8 @@ class RegistryWatcher:
             changes=len(plan.changes),
         )
 
-    def _tell(self, result: str, message: str, **more: Any) -> None:
-        """Once, and not at every look."""
+    def _report_problem(self, result: str, message: str, **more: Any) -> None:
+        """Logged once, not at every poll."""
         self._health.report("registry", "degraded", message)
         if message != self._said:
             self._said = message
@@ -182,7 +181,7 @@ class RegistryWatcher:
 
 
 def signature_of(path: Path | None) -> Signature:
-    """Changes when the content may have: through symbolic links, as a ConfigMap is mounted."""
+    """Changes if the content may have changed. Follows symbolic links, as a ConfigMap is mounted."""
     if path is None:
         return None
     try:

@@ -18,19 +18,18 @@ from reposync.store.versions import IndexVersion, VersionState, unwritten_versio
 from reposync.sync.audit import Difference, DifferenceKind, audit_points, audit_tree
 from reposync.sync.progress import Watch
 
-# A repository that is synced again and again while it is read is read so often; then its guard is needed.
+# How often a repository is read again because it was synced meanwhile.
 READS = 5
 _RUNS_LOOKED_AT = 100
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of one repository. `counts`: of points (or chunks, or files), by kind; `differences`: one a path
-    and kind, at most 10,000. `failed`: files that could not be read or embedded as the commit has them; the index has
-    what it should, and that is not the commit. `note`: what a person should know besides. `trouble`: why nothing could
-    be proven."""
+    """The result for one repository. `counts`: points (or chunks, or files), by kind of difference; `differences`:
+    one a path and kind, at most 10,000. `failed`: files that could not be read or embedded, so that the index
+    differs from the commit. `note`: further information. `trouble`: why the index could not be verified."""
 
     repository: str
     collection: str | None = None
@@ -51,7 +50,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """What changes with every sync that writes. A verification holds where it is the same before and after."""
+    """What changes with every sync that writes. A verification is valid if it is equal before and after."""
 
     row: Repository
     running: Run | None
@@ -63,16 +62,16 @@ class _Moment:
 
 
 class Verification:
-    """Reads beside syncs and runs of other processes, and takes no lock: what a sync changed meanwhile is read again.
-    Repairs are runs like any other. `tell`: what it waits for, in a sentence."""
+    """Reads without a lock, also while syncs run: what a sync changed meanwhile is read again. Repairs are ordinary
+    runs. `report`: called with a sentence about what it waits for."""
 
-    def __init__(self, app: Application, *, against_source: bool, tell: Tell) -> None:
+    def __init__(self, app: Application, *, against_source: bool, report: Report) -> None:
         self._app = app
         self._against_source = against_source
-        self._tell = tell
+        self._report = report
 
     async def names(self, words: Sequence[str]) -> list[str]:
-        """The repositories that these words mean, all where there are none. Raises RepositoryNotFound, UsageError."""
+        """The repositories with these names, paths or URLs, or all. Raises RepositoryNotFound, UsageError."""
         registered = await self._app.repositories.names()
         if words:
             named = [word if word in registered else (await self._app.catalog.find(word)).name for word in words]
@@ -80,7 +79,7 @@ class Verification:
         return list(registered)
 
     async def verify(self, name: str) -> Verdict:
-        """Raises StoreUnavailable; any other trouble is in the verdict."""
+        """Raises StoreUnavailable; any other error is in the verdict."""
         try:
             return await self._verify(name)
         except StoreUnavailable:
@@ -89,9 +88,9 @@ class Verification:
             return Verdict(name, trouble=str(error))
 
     async def repair(self, name: str, watch: Watch, *, asked_by: str = "") -> Run:
-        """A run that mends what is wrong, executed here or wherever it is claimed; as it ended.
+        """Repair it in a run, executed here or by a worker, and return the run as it ended.
 
-        Raises RepositoryNotFound for what left the configuration, LeaseLost, CancelledError."""
+        Raises RepositoryNotFound if it left the configuration, LeaseLost, CancelledError."""
         rows = await self._app.repositories.list([name])
         target = self._app.catalog.of_row(rows[0]) if rows else await self._app.catalog.find(name)
         return await self._app.sync(target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
@@ -109,28 +108,28 @@ class Verification:
                 return verdict
         return Verdict(
             name,
-            trouble=f"It was synced again and again while it was read, {READS} times. `--repair` looks at it under its "
-            "guard, where no sync comes in between.",
+            trouble=f"It was synced during each of {READS} attempts to read it. `--repair` checks it in a run, while "
+            "no sync can write.",
         )
 
     async def _quiet_moment(self, name: str) -> _Moment:
-        told = False
+        reported = False
         while (moment := await self._moment(name)).running is not None:
-            if not told:
-                self._tell(f"{name}: waits for run {moment.running.id}, which is under way")
-            told = True
+            if not reported:
+                self._report(f"{name}: waits for run {moment.running.id}")
+            reported = True
             await asyncio.sleep(FOLLOW_SECONDS)
         return moment
 
     async def _moment(self, name: str) -> _Moment:
-        """The row first: a run that is not seen here begins an epoch that this row does not have, before it writes."""
+        """The row first: a run that begins after this begins a new epoch before it writes."""
         row = await self._app.repositories.get(name)
         running = [run for run in await self._app.runs.active(row.id) if run.status is RunStatus.RUNNING]
         alive = [run for run in running if await self._is_alive(run)]
         return _Moment(row, alive[0] if alive else None)
 
     async def _is_alive(self, run: Run) -> bool:
-        """Whether its worker may still write: its lease goes on, and it is not known to be dead."""
+        """Whether its worker may still write: its lease is valid, and it is not known to be dead."""
         over = run.lease_until is not None and run.lease_until < self._app.runs.now()
         return not over and not await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
 
@@ -153,7 +152,7 @@ class Verification:
             note = f"There is no collection {live.physical!r} that reposync made."
         elif failed:
             at = f"commit {live.partial_commit[:10]}" if live.partial_commit else "the commit"
-            note = f"It is as {at} has it but for {failed:,} files, which could not be read; the next sync tries again."
+            note = f"It holds {at} except for {failed:,} files, which could not be read; the next sync tries again."
         return Verdict(
             repository=row.name,
             collection=live.collection,
@@ -168,7 +167,7 @@ class Verification:
         )
 
     async def _live(self, row: Repository) -> IndexVersion:
-        """Or what is built, before anything was live; or what a program before 0.2 left."""
+        """The live version, or the one being built, or what a program before 0.2 left."""
         versions = await self._app.versions.of(row.id)
         live = [version for version in versions if version.state is VersionState.LIVE]
         if found := live or versions:
@@ -189,7 +188,7 @@ class Verification:
         return found
 
     async def _unfinished(self, row: Repository, live: IndexVersion, has_rows: bool) -> list[Difference]:
-        """A run that was cut off leaves every file whole, and the index between two commits."""
+        """An interrupted run leaves complete files, but an index between two commits."""
         for run in await self._app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
             if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
                 break

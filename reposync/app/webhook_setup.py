@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import SecretStr
 
 from reposync.app.application import Application
-from reposync.catalog.targets import Target
+from reposync.catalog.targets import SyncTarget
 from reposync.config.registry import GitLabInstance
 from reposync.errors import ConfigError, RepoSyncError, SourceError, UsageError
 from reposync.sources.gitlab_client import GitLabClient
@@ -91,7 +91,7 @@ async def project_sites(app: Application, names: Sequence[str]) -> list[HookSite
             await app.catalog.find(name)  # raises RepositoryNotFound with the nearest name
         if name not in known or known[name].repository.gitlab is None:
             raise UsageError(f"{name!r} is not a project of a configured GitLab server.")
-    together: dict[tuple[str, int | str], list[Target]] = {}
+    together: dict[tuple[str, int | str], list[SyncTarget]] = {}
     for name in sorted(known):
         target = known[name]
         if target.repository.gitlab is not None and target.repository.project is not None:
@@ -160,7 +160,7 @@ async def install(
         return [task.result() for task in tasks]
 
 
-def _targets(app: Application, rows: Iterable[Repository]) -> list[Target]:
+def _targets(app: Application, rows: Iterable[Repository]) -> list[SyncTarget]:
     """Targets of the registered repositories that are still in the configuration."""
     found = []
     for row in rows:
@@ -170,7 +170,7 @@ def _targets(app: Application, rows: Iterable[Repository]) -> list[Target]:
     return found
 
 
-def _site(key: int | str, targets: Sequence[Target]) -> HookSite:
+def _site(key: int | str, targets: Sequence[SyncTarget]) -> HookSite:
     first = targets[0].repository
     assert first.gitlab is not None and first.project is not None  # noqa: S101 - asked for by the caller
     branches = {target.repository.branch for target in targets}

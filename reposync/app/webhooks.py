@@ -1,8 +1,8 @@
-"""What GitLab says over webhooks: who may say it, what was pushed, and which runs that asks for.
+"""GitLab webhooks: authentication, the pushed branches, and the runs that a push starts.
 
-Nothing here is trusted for content. A push is a reason to look at the branch; the run asks GitLab itself where it is.
-That is why a delivery that comes twice, late, or after a newer one does no harm, and no ids of deliveries are kept: one
-for a commit that is indexed already starts nothing, any other one joins the run that waits.
+The content of a delivery is not trusted: the run asks GitLab for the head of the branch. So a delivery that arrives
+twice, late or out of order does no harm, and ids of deliveries are not kept: one for a commit that is already indexed
+starts nothing, any other one joins the queued run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 
 LONGEST_DELAY_SECONDS = 300.0
-"""Between a signature's time and ours, as the specification of Standard Webhooks advises."""
+"""Between a signature's time and ours, as the Standard Webhooks specification recommends."""
 
 NO_COMMIT = frozenset({"0" * 40, "0" * 64})
 BRANCHES, TAGS = "refs/heads/", "refs/tags/"
@@ -47,32 +47,32 @@ class WebhooksOff(RepoSyncError):
 
 
 class WebhookSecretMissing(RepoSyncError):
-    """This pod does not have the secrets that webhooks come with; another pod may. GitLab sends it again."""
+    """This pod does not have the secrets of webhooks; a different pod may. GitLab retries the delivery."""
 
     code = "WEBHOOK_SECRET_MISSING"
     status = 503
 
 
 class WebhookRefused(RepoSyncError):
-    """Neither the secret token nor the signature is one of ours."""
+    """Neither the secret token nor the signature is valid."""
 
     code = "WEBHOOK_REFUSED"
     status = 401
 
 
 class WebhookInvalid(RepoSyncError):
-    """Whoever sent it may do so, but it is not what GitLab sends."""
+    """The sender is authenticated, but the delivery is not one of GitLab's."""
 
     code = "WEBHOOK_INVALID"
     status = 422
 
 
-# Who -----------------------------------------------------------------------------------------------------------------
+# Authentication ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The headers of a delivery that tell who sent it, as they came; empty where there is none."""
+    """Headers that authenticate a delivery; empty if missing."""
 
     token: str = ""
     message_id: str = ""
@@ -81,13 +81,15 @@ class Credentials:
 
 
 def listening(servers: Sequence[GitLabInstance]) -> list[GitLabInstance]:
-    """The servers whose deliveries can be told from a stranger's. Raises WebhooksOff where there is none."""
+    """The servers whose deliveries can be authenticated. Raises WebhooksOff if there is none."""
     found = [server for server in map(_with_known_secrets, servers) if server.webhook_secret or server.webhook_signing]
     if not found and any(server.webhook_secret or server.webhook_signing for server in servers):
-        raise WebhookSecretMissing("This pod lacks the variables with the secrets of webhooks; another pod may not.")
+        raise WebhookSecretMissing(
+            "This pod lacks the environment variables with the webhook secrets; a different pod may have them."
+        )
     if not found:
         raise WebhooksOff(
-            "Webhooks are off: no server of the registry has a secret for them.",
+            "Webhooks are off: no server of the registry has a webhook secret.",
             remedy="Set `webhook_secret` or `webhook_signing` of the server under `gitlab`.",
         )
     return found
@@ -100,14 +102,13 @@ def _with_known_secrets(server: GitLabInstance) -> GitLabInstance:
 
 
 def needs_body(servers: Sequence[GitLabInstance], given: Credentials) -> bool:
-    """Whether there is a signature to verify; anything else is decided by the headers."""
+    """Whether there is a signature to verify; otherwise the headers decide."""
     return bool(given.signature) and any(server.webhook_signing for server in servers)
 
 
 def senders_by_token(servers: Sequence[GitLabInstance], given: Credentials) -> list[GitLabInstance]:
-    """The servers whose secret token it is, compared with all of them in a time that does not depend on any. One that
-    signs is not among them where there is a signature: that must hold, as GitLab advises for the time of changing over.
-    """
+    """The servers that have this secret token, compared in constant time. If the delivery has a signature, servers that
+    sign are left out: the signature must be valid then, as GitLab recommends for the transition to signatures."""
     token = given.token.encode("latin-1", "replace")
     found = []
     for server in servers:
@@ -122,8 +123,8 @@ def senders_by_signature(
     servers: Sequence[GitLabInstance], given: Credentials, body: bytes | bytearray, now: float
 ) -> list[GitLabInstance]:
     """The servers whose signing token signed `body` (Standard Webhooks: `v1,` and the base64 of HMAC-SHA256 over
-    `id.timestamp.body`; several signatures stand apart by spaces). `now` in epoch seconds. Raises WebhookRefused for
-    one that is right and too old, or from the future."""
+    `id.timestamp.body`; several signatures are separated by spaces). `now` in epoch seconds. Raises WebhookRefused for
+    a valid signature that is too old or from the future."""
     head = f"{given.message_id}.{given.timestamp}.".encode("latin-1", "replace")
     offered = [each.encode("latin-1", "replace") for each in given.signature.split(" ")[:_MAX_SIGNATURES]]
     found = []
@@ -145,18 +146,17 @@ _MAX_SIGNATURES = 10
 
 
 def _check_age(timestamp: str, now: float) -> None:
-    # It is signed: what it says is what GitLab wrote.
     age = now - float(timestamp) if timestamp.isascii() and timestamp.isdigit() and len(timestamp) < 16 else None
     if age is not None and abs(age) <= LONGEST_DELAY_SECONDS:
         return
-    found = "of no known time" if age is None else f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s in the future"
+    found = "of an unknown time" if age is None else f"{age:.0f} s old" if age > 0 else f"{-age:.0f} s in the future"
     raise WebhookRefused(
-        f"The signature is right, but it is {found}; {LONGEST_DELAY_SECONDS:.0f} s are allowed.",
+        f"The signature is valid, but it is {found}; {LONGEST_DELAY_SECONDS:.0f} s are allowed.",
         remedy="Check the clocks of both machines; send an old delivery again from GitLab's list of recent events.",
     )
 
 
-# What ----------------------------------------------------------------------------------------------------------------
+# Events --------------------------------------------------------------------------------------------------------------
 
 _Text = Annotated[str, Field(max_length=4096)]
 _ProjectId = Annotated[int, Field(gt=0, lt=2**63, strict=True)]
@@ -173,7 +173,7 @@ class PushedProject(_Section):
 
 
 class PushPayload(_Section):
-    """What is read of GitLab's push event."""
+    """The fields of GitLab's push event that are used."""
 
     object_kind: Literal["push"] = Field(examples=["push"])
     ref: _Text = Field(examples=["refs/heads/main"])
@@ -188,12 +188,12 @@ class _RefChange(_Section):
 
 
 class _SystemPush(PushPayload):
-    # Of system hooks the name of the event is documented, and not the kind.
+    # For system hooks only the name of the event is documented, not its kind.
     object_kind: Any = None
 
 
 class _RepositoryUpdate(_Section):
-    """Of system hooks alone: one for a push, however many branches it moved."""
+    """Only from system hooks: one event for a push of any number of branches."""
 
     project_id: _ProjectId
     project: PushedProject
@@ -206,7 +206,7 @@ class _SystemEvent(_Section):
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Where branches are after a push: `refs/...` -> commit, None where it was deleted."""
+    """Branches after a push: `refs/...` -> commit, None if it was deleted."""
 
     project_id: int
     path: str
@@ -216,8 +216,8 @@ class Push:
 
 
 class Reason(StrEnum):
-    """Why a delivery, or a repository that it concerns, starts no run. None of these is GitLab's fault: a hook that is
-    answered with an error four times in a row is switched off for a while."""
+    """Why a delivery, or one of its repositories, starts no run. They are no errors: GitLab disables a hook for a while
+    after four errors in a row."""
 
     OTHER_EVENT = "other_event"
     TAG_PUSH = "tag_push"
@@ -230,7 +230,7 @@ class Reason(StrEnum):
 
 
 def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
-    """What the delivery says; `kind` is its X-Gitlab-Event header. Raises WebhookInvalid."""
+    """`kind`: the X-Gitlab-Event header. Raises WebhookInvalid."""
     if not kind:
         raise WebhookInvalid("There is no X-Gitlab-Event header.", remedy="GitLab sends one with every delivery.")
     if kind == "System Hook":
@@ -241,7 +241,7 @@ def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
         return Reason.TAG_PUSH
     if kind.endswith(" Hook"):
         return Reason.OTHER_EVENT
-    raise WebhookInvalid("The X-Gitlab-Event header names no event of GitLab.")
+    raise WebhookInvalid("The X-Gitlab-Event header does not name an event of GitLab.")
 
 
 def _system_event(body: bytes | bytearray) -> Push | Reason:
@@ -250,18 +250,18 @@ def _system_event(body: bytes | bytearray) -> Push | Reason:
             return _push(_parsed(_SystemPush, body))
         case "repository_update":
             update = _parsed(_RepositoryUpdate, body)
-            return _told(update, {each.ref: each.after for each in update.changes})
+            return _moved_refs(update, {each.ref: each.after for each in update.changes})
         case "tag_push":
             return Reason.TAG_PUSH
-        case _:  # a renamed or transferred project too: its number stays
+        case _:  # also a renamed or transferred project, which keeps its number
             return Reason.OTHER_EVENT
 
 
 def _push(payload: PushPayload) -> Push:
-    return _told(payload, {payload.ref: payload.after})
+    return _moved_refs(payload, {payload.ref: payload.after})
 
 
-def _told(payload: PushPayload | _RepositoryUpdate, refs: Mapping[str, str]) -> Push:
+def _moved_refs(payload: PushPayload | _RepositoryUpdate, refs: Mapping[str, str]) -> Push:
     project = payload.project
     return Push(
         payload.project_id,
@@ -274,25 +274,25 @@ def _told(payload: PushPayload | _RepositoryUpdate, refs: Mapping[str, str]) -> 
 
 def _parsed(model: type[M], body: bytes | bytearray) -> M:
     try:
-        # 25 MB take 20 ms: what is not asked for never becomes a Python object. Nesting over 200 deep is refused.
+        # 25 MB take 20 ms: unused fields never become Python objects. Nesting over 200 levels is refused.
         return model.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         if first["type"] == "json_invalid":
-            raise WebhookInvalid(f"The body is no JSON that can be read: {first['msg']}.") from None
+            raise WebhookInvalid(f"The body is not valid JSON: {first['msg']}.") from None
         where = ".".join(map(str, first["loc"])) or "the body"
         raise WebhookInvalid(
-            f"This is no such event as GitLab sends: {where}: {first['msg']}.",
-            remedy="Does the hook have a custom template? Take it away.",
+            f"This is not an event as GitLab sends it: {where}: {first['msg']}.",
+            remedy="If the hook has a custom template, remove it.",
         ) from None
 
 
-# What follows --------------------------------------------------------------------------------------------------------
+# Runs ----------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Triggered:
-    """`is_new` is False where the run waited already."""
+    """`is_new`: False if the run was queued already."""
 
     repository: str
     run: Run
@@ -300,41 +300,42 @@ class Triggered:
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    """`repository` is None where it is about the delivery as a whole. `message` is for a person."""
+class IgnoredPush:
+    """`repository` None: the whole delivery. `message` is for a person."""
 
     repository: str | None
     reason: Reason
     message: str
 
 
-Outcome = Triggered | Passed
+Outcome = Triggered | IgnoredPush
 
 
 async def receive_push(
     app: Application, push: Push, senders: Sequence[GitLabInstance], delivery: str = ""
 ) -> list[Outcome]:
-    """Queue a run for each repository whose branch moved; what became of each. `senders`: the servers that it may come
-    from. `delivery`: GitLab's id of it, for the history. Raises StoreUnavailable."""
+    """Queue a run for each repository whose branch moved; returns the outcome of each. `senders`: the servers that may
+    have sent the push. `delivery`: GitLab's id, for the history. Raises StoreUnavailable."""
     if not any(ref.startswith(BRANCHES) for ref in push.refs):
-        return [passed(Reason.TAG_PUSH if any(ref.startswith(TAGS) for ref in push.refs) else Reason.OTHER_BRANCH)]
+        return [
+            ignored_push(Reason.TAG_PUSH if any(ref.startswith(TAGS) for ref in push.refs) else Reason.OTHER_BRANCH)
+        ]
     servers = [server.url for server in app.configuration.registry.gitlab]
     found = await _repositories(app, push, _addresses(push, senders), servers)
     if not found:
         message = f"No registered repository is project {push.path} (number {push.project_id})."
-        return [Passed(None, Reason.UNKNOWN_PROJECT, message)]
+        return [IgnoredPush(None, Reason.UNKNOWN_PROJECT, message)]
     asked_by = f"push to {push.path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
     return [await _trigger(app, each, push, asked_by) for each in found]
 
 
-def passed(reason: Reason) -> Passed:
-    """Of a delivery that concerns no repository."""
-    return Passed(None, reason, _SENTENCES[reason])
+def ignored_push(reason: Reason) -> IgnoredPush:
+    """For a delivery without a repository."""
+    return IgnoredPush(None, reason, _SENTENCES[reason])
 
 
 def _addresses(push: Push, senders: Sequence[GitLabInstance]) -> list[str]:
-    """Addresses of servers that may have sent it. Several may share a secret; then the address that GitLab believes to
-    have tells which one it was, if it is one of theirs."""
+    """URLs of servers that may have sent it. If several share a secret, the project's URL in the delivery decides."""
     urls = list(dict.fromkeys(server.url for server in senders))
     named = [url for url in urls if push.web_url.lower() == f"{url}/{push.path}".lower()]
     return named or urls
@@ -345,7 +346,7 @@ async def _repositories(
 ) -> list[PushedRepository]:
     places = {f"{url}/{push.path}{end}".lower() for url in addresses for end in ("", ".git")}
     rows = await repositories_of_project(app.database, push.project_id, places)
-    # A number holds on its server alone, and one server's address may begin with another's.
+    # Project numbers are unique on one server only, and one server's URL may start with another's.
     return [row for row in rows if _server_of(row.location, servers) in addresses]
 
 
@@ -355,39 +356,39 @@ def _server_of(location: str, servers: Collection[str]) -> str | None:
 
 async def _trigger(app: Application, repository: PushedRepository, push: Push, asked_by: str) -> Outcome:
     branch = repository.branch or push.default_branch
-    # Without a default branch that anybody knows of, any branch may be it: to look costs one request.
+    # If the default branch is unknown, any branch may be it: a check costs one request.
     moved = {ref: after for ref, after in push.refs.items() if ref.startswith(BRANCHES)}
     mine = {ref: after for ref, after in moved.items() if branch is None or ref == f"{BRANCHES}{branch}"}
     if not mine:
-        return Passed(repository.name, Reason.OTHER_BRANCH, f"Not about branch {branch}.")
+        return IgnoredPush(repository.name, Reason.OTHER_BRANCH, f"The push does not affect branch {branch}.")
     commit = next((after for after in mine.values() if after is not None), None)
     if commit is None:
-        message = f"Branch {branch or 'of this project'} was deleted; its index stays as it is."
-        return Passed(repository.name, Reason.BRANCH_DELETED, message)
+        message = f"Branch {branch or 'of this project'} was deleted; its index stays unchanged."
+        return IgnoredPush(repository.name, Reason.BRANCH_DELETED, message)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
         asked = await enqueue_pushed(
             app.database, app.runs, repository, commit, asked_by=asked_by, max_attempts=attempts
         )
     except RepositoryNotFound:
-        return Passed(repository.name, Reason.INACTIVE, "It was removed a moment ago.")
+        return IgnoredPush(repository.name, Reason.INACTIVE, "It was removed a moment ago.")
     if isinstance(asked, Standing):
         return _standing(repository.name, asked)
     run, is_new = asked
-    log.info("a push asks for a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
+    log.info("a push requests a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
     return Triggered(run.repository, run, is_new)
 
 
-def _standing(name: str, standing: Standing) -> Passed:
+def _standing(name: str, standing: Standing) -> IgnoredPush:
     if standing.is_active:
-        return Passed(name, Reason.ALREADY_INDEXED, "The index holds this commit already.")
+        return IgnoredPush(name, Reason.ALREADY_INDEXED, "The index holds this commit already.")
     if standing.paused_reason is None:
-        return Passed(name, Reason.INACTIVE, "It is no longer in the registry.")
-    return Passed(name, Reason.PAUSED, f"It is paused: {standing.paused_reason}")
+        return IgnoredPush(name, Reason.INACTIVE, "It is no longer in the registry.")
+    return IgnoredPush(name, Reason.PAUSED, f"It is paused: {standing.paused_reason}")
 
 
 _SENTENCES = {
     Reason.OTHER_EVENT: "Only pushes to branches start a sync.",
     Reason.TAG_PUSH: "Tags are not synced.",
-    Reason.OTHER_BRANCH: "Not about a branch.",
+    Reason.OTHER_BRANCH: "The push does not affect a branch.",
 }

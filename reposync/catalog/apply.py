@@ -1,8 +1,8 @@
-"""A registry file becomes the catalogue: what it adds, changes and takes out, and what belongs to somebody else.
+"""Applying a registry file to the catalogue.
 
-The rule (decision 0011): a file is known by its path, its content by a digest. A content that was superseded is applied
-again only if a person asks for it, or if the file was seen to change to it from the content in force. So a pod that
-still has the older file sets nothing back, and a rollback of the file works.
+Decision 0011: a file is identified by its path, its content by a digest. A superseded content is applied again only on
+request, or if the file was seen to change to it from the content in force. So a pod that still has the older file
+reverts nothing, and a rollback of the file works.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from reposync.catalog.targets import CONFIG, Catalog, Target
+from reposync.catalog.targets import CONFIG, Catalog, SyncTarget
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry import Registry
 from reposync.config.registry_document import LISTS, SETTINGS, Clear, clear_secrets, entry_key, registry_of
@@ -31,7 +31,7 @@ Keys = Mapping[str, tuple[Any, Any]]
 Kind = Literal["added", "changed", "gone"]
 
 _KINDS = {"gitlab": "GitLab server", "groups": "group"}
-# Two files may differ in these: defaults are for the file's own repositories, `http` for the pod that reads the file.
+# Files may differ in these: defaults apply to the file's own repositories, `http` to the pod that reads the file.
 _OF_EACH_FILE = frozenset({"defaults", "http"})
 
 
@@ -46,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Something that the file claims and that belongs to somebody else."""
+    """An entry of the file that a different file, or a person, has registered."""
 
     what: str
     theirs: str
@@ -54,7 +54,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What applying a file changes. `before`: the row of its former content."""
+    """What applying a file changes. `before`: the row of its previous content."""
 
     path: str
     digest: str
@@ -79,17 +79,17 @@ class Plan:
         }
 
     def refuse_conflicts(self) -> None:
-        """Raises RegistryConflict that names them."""
+        """Raises RegistryConflict, which names them."""
         if self.conflicts:
             named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in self.conflicts)
             raise RegistryConflict(
-                f"{self.path} claims what it does not have: {named}. Nothing was written.",
-                remedy="Take it out of one of the two, or settle it with `reposync apply --take-over`.",
+                f"{self.path} contains entries that belong to others: {named}. Nothing was written.",
+                remedy="Remove it from one of the two, or run `reposync apply --take-over`.",
             )
 
 
 class Applying:
-    """Applies one registry file as it was read. Every method raises StoreUnavailable."""
+    """Applies one loaded registry file. Every method raises StoreUnavailable."""
 
     def __init__(self, database: Database, loaded: LoadedRegistry, *, by: str) -> None:
         if loaded.path is None:
@@ -115,7 +115,7 @@ class Applying:
     ) -> Plan:
         before = next((each for each in files if each.path == self._path), None)
         others = [each for each in files if each.path != self._path]
-        # A folder that was moved or removed on this machine has no claims any more.
+        # A file that was moved or removed on this machine owns nothing any more.
         lost = [each for each in others if each.host == self._host and not Path(each.path).exists()]
         takes = None if take_over else tuple(each.path for each in lost)
         rivals = [] if take_over else [each for each in others if each not in lost]
@@ -125,7 +125,7 @@ class Applying:
         for each in self._loaded.registry.resolved():
             if each.gitlab is not None and f"GitLab server {each.gitlab.name}" in servers:
                 continue
-            target = Target(each, CONFIG, origin_file=self._path, password=self._loaded.passwords.get(each.name))
+            target = SyncTarget(each, CONFIG, origin_file=self._path, password=self._loaded.passwords.get(each.name))
             registration = target.registration()
             row = rows.get(each.name)
             if row is not None and belongs_to_another(row, registration, takes):
@@ -140,7 +140,7 @@ class Applying:
             if row.origin == CONFIG and row.name not in claimed and row.origin_file in mine and not row.has_left
         ]
         changes = [change for each in registrations if (change := _change(each, rows.get(each.name))) is not None]
-        # In the order in which they were first applied, which decides whose defaults count.
+        # In the order in which they were first applied: the first file decides the defaults.
         documents = [document if each is before else each.document for each in files if each not in lost]
         followers = self._followers(rows, claimed, documents if before is not None else [*documents, document])
         return Plan(
@@ -162,8 +162,8 @@ class Applying:
         )
 
     async def write(self, plan: Plan, *, instead_of: str | None = None, on_request: bool = False) -> bool:
-        """Whether the content is in force now; False if a later one superseded it. Safe to repeat and to abandon at any
-        await: whoever applies the same content next does the rest. Raises RegistrySuperseded."""
+        """Returns whether the content is in force; False if a newer one superseded it. Safe to repeat and to abandon at
+        any await: the next process that applies the same content does the rest. Raises RegistrySuperseded."""
         standing = await self._files.put(
             self._path,
             self._digest,
@@ -183,7 +183,7 @@ class Applying:
         return True
 
     async def _take_over(self, plan: Plan) -> None:
-        """What the other files claim as well is this one's alone from now on."""
+        """Remove this file's entries from the other files."""
         for other in await self._files.all():
             if other.path == self._path:
                 continue
@@ -200,10 +200,10 @@ class Applying:
         claimed: set[str],
         documents: Sequence[Mapping[str, Any]],
     ) -> list[Registration]:
-        """What was registered by command or over HTTP goes by the defaults of the files."""
+        """Repositories registered by command or over HTTP, if the defaults of the files change them."""
         try:
             registry = _usable(documents, clear_secrets(self._loaded.registry))
-        except ConfigError:  # of another file; who works with the registry says so
+        except ConfigError:  # of a different file; reported by whoever uses that registry
             return []
         catalog = Catalog(registry, self._repositories)
         found = []
@@ -221,8 +221,8 @@ class Applying:
 
 
 async def registry_in_force(database: Database, clear: Clear) -> Registry:
-    """The sections of all applied files, secrets taken from this process's environment. Raises ConfigError if a newer
-    version of the program wrote what this one cannot read."""
+    """The sections of all applied files, with secrets from this process's environment. Raises ConfigError if this
+    version cannot read what a newer one wrote."""
     return _usable([each.document for each in await RegistryFiles(database).all()], clear)
 
 
@@ -237,7 +237,8 @@ def _usable(documents: Sequence[Mapping[str, Any]], clear: Clear) -> Registry:
 def _without_conflicts(
     document: Mapping[str, Any], rivals: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Any], list[Conflict]]:
-    """The document without what another file says differently, and what that is. `rivals`: documents by path."""
+    """The document without entries that a rival file defines differently, and these conflicts. `rivals`: documents by
+    path."""
     left: dict[str, Any] = {}
     conflicts: list[Conflict] = []
     for section, value in document.items():

@@ -22,7 +22,7 @@ from reposync.catalog.group_plan import (
     pause_reason,
     says_the_same,
 )
-from reposync.catalog.targets import GROUP, Target
+from reposync.catalog.targets import GROUP, SyncTarget
 from reposync.config.loading import checked_repository
 from reposync.config.registry import Group, Registry
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
@@ -205,7 +205,7 @@ class Follower:
         """What the registry file says about every project of the group, for one."""
         definition = view.group.definition(name, project.path)
         resolved = checked_repository(self._registry, definition)
-        said = Target(resolved, GROUP, definition=definition, group_key=view.key).registration()
+        said = SyncTarget(resolved, GROUP, definition=definition, group_key=view.key).registration()
         return replace(said, project_id=project.id)
 
     async def settled(self, group: Group, report: DiscoveryReport) -> DiscoveryReport:

@@ -1,4 +1,4 @@
-"""What there is to say about each repository, in one record: its configuration, its state, its latest run."""
+"""One record for each repository: configuration, state and latest run."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """`schedule` in words, None for what was synced by hand and is not registered. `origin_file`: the registry file
-    that has it. `state`: active, paused (then there is a reason) or inactive (it left its file). `next_due_at` is None
-    if nothing is due."""
+    """`schedule` in words; None if it was synced by hand and is not registered. `state`: active, paused (with a reason)
+    or inactive (it left its registry file). `next_due_at`: None without a schedule."""
 
     name: str
     id: str
@@ -58,8 +57,8 @@ class Overview:
 
 
 class Lateness:
-    """Who was not synced at the last two ticks of its schedule. Reading a schedule takes a tenth of a millisecond, so
-    each repository's limit is kept until it is synced again."""
+    """Repositories that were not synced at the last two ticks of their schedule. A tick takes a tenth of a millisecond
+    to compute, so each repository's limit is kept until its next sync."""
 
     def __init__(self) -> None:
         self._limits: dict[RepositoryState, datetime] = {}
@@ -87,23 +86,22 @@ def late_after(crontab: str, timezone: str, last_sync_at: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class RepositoryDetail(Overview):
-    """`definition`: what was registered over HTTP or by command, with the keys of the registry file; null for what
-    stands in that file. `missed_ticks`: the latest ticks of its schedule that nothing ran for, the newest first: they
-    were noticed too late."""
+    """`definition`: registered over HTTP or by command, with the keys of the registry file; null for an entry of that
+    file. `missed_ticks`: ticks without a run because they were noticed too late; newest first."""
 
     definition: Mapping[str, Any] | None
     missed_ticks: list[MissedTick]
 
 
 async def state_words(repositories: Repositories) -> dict[str, str]:
-    """The word for the state of every repository, by name."""
+    """The state of every repository, by name."""
     return {row.name: row.word for row in await repositories.states()}
 
 
 async def overviews(
     repositories: Repositories, manifests: Manifests, runs: Runs, names: Collection[str] | None = None
 ) -> list[Overview]:
-    """Every repository, by name; of these alone, if names are given."""
+    """All repositories, or those with these names, by name."""
     rows = await repositories.list(names)
     ids = None if names is None else [row.id for row in rows]
     versions = None if names is None else [row.live_version or row.id for row in rows]
@@ -116,7 +114,7 @@ async def overviews(
 
 
 async def repository_detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
-    """And its row. Raises RepositoryNotFound, naming the nearest."""
+    """With its row. Raises RepositoryNotFound, which names the nearest name."""
     row = await app.repositories.get(name)
     found = named(await overviews(app.repositories, app.manifests, app.runs, [row.name]), row.name)
     missed = await Ticks(app.database).missed(row.id)
@@ -124,7 +122,7 @@ async def repository_detail(app: Application, name: str) -> tuple[RepositoryDeta
 
 
 def named(overviews: Sequence[Overview], name: str) -> Overview:
-    """Raises RepositoryNotFound, naming the nearest."""
+    """Raises RepositoryNotFound, which names the nearest name."""
     for each in overviews:
         if each.name == name:
             return each
@@ -162,12 +160,12 @@ def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: dat
     )
 
 
-def _schedule(said: Repository) -> tuple[Schedule | None, str | None]:
-    """And in words. A schedule that a later version of reposync wrote is shown as it is."""
-    if said.cron_expression is None:
-        return None, NEVER_WORDS if is_registered(said) else None
+def _schedule(row: Repository) -> tuple[Schedule | None, str | None]:
+    """The schedule, and in words. A schedule of a newer version of reposync is shown unchanged."""
+    if row.cron_expression is None:
+        return None, NEVER_WORDS if is_registered(row) else None
     try:
-        schedule = Schedule.parse(said.cron_expression, said.timezone)
+        schedule = Schedule.parse(row.cron_expression, row.timezone)
     except ScheduleError:
-        return None, said.cron_expression
+        return None, row.cron_expression
     return schedule, schedule.words()

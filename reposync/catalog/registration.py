@@ -1,4 +1,4 @@
-"""Repositories that a person adds, removes, pauses or resumes, beside those of the registry file."""
+"""Adding, changing, removing, pausing and resuming repositories outside the registry file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reposync.catalog.targets import COMMAND, CONFIG, Target, is_bare_repository
+from reposync.catalog.targets import COMMAND, CONFIG, SyncTarget, is_bare_repository
 from reposync.config.loading import checked_repository
 from reposync.errors import (
     Remedy,
@@ -28,21 +28,21 @@ from reposync.store.status import RunTrigger
 if TYPE_CHECKING:
     from reposync.app.application import Application
 
-# How often a change is tried again that met another one.
+# Retries of a change that conflicts with a concurrent one.
 _TRIES = 10
 
 
 async def add_repository(app: Application, definition: Mapping[str, Any], *, origin: str = COMMAND) -> Repository:
-    """Register what `definition` says, with the keys of the registry file. What was synced by hand before becomes
-    scheduled. Raises ConfigError for what does not fit, UsageError for a password, RepositoryReadOnly and
-    RepositoryExists where the name is taken."""
+    """Register `definition`, which has the keys of the registry file. A repository that was synced by hand becomes
+    scheduled. Raises ConfigError for an invalid definition, UsageError for a password, RepositoryReadOnly and
+    RepositoryExists if the name is taken."""
     resolved = checked_repository(app.configuration.registry, definition)
     if resolved.password is not None:
         raise _password_not_kept()
     if resolved.path is not None:
         await asyncio.to_thread(_require_repository, resolved.path)
         definition = {**definition, "path": str(resolved.path)}
-    target = Target(resolved, origin, definition=definition)
+    target = SyncTarget(resolved, origin, definition=definition)
     for row in await app.repositories.list([resolved.name]):
         if row.origin == CONFIG and not row.has_left:
             raise _read_only(row.name, f"is in {row.origin_words}")
@@ -60,11 +60,11 @@ async def add_repository(app: Application, definition: Mapping[str, Any], *, ori
 async def change_repository(
     app: Application, name: str, changes: Mapping[str, Any], *, expected: Repository | None = None
 ) -> Repository:
-    """Give the keys of `changes` new values in what was registered; None stands for the default again. A schedule, be
-    it the default one, makes what was synced by hand a scheduled one. Of two who change it at the same time none undoes
-    what the other did. `expected`: as the caller read it, where what others did since then must not stand beside it.
+    """Change keys of a registered definition; None resets a key to the default. Setting `schedule`, also to the
+    default, makes a repository that was synced by hand a scheduled one. Concurrent changes are merged. `expected`: the
+    row as the caller read it; if it was changed since, RepositoryChanged is raised.
 
-    Raises RepositoryNotFound, RepositoryReadOnly for what is not registered by command or over HTTP, ConfigError,
+    Raises RepositoryNotFound, RepositoryReadOnly if it was not registered by command or over HTTP, ConfigError,
     UsageError for a password, and RepositoryChanged.
     """
     if expected is not None:
@@ -79,28 +79,28 @@ async def _change(app: Application, row: Repository, changes: Mapping[str, Any])
     if row.origin == CONFIG:
         raise _read_only(row.name, f"is in {row.origin_words}")
     if row.definition is None or row.group_key is not None:
-        raise _read_only(row.name, "does not stand alone: a group or another version of reposync registered it")
+        raise _read_only(row.name, "was registered by a group or by a different version of reposync")
     definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
     resolved = checked_repository(app.configuration.registry, definition)
     if resolved.password is not None:
         raise _password_not_kept()
     by_hand = not is_registered(row) and "schedule" not in changes
-    target = Target(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
+    target = SyncTarget(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
     return await app.repositories.register(target.registration(), expected=row)
 
 
 async def request_removal(app: Application, name: str, trigger: RunTrigger, *, asked_by: str = "") -> Run:
-    """The run that removes the repository, once a worker gets to it. Asked again, it is the same run.
+    """Queue the run that removes the repository; a repeated request returns the same run.
 
-    Raises RepositoryNotFound, and RepositoryReadOnly for what would come back by itself.
+    Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
     """
     row = await app.repositories.get(name)
-    _refuse_what_comes_back(row)
+    _refuse_if_it_would_return(row)
     return await ask_for_removal(app, row, trigger, asked_by=asked_by)
 
 
 async def syncable(app: Application, name: str) -> Repository:
-    """The repository of that name, if a run of it makes sense. Raises RepositoryNotFound, RepositoryInactive."""
+    """The repository, if it can be synced. Raises RepositoryNotFound, RepositoryInactive."""
     row = await app.repositories.get(name)
     if row.has_left:
         raise RepositoryInactive(f"{name!r} has left {row.origin_words}.", remedy="Add it there again to sync it.")
@@ -120,12 +120,12 @@ async def resume_repository(app: Application, name: str, *, expected: Repository
 
 
 async def remove_repository(app: Application, name: str, *, asked_by: str = "") -> Run:
-    """Remove it with its points, once nothing else works on it. Returns the run that did so, as it ended.
+    """Remove it with its points, and return the run that did so, as it ended.
 
-    Raises RepositoryNotFound, and RepositoryReadOnly for what would come back by itself.
+    Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
     """
     row = await app.repositories.get(name)
-    _refuse_what_comes_back(row)
+    _refuse_if_it_would_return(row)
     request_id = str(uuid.uuid4())
     run = await ask_for_removal(app, row, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id)
     return await CommandRun(app, run, None, request_id).ended()
@@ -134,9 +134,9 @@ async def remove_repository(app: Application, name: str, *, asked_by: str = "") 
 async def ask_for_removal(
     app: Application, row: Repository, trigger: RunTrigger, *, asked_by: str = "", request_id: str | None = None
 ) -> Run:
-    """Queue the run that removes the repository; whoever claims it does so. What is under way is asked to end."""
+    """Queue the run that removes the repository; its active run is requested to end."""
     if row.is_active:
-        # No tick in between.
+        # So that no tick comes in between.
         await app.repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
     run, _ = await app.runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
     return run
@@ -144,7 +144,7 @@ async def ask_for_removal(
 
 def _password_not_kept() -> UsageError:
     return UsageError(
-        "A password is not kept in the database.",
+        "Passwords are not stored in the database.",
         remedy="Register this repository in the registry file, with ${VARIABLE} in its address.",
     )
 
@@ -155,16 +155,16 @@ def _read_only(name: str, why: str) -> RepositoryReadOnly:
 
 def _require_repository(path: Path) -> None:
     if not (path / ".git").exists() and not is_bare_repository(path):
-        raise UsageError(f"{path} is no git repository on this machine.", remedy="Name the folder that has `.git`.")
+        raise UsageError(f"{path} is not a git repository on this machine.", remedy="Name the folder that has `.git`.")
 
 
-def _refuse_what_comes_back(row: Repository) -> None:
+def _refuse_if_it_would_return(row: Repository) -> None:
     if row.origin == CONFIG and not row.has_left:
         raise RepositoryReadOnly(
-            f"{row.name!r} is in {row.origin_words}, and would come back.", remedy="Remove it there first."
+            f"{row.name!r} is in {row.origin_words}, and would be registered again.", remedy="Remove it there first."
         )
     if row.group_key is not None and row.is_active:
         raise RepositoryReadOnly(
-            f"{row.name!r} is there because of a group, {row.group_key}, and would come back.",
+            f"{row.name!r} belongs to the group {row.group_key}, and would be registered again.",
             remedy="Add its path to the group's `exclude` in the registry file first.",
         )

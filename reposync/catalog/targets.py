@@ -1,4 +1,4 @@
-"""Which repository a word means (a name, a path, a URL), and how its row becomes a source and settings."""
+"""Finds a repository by name, path or URL, and turns its row into a source and settings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONFIG, COMMAND, GROUP = "config", "command", "group"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class SyncTarget:
     """A repository to sync, and where its definition comes from (see `Registration`)."""
 
     repository: ResolvedRepository
@@ -50,7 +50,7 @@ class Target:
         each = self.repository
         return Registration(
             name=each.name,
-            # With the server's address: a number that GitLab gave a project holds on that server alone.
+            # With the server's URL: GitLab's project numbers are unique on one server only.
             location=f"{each.gitlab.url}/{each.project}" if each.gitlab is not None else each.location,
             source=each.kind,
             origin=self.origin,
@@ -78,8 +78,8 @@ class Target:
         )
 
     def source(self, row: Repository | None) -> SourceSpec:
-        """`row`: what earlier runs found out (the numeric id of a GitLab project, the last commit). Raises
-        SourceElsewhere for a folder of another machine."""
+        """`row`: results of earlier runs (the numeric id of a GitLab project, the last commit). Raises SourceElsewhere
+        for a folder of a different machine."""
         each = self.repository
         if each.gitlab is not None and each.project is not None:
             server = each.gitlab
@@ -106,16 +106,16 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The registered repositories, as their rows say. `registry`: the sections of the applied registry files; `clear`:
-    secrets that this process read in the clear from its own file."""
+    """The registered repositories. `registry`: the sections of the applied registry files; `clear`: plain-text secrets
+    that this process read from its own file."""
 
     registry: Registry
     repositories: Repositories
     clear: Clear = field(default_factory=dict)
     unapplied: Path | None = None
-    """A registry file that this process would read, and that nobody has applied."""
+    """This process's registry file, if it was never applied."""
 
-    async def find(self, word: str) -> Target:
+    async def find(self, word: str) -> SyncTarget:
         """A registered name, an https URL, or a path inside a git repository, in this order.
 
         Raises RepositoryNotFound, and UsageError for an address that cannot be used.
@@ -129,9 +129,9 @@ class Catalog:
             return await self._at_place(_name(root.name) or "repository", str(root), "path")
         raise self._unknown(word, await self.repositories.names())
 
-    def of_row(self, row: Repository) -> Target:
-        """Raises RepositoryNotFound for one that an earlier version registered from a file that was not applied since,
-        ConfigError for one whose GitLab server is in no applied file."""
+    def of_row(self, row: Repository) -> SyncTarget:
+        """Raises RepositoryNotFound if an earlier version registered it from a file that was not applied since, and
+        ConfigError if its GitLab server is in no applied file."""
         password: Reference | None = None
         if row.resolved is not None and row.resolved_from == definition_digest(row.definition):
             try:
@@ -146,12 +146,12 @@ class Catalog:
                 f"Repository {row.name!r} is from a registry file that was not applied since an upgrade.",
                 remedy=Remedy(
                     "`reposync apply FILE` applies it; so does `reposync serve`.",
-                    "Whoever runs this server has to apply the file.",
+                    "The operator of this server has to apply the file.",
                 ),
             )
         else:
             return self._by_hand(row.name, row.location, row.source)
-        return Target(
+        return SyncTarget(
             resolved,
             row.origin,
             not is_registered(row),
@@ -162,10 +162,10 @@ class Catalog:
             password,
         )
 
-    def of_definition(self, row: Repository) -> Target:
-        """As `of_row`, with the defaults of now."""
+    def of_definition(self, row: Repository) -> SyncTarget:
+        """As `of_row`, with the current defaults."""
         resolved = checked_repository(self.registry, row.definition or {})
-        return Target(
+        return SyncTarget(
             resolved,
             row.origin,
             not is_registered(row),
@@ -183,20 +183,20 @@ class Catalog:
             remedy = f"Did you mean {near[0]!r}?"
         else:
             remedy = "`reposync repos list` shows what is registered."
-        return RepositoryNotFound(f"{word!r} is no registered repository, no path and no URL.", remedy=remedy)
+        return RepositoryNotFound(f"{word!r} is not a registered repository, a path or a URL.", remedy=remedy)
 
-    async def _at_place(self, name: str, location: str, kind: str) -> Target:
-        """The repository of that place. Two of one name at different places both get in: the second is told apart by
-        its place."""
+    async def _at_place(self, name: str, location: str, kind: str) -> SyncTarget:
+        """The repository at that location. A second repository of the same name gets a suffix made from its
+        location."""
         for row in await self.repositories.find(source=kind, location=location):
             return self.of_row(row)
         if await self.repositories.list([name]):
             name = f"{name}-{hashlib.sha256(location.encode()).hexdigest()[:6]}"
         return self._by_hand(name, location, kind)
 
-    def _by_hand(self, name: str, location: str, kind: str) -> Target:
+    def _by_hand(self, name: str, location: str, kind: str) -> SyncTarget:
         definition = {"name": name, "path" if kind == "path" else "git": location}
-        return Target(checked_repository(self.registry, definition), COMMAND, True, definition)
+        return SyncTarget(checked_repository(self.registry, definition), COMMAND, True, definition)
 
 
 def _name(stem: str) -> str:
@@ -206,7 +206,7 @@ def _name(stem: str) -> str:
 def _name_of_url(url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise UsageError(f"{parts.scheme}:// is no address that can be synced.", remedy="Use an https:// address.")
+        raise UsageError(f"{parts.scheme}:// URLs cannot be synced.", remedy="Use an https:// address.")
     if parts.password or parts.username:
         raise UsageError(
             "A password on the command line would stay in the shell's history.",
@@ -216,8 +216,8 @@ def _name_of_url(url: str) -> tuple[str, str]:
 
 
 def _repository_root(word: str) -> Path | None:
-    """The repository that this path is in, found as git finds it: the nearest folder upward with a `.git`; a bare one
-    is itself. None: no such path. Raises UsageError for a path that is in no repository."""
+    """The repository that contains this path, found as git does: the nearest parent folder with `.git`, or a bare
+    repository itself. None: no such path. Raises UsageError for a path outside a repository."""
     path = Path(word).expanduser()
     if not path.exists():
         return None
@@ -227,7 +227,7 @@ def _repository_root(word: str) -> Path | None:
     for folder in (path, *path.parents):
         if (folder / ".git").exists():
             return folder
-    raise UsageError(f"{path} is in no git repository.", remedy="`git init` makes one; an empty one needs a commit.")
+    raise UsageError(f"{path} is not in a git repository.", remedy="`git init` makes one; an empty one needs a commit.")
 
 
 def is_bare_repository(path: Path) -> bool:

@@ -15,7 +15,7 @@ from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.catalog.targets import Target
+    from reposync.catalog.targets import SyncTarget
     from reposync.runs.command_runs import CommandRun
     from reposync.store.runs import Run
     from reposync.sync.preview import Preview
@@ -60,7 +60,7 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
         sys.exit(1)
 
 
-async def _targets(app: Application, words: tuple[str, ...]) -> list[Target]:
+async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]:
     """Raises UsageError if nothing is named and nothing is registered."""
     from reposync.errors import RepoSyncError, UsageError
     from reposync.store.repository import is_registered
@@ -121,7 +121,7 @@ async def _sync(
             all_ok = await _discover_groups(app, approved=approved)
         targets = await _targets(app, words)
 
-        async def request(target: Target) -> CommandRun:
+        async def request(target: SyncTarget) -> CommandRun:
             requested = await app.request_run(target, full=full, approved=approved, asked_by=current_user())
             unfinished.push_async_callback(requested.withdraw)
             return requested

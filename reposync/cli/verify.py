@@ -111,7 +111,7 @@ async def _verify(app: Application, names: tuple[str, ...], options: Options) ->
     from reposync.errors import VectorIndexError
 
     report = Report()
-    verification = Verification(app, against_source=options.source, tell=lambda line: click.echo(line, err=True))
+    verification = Verification(app, against_source=options.source, report=lambda line: click.echo(line, err=True))
     chosen = await verification.names(names)
     for name in chosen:
         report.repositories.append(await _verify_one(verification, name, options))

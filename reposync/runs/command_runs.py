@@ -18,7 +18,7 @@ from reposync.sync.progress import Watch
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.catalog.targets import Target
+    from reposync.catalog.targets import SyncTarget
 
 # Polling interval for a run that a different process executes.
 FOLLOW_SECONDS = 0.3
@@ -31,7 +31,7 @@ class CommandRun:
     """`target` None: the removal of a repository, which needs no configuration. `request_id`: the command's request,
     which is withdrawn if the command is interrupted; the run continues if it has other requests."""
 
-    def __init__(self, app: Application, run: Run, target: Target | None, request_id: str) -> None:
+    def __init__(self, app: Application, run: Run, target: SyncTarget | None, request_id: str) -> None:
         self._app = app
         self._run = run
         self._target = target

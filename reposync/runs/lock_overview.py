@@ -1,4 +1,4 @@
-"""What guards which repository, told from Redis and the database together, and how a person takes a lock away."""
+"""All locks, from Redis and the database together, and the release of a lock by a person."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 
-# No more runs than this are at work at a time.
+# More runs than ever run at a time.
 _MAX_RUNNING = 1_000
 
 
@@ -23,18 +23,17 @@ class LockState(StrEnum):
     HELD = "held"
     """By the worker that executes the run."""
     STALE = "stale"
-    """Its holder does not count any more: the next run of the repository replaces it."""
+    """Its holder's run has ended or was taken over: the next run of the repository replaces it."""
     FOREIGN = "foreign"
-    """Written by another installation, or by no reposync: the next run waits until it is gone."""
+    """Written by a different installation, or not by reposync: the next run waits until it is gone."""
     DATABASE = "database"
-    """A run that is guarded by its row alone: without Redis, or as long as Redis is away."""
+    """A run that only its row guards: without Redis, or while Redis is unavailable."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockOverview:
-    """`repository`: None where the database does not know it. `holder`: the worker, or a foreign value as it is.
-    `lease_until`: aware UTC, of the run that the holder executes; `lease_seconds`: what is left of it by the database's
-    clock."""
+    """`repository`: None if it is not in the database. `holder`: the worker, or the foreign value. `lease_until`: aware
+    UTC, of the holder's run; `lease_seconds`: the rest of the lease by the database's clock."""
 
     repository: str | None
     repository_id: str
@@ -72,7 +71,7 @@ class LockOverview:
 
 @dataclass(frozen=True, slots=True)
 class LockRelease:
-    """What came of it. `released`: a lock was removed; `cancel_requested`: the run that held it was asked to end."""
+    """`released`: a lock was removed; `cancel_requested`: its run was requested to end."""
 
     lock: LockOverview
     released: bool
@@ -83,7 +82,7 @@ class LockRelease:
 
 
 async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs) -> list[LockOverview]:
-    """Every lock, and every run at work that has none, by repository. Raises RedisUnavailable, StoreUnavailable."""
+    """All locks, and running runs without a lock, by repository. Raises RedisUnavailable, StoreUnavailable."""
     records = await locks.list()
     running = {run.id: run for run in await runs.history(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
     names = await repositories.names_of({record.repository_id for record in records})
@@ -98,59 +97,56 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
 async def release_lock(
     name: str, locks: RunLocks, repositories: Repositories, runs: Runs, *, force: bool = False, by: str = ""
 ) -> LockRelease:
-    """Take the lock of the repository `name` (or with that id) away from a holder that does not count any more; with
-    `force` from any holder, and its run is asked to end. A run that is guarded by its row alone has no lock to remove.
+    """Remove the lock of the repository `name` (a name or an id) if it is stale; with `force` any lock, and its run is
+    requested to end. A run without Redis has no lock to remove.
 
-    Raises LockNotFound where nothing guards the repository, LockHeld where somebody alive does and `force` is not
-    given, RedisUnavailable, StoreUnavailable.
+    Raises LockNotFound if the repository has no lock, LockHeld if its holder is alive and `force` is False,
+    RedisUnavailable, StoreUnavailable.
     """
     lock = _chosen(name, await lock_overviews(locks, repositories, runs))
     alive = lock.run_id is not None and lock.state in (LockState.HELD, LockState.DATABASE) and not lock.lease_is_over
     if alive and not force:
         raise LockHeld(
-            f"{lock.holder} is at work on {name!r} in run {lock.run_id}.",
+            f"{lock.holder} works on {name!r} in run {lock.run_id}.",
             remedy=Remedy(
-                f"`reposync runs cancel {lock.run_id}` ends it and gives the lock back; --force does both at once.",
-                f"`POST /api/v1/runs/{lock.run_id}/cancel` ends it and gives the lock back; `force=true` does both at "
-                "once.",
+                f"`reposync runs cancel {lock.run_id}` ends it and releases the lock; --force does both.",
+                f"`POST /api/v1/runs/{lock.run_id}/cancel` ends it and releases the lock; `force=true` does both.",
             ),
         )
     if lock.state is LockState.FOREIGN and not force:
         raise LockHeld(
             f"The lock of {name!r} was not written by this installation: its run is not in this database.",
             remedy=Remedy(
-                "Look for another reposync on the same Redis; if nobody works on it, remove the lock with --force.",
-                "Look for another reposync on the same Redis; if nobody works on it, `force=true` removes the lock.",
+                "Look for a different reposync on the same Redis; if there is none, remove the lock with --force.",
+                "Look for a different reposync on the same Redis; if there is none, `force=true` removes the lock.",
             ),
         )
     if alive and lock.run_id is not None:
-        # First: a run that goes on would take the lock again.
+        # First, because a run that continues would take the lock again.
         await runs.request_cancel(lock.run_id, by=by)
     if lock.value is None:
         return LockRelease(lock, released=False, cancel_requested=alive)
     if not await locks.release(lock.repository_id, lock.value):
         raise LockHeld(
-            f"The lock of {name!r} changed hands at this moment, and was left alone.",
-            remedy=Remedy("`reposync locks list` shows who has it now.", "`GET /api/v1/locks` shows who has it now."),
+            f"The lock of {name!r} got a different holder at this moment, and was not removed.",
+            remedy=Remedy("`reposync locks list` shows its holder.", "`GET /api/v1/locks` shows its holder."),
         )
     return LockRelease(lock, released=True, cancel_requested=alive)
 
 
 def _chosen(name: str, found: list[LockOverview]) -> LockOverview:
-    """The lock itself before a run without one: both are there while a run is about to replace a dead one's lock."""
+    """A lock rather than a run without one: both exist while a run is about to replace a stale lock."""
     mine = [each for each in found if name in (each.repository, each.repository_id)]
     if not mine:
         raise LockNotFound(
             f"The repository {name!r} has no lock.",
-            remedy=Remedy(
-                "`reposync locks list` shows those that there are.", "`GET /api/v1/locks` shows those that there are."
-            ),
+            remedy=Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks."),
         )
     return min(mine, key=lambda each: each.value is None)
 
 
 async def _run_of(record: LockRecord, running: Mapping[str, Run], runs: Runs) -> Run | None:
-    """The run that the lock was taken for, if it is one of this database's."""
+    """The holder's run, if this database has it."""
     if record.holder is None:
         return None
     if record.holder.run_id in running:
@@ -206,5 +202,5 @@ def _left(run: Run, now: datetime) -> float | None:
 
 
 def _text(value: str) -> str:
-    """Bytes that are no text as escapes: JSON has no half surrogates."""
+    """Bytes that are not text as escapes: JSON has no surrogates."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,6 +1,6 @@
-"""Which workers of this machine are alive: each holds a locked file in the state folder as long as its process lives.
+"""Liveness of workers on this machine: each holds a locked file in the state folder while its process lives.
 
-A lease tells the same after seconds, and over machines; this tells it at once, after a kill -9 on a laptop.
+A lease shows the same after some seconds and across machines; this shows it at once after a kill -9 on a laptop.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from types import TracebackType
 
 from reposync.errors import ConfigError
 
-# Any lease is over by then, and the question whether its worker lives is answered by that.
+# Every lease has expired by then.
 KEPT_SECONDS = 86_400.0
 
 
 class Presence:
-    """This process as a worker. `name` is what a run's row shows: pod, process, and a part that is never used twice."""
+    """This process as a worker. `name` is in the run's row: pod, process, and a unique part."""
 
     def __init__(self, state_dir: Path, pod: str) -> None:
         self._folder = state_dir / "workers"
@@ -30,14 +30,14 @@ class Presence:
         self._descriptor: int | None = None
 
     def __enter__(self) -> Presence:
-        """Raises ConfigError where the folder cannot be written."""
+        """Raises ConfigError if the folder cannot be written."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise ConfigError(
                 f"The state folder {self._folder.parent} cannot be written: {error.strerror}.",
-                remedy="Make it writable, make room, or name another one in REPOSYNC_STATE_DIR.",
+                remedy="Make it writable, free disk space, or set REPOSYNC_STATE_DIR to a different folder.",
             ) from None
         fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._sweep()
@@ -51,7 +51,7 @@ class Presence:
             os.close(self._descriptor)
 
     def is_dead(self, worker: str) -> bool:
-        """Whether `worker` ran here and its process is gone. False for one of another machine: nothing is known."""
+        """Whether `worker` ran on this machine and its process is gone. False for a worker of a different machine."""
         path = self._folder / _file_name(worker)
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
@@ -67,7 +67,7 @@ class Presence:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        """Remove what killed workers left, once nobody can have a question about them."""
+        """Remove old files of killed workers."""
         forgotten = time.time() - KEPT_SECONDS
         with contextlib.suppress(OSError):
             for path in self._folder.iterdir():

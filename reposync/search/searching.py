@@ -67,20 +67,20 @@ class Searching:
                     found.append((index, scope.limited(query, physical, met.unwanted)))
             try:
                 hits = await search_collections(found, limit)
-            except CollectionMissing:  # dropped when its last version had been replaced
+            except CollectionMissing:  # dropped after its last version was replaced
                 if attempt == _TRIES:
                     raise
                 scope = await self._scope(repository, version)
                 continue
             may_be_shown = scope.served is None or await met.may_be_shown(hits)
-            # A version that was retired meanwhile may have lost its points before they were read.
+            # The points of a version that was retired meanwhile may have been removed before they were read.
             searched, scope = scope, await self._scope(repository, version)
             if may_be_shown and searched.lasts(scope):
                 break
         if not found and scope.collections:
             raise IndexUnavailable(
-                "There is nothing to search: the index is gone, or was damaged and set aside.",
-                remedy="The next `reposync sync` makes it again, and its record says why.",
+                "There is nothing to search: the index is missing, or was damaged and set aside.",
+                remedy="The next `reposync sync` rebuilds it, and its run says why.",
             )
         if not found:
             raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
@@ -92,7 +92,7 @@ class Searching:
         if repository is not None:
             return await self._one(repository, VersionState(version))
         every = await served(self._app.database)
-        # A name may lead to one of the others, which is searched once.
+        # An alias may lead to one of the other collections, which is searched only once.
         behind = [await self._app.index(name).resolve() for name in sorted(every.names)]
         return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
@@ -114,8 +114,8 @@ class Searching:
     async def _query(
         self, text: str, spec: EmbeddingSpec, path_glob: str | None, language: str | None, limit: int
     ) -> SearchQuery:
-        """By the model that the collection was made with. If that is not configured any more and cannot be asked, words
-        alone have to do until the repositories are live on the configured one."""
+        """With the collection's model. If that is not configured any more and cannot be used, only words are
+        searched until the configured model is live."""
         if not await self._is_former(spec):
             return await make_query(self._app.embedder(), spec, text, path_glob, language, limit)
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
@@ -123,10 +123,10 @@ class Searching:
             try:
                 if embedder is not None and await embedder.spec(spec) == spec:
                     return await make_query(embedder, spec, text, path_glob, language, limit)
-                reason = "its address is not configured any more"
+                reason = "its server is not configured any more"
             except EmbeddingError as error:
                 reason = str(error)
-            log.warning("searching by words alone: the former model %s cannot be asked: %s", spec.model, reason)
+            log.warning("searching words only: the former model %s cannot be used: %s", spec.model, reason)
             self._ask_again[spec] = time.monotonic() + ASK_AGAIN_SECONDS
         return await make_query(None, spec, text, path_glob, language, limit)
 
@@ -142,7 +142,7 @@ class Searching:
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """Where to look: physical collections, and in them one version, or all that may be found."""
+    """Physical collections, and in them one version or all live ones."""
 
     collections: frozenset[str]
     version: str | None = None
@@ -160,7 +160,7 @@ class _Scope:
 
 
 class _Met:
-    """Whose points a search came across. `unwanted`: ids that must not be found, which the filter did not know of."""
+    """Versions whose points were found. `unwanted`: those that must not be found, although the filter allowed them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -172,7 +172,7 @@ class _Met:
         asked = ids | self.unwanted
         known = await findable(self._database, asked) if asked else {}
         unwanted = {each for each, is_findable in known.items() if not is_findable}
-        # Either it was being removed, and then nothing of it is found again, or its points are not ours to hide.
+        # Either it is being removed, and is not found again, or its points are of a different installation.
         unknown = ids - known.keys()
         may = unwanted == self.unwanted and unknown <= self._unknown
         self.unwanted, self._unknown = unwanted, self._unknown | unknown

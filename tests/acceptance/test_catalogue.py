@@ -182,7 +182,7 @@ def test_what_is_no_repository_is_never_registered(person: Person, tmp_path: Pat
     (person.home / "plain").mkdir()
 
     told = person.types("sync", "plain", exit_code=2)
-    assert "is in no git repository" in told.stderr
+    assert "is not in a git repository" in told.stderr
     person.types("sync", "http://127.0.0.1:1/mistyped.git", exit_code=1)
     told = person.types("repos", "add", "nothing", "--path", str(tmp_path / "nothing"), exit_code=2)
     assert "no git repository" in told.stderr

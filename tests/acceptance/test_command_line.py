@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(person: Person, words: tuple[
 def test_a_folder_that_is_no_repository_is_refused_and_leaves_nothing_behind(person: Person):
     (person.home / "plain").mkdir()
     done = person.types("sync", "./plain", exit_code=2)
-    assert "plain is in no git repository" in done.stderr
+    assert "plain is not in a git repository" in done.stderr
     assert (person.asks("history"), person.asks("repos", "list")) == ([], [])
 
 
@@ -190,7 +190,7 @@ def test_a_path_under_the_current_folder_is_shown_to_whoever_mistyped_it(person:
 
     said = person.types("sync", f"{person.home}/nope", exit_code=None).stderr
 
-    assert said.startswith(f"error: '{person.home}/nope' is no registered repository")
+    assert said.startswith(f"error: '{person.home}/nope' is not a registered repository")
 
 
 def test_a_wrong_configuration_starts_nothing(person: Person):

@@ -33,17 +33,17 @@ from reposync.api.throttle import Checked, Throttle
 from reposync.app.application import Application
 from reposync.app.webhooks import (
     Credentials,
+    IgnoredPush,
     Outcome,
-    Passed,
     PushPayload,
     Reason,
     WebhookInvalid,
     WebhookRefused,
     WebhookSecretMissing,
     WebhooksOff,
+    ignored_push,
     listening,
     needs_body,
-    passed,
     read_event,
     receive_push,
     senders_by_signature,
@@ -185,7 +185,7 @@ class WebhookReceiver:
             event = read_event(kind, content)
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
-            return [passed(event)]
+            return [ignored_push(event)]
         return await self._queued(receive_push(app, event, senders, delivery))
 
     async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
@@ -284,11 +284,11 @@ def _answer(outcomes: list[Outcome]) -> DeliveryAnswer:
     runs = [
         TriggeredRun(repository=each.repository, run_id=each.run.id, status=each.run.status, is_new=each.is_new)
         for each in outcomes
-        if not isinstance(each, Passed)
+        if not isinstance(each, IgnoredPush)
     ]
     ignored = [
         Ignored(repository=each.repository, reason=each.reason, message=each.message)
         for each in outcomes
-        if isinstance(each, Passed)
+        if isinstance(each, IgnoredPush)
     ]
     return DeliveryAnswer(status="queued" if runs else "ignored", runs=runs, ignored=ignored)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reposync.app.daemon import Daemon, Roles
-from reposync.catalog.targets import Catalog, Target
+from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
 from reposync.store.repositories import Repository
@@ -200,7 +200,7 @@ async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_wi
     class Flawed(Catalog):
         """Cannot make a target of the first row that it is asked for."""
 
-        def of_row(self, row: Repository) -> Target:
+        def of_row(self, row: Repository) -> SyncTarget:
             if not failed.is_set():
                 failed.set()
                 raise TypeError("a defect in the catalogue")

@@ -41,7 +41,7 @@ FILES: dict[str | bytes, Content] = {
 
 
 def verification(world: World, *, source: bool = False, logged: list[str] | None = None) -> Verification:
-    return Verification(world.app, against_source=source, tell=(logged if logged is not None else []).append)
+    return Verification(world.app, against_source=source, report=(logged if logged is not None else []).append)
 
 
 async def verdict(world: World, *, source: bool = False, name: str = "project") -> Verdict:
@@ -431,7 +431,7 @@ async def test_a_verification_beside_a_sync_waits_for_it_and_tells_no_difference
 
     assert found.exact, found
     assert found.commit == run.commit_after
-    assert logged == [f"project: waits for run {run.id}, which is under way"]
+    assert logged == [f"project: waits for run {run.id}"]
 
 
 async def test_syncs_while_it_reads_are_no_differences(world: World):

@@ -17,7 +17,7 @@ from tests.integration.sync.test_bad_gitlab import without
 
 
 def verification(world: World, *, source: bool = True) -> Verification:
-    return Verification(world.app, against_source=source, tell=lambda _: None)
+    return Verification(world.app, against_source=source, report=lambda _: None)
 
 
 async def found(world: World, *, source: bool = True) -> Verdict:

@@ -91,7 +91,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     problems = await world.app.runs.problems(run.id)
     assert [each.path for each in problems] == ["f000.py"]
     assert "ended the worker" in problems[0].detail
-    verdict = await Verification(world.app, against_source=False, tell=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=False, report=lambda _: None).verify("project")
     assert (verdict.exact, verdict.failed) == (False, 1)
 
     # Tried alone, twice more, and in a process although it is one file.
@@ -108,7 +108,7 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     run = await world.completed()
     assert (run.files_processed, run.files_failed) == (1, 0)
     assert await world.indexed() == await world.expected()
-    verdict = await Verification(world.app, against_source=True, tell=lambda _: None).verify("project")
+    verdict = await Verification(world.app, against_source=True, report=lambda _: None).verify("project")
     assert verdict.exact
 
 

@@ -193,7 +193,7 @@ def test_nothing_of_the_environment_of_a_login_shell_a_desktop_or_a_ci_job_is_ma
 
     for value in (value for name, value in variables.items() if name not in SECRET_VARIABLES):
         # A user in an address may be a token, and is masked there alone.
-        said = f"error: '{value.rpartition('@')[2]}/nope' is no registered repository"
+        said = f"error: '{value.rpartition('@')[2]}/nope' is not a registered repository"
         assert secrets.redact(said) == said
 
 
