@@ -82,23 +82,3 @@ def test_without_a_token_the_log_says_who_may_do_what_and_other_names_get_nothin
     assert httpx.get(f"{pod.url}/readyz", headers={"Host": "rebound.example"}).status_code == 421
     answer = httpx.post(f"{pod.url}/api/v1/repositories/none/sync", headers={"Origin": "http://evil.example"})
     assert answer.status_code == 403
-
-
-@pytest.mark.parametrize(
-    ("token", "complaint"),
-    [
-        ("short", "a token (number 1) of 5 characters: 16 at least"),
-        (f"read:{READER},{READER}", "gives one token two roles"),
-        (f"admin:{READER}", "has an unknown role"),
-    ],
-)
-def test_tokens_that_do_not_fit_are_refused_before_anything_starts(person: Person, token: str, complaint: str) -> None:
-    person.environment["REPOSYNC_API_TOKEN"] = token
-    done = person.types("serve", "--port", "0", exit_code=2)
-
-    assert "REPOSYNC_API_TOKEN" in done.stderr and complaint in done.stderr
-    assert READER not in done.stderr
-
-
-def test_a_root_path_that_is_no_path_is_refused(person: Person) -> None:
-    assert "must be a path such as /reposync" in person.types("serve", "--root-path", "x y", exit_code=2).stderr

@@ -176,20 +176,6 @@ def test_a_plan_shows_what_an_apply_would_change_and_as_json(folders: Folders) -
     assert person.asks("repos", "show", "alpha")["schedule"] == "at 00:00 every day"
 
 
-def test_what_is_no_repository_is_never_registered(person: Person, tmp_path: Path) -> None:
-    person.configures("embedding: {provider: none}\n")
-    person.types("apply")
-    (person.home / "plain").mkdir()
-
-    told = person.types("sync", "plain", exit_code=2)
-    assert "is not in a git repository" in told.stderr
-    person.types("sync", "http://127.0.0.1:1/mistyped.git", exit_code=1)
-    told = person.types("repos", "add", "nothing", "--path", str(tmp_path / "nothing"), exit_code=2)
-    assert "no git repository" in told.stderr
-
-    assert person.asks("repos", "list") == []
-
-
 def test_no_secret_of_the_file_is_in_the_state(person: Person, tmp_path: Path) -> None:
     person.environment |= {"REPOSYNC_STATE_DIR": str(person.home / "state"), "TOKEN": "glpat-0123456789abcdef"}
     person.configures(

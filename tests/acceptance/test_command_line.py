@@ -19,7 +19,6 @@ import pytest
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.repositories import GitRepository, Symlink
-from tests.fixtures.unreadable import lose
 
 BILLING = b'''"""Billing."""
 
@@ -185,14 +184,6 @@ def test_a_folder_that_is_no_repository_is_refused_and_leaves_nothing_behind(per
     assert (person.asks("history"), person.asks("repos", "list")) == ([], [])
 
 
-def test_a_path_under_the_current_folder_is_shown_to_whoever_mistyped_it(person: Person):
-    person.environment |= {"PWD": str(person.home), "OLDPWD": str(person.home.parent)}
-
-    said = person.types("sync", f"{person.home}/nope", exit_code=None).stderr
-
-    assert said.startswith(f"error: '{person.home}/nope' is not a registered repository")
-
-
 def test_a_wrong_configuration_starts_nothing(person: Person):
     person.configures("repositorys: []\n")
     for command in ("apply", "serve"):
@@ -237,18 +228,6 @@ def test_an_interrupted_full_sync_says_what_the_next_one_does(
     after = configured.types("sync").stdout
     assert "payments: completed" in after
     assert "snapshot" not in after
-
-
-def test_nothing_counts_as_embedded_where_no_model_is_asked(person: Person, repository: GitRepository):
-    repository.commit({"billing/sessions.py": BILLING})
-    person.applies(f'embedding: {{provider: none}}\nrepositories:\n  - {{name: payments, path: "{repository.path}"}}\n')
-
-    (plan,) = person.asks("sync", "--plan")
-    (run,) = person.asks("sync")
-
-    assert (plan["chunks_to_embed"], plan["characters_to_embed"], plan["chunks"]) == (0, 0, 1)
-    assert (run["files_processed"], run["chunks_embedded"], run["chunks_reused"]) == (1, 0, 0)
-    assert person.asks("repos", "show", "payments")["chunks"] == 1
 
 
 def test_exit_codes_tell_a_misuse_from_what_is_not_there_and_what_cannot_be_now(
@@ -377,58 +356,10 @@ def test_a_plan_writes_nothing(configured: Person):
     assert configured.asks("history") == []
 
 
-def test_files_that_cannot_be_read_are_named_and_make_the_command_fail(configured: Person, repository: GitRepository):
-    configured.types("sync")
-    repository.commit({"billing/sessions.py": b"def remove_expired_sessions(): pass\n", "fine.py": b"x = 1\n"})
-    lose(repository, "billing/sessions.py")
-
-    done = configured.types("sync", exit_code=1)
-    assert f"payments: completed with 1 file failed at {str(repository.head())[:10]}: 1 file stored" in done.stdout
-    assert "  failed: billing/sessions.py  " in done.stdout
-    table = configured.types("history").stdout
-    assert re.search(r"skipped +failed", table)
-    (run, _) = configured.asks("history")
-    assert (run["files_failed"], run["error_code"]) == (1, "FILES_FAILED")
-
-    shown = configured.types("runs", "show", run["id"]).stdout
-    assert re.search(r"files: +1 stored, 0 deleted, \d+ skipped, 1 failed", shown)
-    assert shown.partition("failed or skipped:")[2].split()[:2] == ["failed", "billing/sessions.py"]
-    configured.types("runs", "watch", run["id"], exit_code=1)
-    assert "1 failed" in configured.types("repos", "show", "payments").stdout
-    assert configured.asks("repos", "list")[0]["failed"] == 1
-
-    found = configured.asks("search", "drop sessions whose deadline has passed", "--path", "billing/*")
-    assert [hit["outdated"] for hit in found] == [True]
-    marked = configured.types("search", "sessions deadline", "--path", "billing/*").stdout
-    assert "older than the commit: could not be read" in marked
-
-
 def test_version_and_help_know_themselves(person: Person):
     assert person.asks("version")["reposync"]
     assert "sync" in person.types("--help").stdout
     assert person.asks("db", "upgrade")["after"] == person.asks("db", "current")["revision"]
-
-
-def test_what_a_newer_program_wrote_is_shown_as_it_is(configured: Person):
-    (run,) = configured.asks("sync")
-    (database,) = configured.home.rglob("reposync.db")
-    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE sync_runs SET status = 'superseded', trigger = 'replay'")
-        connection.execute("UPDATE run_attempts SET outcome = 'preempted'")
-        connection.execute("UPDATE index_versions SET state = 'quarantined'")
-
-    (listed,) = configured.asks("history")
-    assert (listed["status"], listed["trigger"]) == ("superseded", "replay")
-    assert "superseded" in configured.types("history").stdout
-    shown = configured.asks("runs", "show", run["id"])
-    assert (shown["status"], shown["attempts"][0]["outcome"]) == ("superseded", "preempted")
-    assert "superseded" in configured.types("runs", "show", run["id"]).stdout
-    assert "superseded" in configured.types("repos", "show", "payments").stdout
-    assert "superseded" in configured.types("runs", "watch", run["id"], exit_code=1).stdout
-    assert "quarantined" in configured.types("index", "status", "payments").stdout
-    configured.types("history", "--status", "superseded", exit_code=2)
-    (after,) = configured.asks("sync")
-    assert (after["status"], after["id"] != run["id"]) == ("completed", True)
 
 
 def test_what_nobody_foresaw_is_told_without_the_statement(person: Person, repository: GitRepository):

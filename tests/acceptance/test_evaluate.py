@@ -1,7 +1,5 @@
 """`reposync eval` as a person types it: a real repository, sparse search alone, questions that hit and miss."""
 
-import json
-
 import pytest
 
 from tests.acceptance.conftest import Person
@@ -76,22 +74,3 @@ def test_a_mistake_in_the_questions_is_named_with_its_place_and_starts_nothing(p
     assert "questions.yaml:1:32: unknown key `pat` in [0]; did you mean `path`?" in done.stderr
     assert done.stdout == ""
     assert not list(person.home.rglob("engine.json"))
-
-
-def test_a_question_about_a_repository_that_nobody_registered_is_an_error(synced: Person):
-    (synced.home / "questions.yaml").write_text(QUESTIONS + "- {question: a, repository: web, path: b}\n")
-
-    assert "'web'" in synced.types("eval", "questions.yaml", exit_code=3).stderr
-
-
-def test_a_gate_that_is_not_there_is_named_by_config_check(synced: Person):
-    with (synced.home / "repositories.yaml").open("a") as registry:
-        registry.write("index: {keep_retired: 24h, gate: questions.yaml}\n")
-    assert synced.asks("config", "show")["index"]["keep_retired"] == 86_400
-
-    (synced.home / "questions.yaml").unlink()
-
-    done = synced.types("config", "check", "--json", exit_code=2)
-    (error,) = json.loads(done.stdout)["errors"]
-    assert (error["line"], error["column"]) == (4, 34)
-    assert error["message"] == "index.gate names no file on this machine"

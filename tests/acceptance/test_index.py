@@ -140,22 +140,3 @@ def test_a_change_that_waits_or_is_built_says_how_far_it_is(owner: Owner) -> Non
     assert told["collections"][0]["repositories"]["building"] == 1
     assert "0 of about 2 files built" in shown
     assert "building" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "exit_code", "said"),
-    [
-        (("rollback", "payments"), 4, "keep_retired"),
-        (("rollback", "paymets"), 3, "registered"),
-        (("status", "paymets"), 3, "Did you mean 'payments'"),
-        (("pause", "paymets"), 3, "Did you mean 'payments'"),
-        (("resume", "payments", "nobody"), 3, "registered"),
-    ],
-)
-def test_what_cannot_be_done_says_why_and_what_helps(
-    owner: Owner, words: tuple[str, ...], exit_code: int, said: str
-) -> None:
-    owner.person.types("sync")
-    done = owner.person.types("index", *words, exit_code=exit_code)
-    assert said in done.stderr
-    assert done.stdout == ""

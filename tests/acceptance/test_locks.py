@@ -163,20 +163,6 @@ def test_the_lock_of_another_installation_is_removed_with_force_alone(
     assert not server.exists(key)
 
 
-def test_rubbish_under_a_locks_key_is_shown_without_harm_and_can_be_removed(person: Person, server: redis.Redis):
-    server.set(LOCK_PREFIX + "a\x1b[2J\nb", b"\xff\x1b]0;x\x07")
-    server.rpush(LOCK_PREFIX + "list", "x")
-    shown = person.asks("locks", "list")
-    assert [(each["repository"], each["state"], each["ttl_seconds"]) for each in shown] == [(None, "foreign", None)] * 2
-    said = person.types("locks", "list").stdout
-    assert "\x1b" not in said
-    assert "never" in said
-    said = person.types("locks", "release", "a\x1b[2J\nb", "--force").stdout
-    assert "\x1b" not in said
-    person.types("locks", "release", "list", "--force")
-    assert server.keys(LOCK_PREFIX + "*") == []
-
-
 def test_a_redis_that_is_away_is_told_without_its_password(person: Person, scene: Scene):
     person.environment["REDIS_URL"] = f"redis://:geheimnis@127.0.0.1:{free_port()}"
     for words in (("list",), ("release", "payments")):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
@@ -169,31 +168,6 @@ def test_ticks_of_three_pods_run_once_each(cluster: Cluster, repository: GitRepo
     assert len(ticks) >= len(runs) - 1  # the very first run has no tick
     counted = sum(len(pod.events("run started")) for pod in pods)
     assert counted == len(runs) - len([run for run in runs if run.attempt == 0])
-
-
-@pytest.mark.full
-def test_a_click_runs_at_once_on_any_pod(cluster: Cluster, repository: GitRepository):
-    repository.commit({"a.py": b"x = 1\n"})
-    cluster.configures(app(repository))
-    pod = cluster.pod("worker")
-    until(lambda: cluster.log.ended("app"), told=pod.said)
-
-    run = queue(cluster.log.url, "app")
-    (clicked,) = until(lambda: [each for each in cluster.log.ended("app") if each.id == run], told=pod.said)
-    assert clicked.worker.startswith("worker:")
-    assert (clicked.trigger, clicked.priority) == ("http", 0)
-
-
-def queue(url: str, name: str) -> str:
-    from reposync.store.database import Database
-    from reposync.store.runs import Runs, RunTrigger
-
-    async def ask() -> str:
-        async with await Database.open(url) as database:
-            run, _ = await Runs(database).enqueue(name, RunTrigger.HTTP)
-            return run.id
-
-    return asyncio.run(ask())
 
 
 @pytest.mark.full

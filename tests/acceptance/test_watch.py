@@ -134,10 +134,6 @@ def test_a_run_that_does_not_end_well_is_exit_code_1(person: Person, repository:
     assert person.asks("runs", "watch", run["id"], exit_code=1) == run
 
 
-def test_an_unknown_run_is_exit_code_2(person: Person):
-    assert "No run has the id 'nonsense'" in person.types("runs", "watch", "nonsense", exit_code=3).stderr
-
-
 class _Stream:
     """The events of a run, as a client without a library for them reads them."""
 

@@ -9,7 +9,7 @@ import pytest
 
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.store.index_changes import version_states
-from tests.fixtures.unreadable import lose
+from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401

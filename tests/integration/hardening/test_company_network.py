@@ -176,7 +176,7 @@ async def test_a_proxy_that_does_not_let_it_through_is_an_error_without_its_pass
     ("variable", "value", "said"),
     [
         ("HTTPS_PROXY", "socks5://worker:hush@proxy:1080", "SOCKS"),
-        ("HTTPS_PROXY", "http://worker:hush@:99999", "no address of a proxy"),
+        ("HTTPS_PROXY", "http://worker:hush@:99999", "not the address of a proxy"),
         ("SSL_CERT_FILE", "/nonexistent/hush.pem", "SSL_CERT_FILE"),
     ],
 )
