@@ -38,14 +38,12 @@ from reposync.app.webhooks import Push, receive_push
 from reposync.config.settings import Settings
 from reposync.embedding.none import NoEmbedder
 from reposync.embedding.sparse import document_vector
-from reposync.store.index_changes import version_states
-from reposync.store.pushed import repositories_of_project
-from reposync.store.repositories import repository_id
-from reposync.store.served import findable, served
+from reposync.store.index_queries import findable, search_scope, version_states
+from reposync.store.repository import repository_id
 from reposync.store.status import WAITING
 from reposync.store.tables import RUNS
 from reposync.store.ticks import Ticks
-from reposync.store.version_attributes import elsewhere
+from reposync.store.versions import attributes_marker
 from reposync.sync.index_versions import VersionSettings
 from reposync.sync.prepare import ContentSettings
 from reposync.vectors.port import SPARSE, point_id
@@ -98,9 +96,9 @@ class Installation:
     async def search_reads(self) -> None:
         """The database queries of a search with ten hits of ten repositories."""
         database, ids = self.app.database, [repository_id(name(number)) for number in range(10)]
-        await served(database)
+        await search_scope(database)
         await findable(database, ids)
-        await served(database)
+        await search_scope(database)
         await self.app.manifests.outdated([(each, "src/file.py") for each in ids])
 
     async def search(self) -> None:
@@ -111,8 +109,8 @@ class Installation:
 
     async def webhook(self) -> None:
         """Of a project whose number is known, and of one that was never synced."""
-        (known,) = await repositories_of_project(self.app.database, 8, [f"{GITLAB}/group/{name(7)}"])
-        (fresh,) = await repositories_of_project(self.app.database, 10**6, [f"{GITLAB}/group/{name(8)}"])
+        (known,) = await self.app.repositories.of_project(8, [f"{GITLAB}/group/{name(7)}"])
+        (fresh,) = await self.app.repositories.of_project(10**6, [f"{GITLAB}/group/{name(8)}"])
         assert (known.name, fresh.name) == (name(7), name(8))
 
     async def push(self) -> None:
@@ -245,7 +243,7 @@ def version(number: int, collection: str, settings: str) -> dict[str, Any]:
         "generation": 1,
         "collection": collection,
         "physical": collection,
-        "attributes": json.dumps(elsewhere({"0/.gitattributes": ["d" * 40, ""]}) if number == 0 else {}),
+        "attributes": json.dumps(attributes_marker({"0/.gitattributes": ["d" * 40, ""]}) if number == 0 else {}),
         "commit_sha": COMMIT,
         "epoch": 1,
         "created_at": START - timedelta(days=100),

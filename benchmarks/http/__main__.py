@@ -42,7 +42,7 @@ from benchmarks.http.proofs import Commits, SyncRequest, read_journal, violation
 from benchmarks.measure import machine, spread
 from benchmarks.storm.pods import Pod
 from reposync.store.database import Database
-from reposync.store.run import Run, run_record
+from reposync.store.run import Run
 from reposync.store.status import WAITING, RunStatus
 from reposync.store.tables import RUNS
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -237,7 +237,7 @@ def burden(url: str, pid: int, folder: Path, repositories: int, options: argpars
 
 async def rows(database: Database) -> list[Run]:
     async with database.read() as connection:
-        return [run_record(row) for row in (await connection.execute(select(RUNS))).all()]
+        return [Run.of(row) for row in (await connection.execute(select(RUNS))).all()]
 
 
 async def first_syncs(database: Database, count: int) -> None:

@@ -9,10 +9,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from reposync.errors import UsageError
-from reposync.store.run_keys import run_json
 
 if TYPE_CHECKING:
-    from reposync.store.runs import Run, Runs
+    from reposync.store.run import Run
+    from reposync.store.runs import Runs
 
 FIRST_PROBLEMS = 100
 MAX_CURSOR_CHARS = 3_100
@@ -38,7 +38,7 @@ REQUEST_KEYS = (
 async def run_documents(runs: Runs, found: Collection[Run]) -> list[dict[str, Any]]:
     """The runs as items of the history. Raises StoreUnavailable."""
     askers = await runs.askers([run.id for run in found])
-    return [{**run_json(run), "asked_by": askers.get(run.id, [])} for run in found]
+    return [{**run.document, "asked_by": askers.get(run.id, [])} for run in found]
 
 
 async def run_document(runs: Runs, run: Run) -> dict[str, Any]:
@@ -58,13 +58,13 @@ async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[
     brake, progress = read_brake(run.brake), current_progress(run)
     is_all = not problems or len(problems) == sum(counts.values())
     return {
-        **run_json(run),
+        **run.document,
         "asked_by": list(dict.fromkeys(each.asked_by for each in requests)),
         **{key: getattr(run, key) for key in DETAIL_KEYS},
         "brake": None if brake is None else asdict(brake),
         "progress": None if progress is None else dict(progress),
         "requests": [{key: getattr(each, key) for key in REQUEST_KEYS} for each in requests],
-        "attempts": [asdict(each) for each in attempts],
+        "attempts": [each.model_dump() for each in attempts],
         "problems": [asdict(each) for each in problems],
         "problem_counts": counts,
         "problems_cursor": None if is_all else cursor_after(problems[-1].path),

@@ -18,10 +18,7 @@ from reposync.catalog.overview import Overview
 from reposync.config.fields import VARIABLE
 from reposync.config.registry import Repository
 from reposync.content.model import Skip
-from reposync.store.attempts import RunAttempt
-from reposync.store.requests import RunRequest
-from reposync.store.run import Run, RunProblem
-from reposync.store.run_keys import RUN_KEYS
+from reposync.store.run import RUN_KEYS, Run, RunAttempt, RunProblem, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import BrakeFacts
 

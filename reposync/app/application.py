@@ -37,11 +37,14 @@ from reposync.sources.port import Source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
 from reposync.store.registry_files import RegistryFiles
-from reposync.store.repositories import Repositories, Repository, unregistered
-from reposync.store.runs import Run, Runs
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Repository, unregistered
+from reposync.store.run import Run
+from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.versions import IndexVersion, Versions
-from reposync.store.workers import Worker, Workers
+from reposync.store.tables import IndexVersion, Worker
+from reposync.store.versions import Versions
+from reposync.store.workers import Workers
 from reposync.sync.lease import Lease
 from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
@@ -355,7 +358,7 @@ async def open_application(
         database = await Database.open(settings.database_url, clock=clock)
         resources.push_async_callback(database.close)
         observer = observer or Observer()
-        await database.upgrade(told=observer.store_waited)
+        await database.upgrade(report=observer.store_waited)
         if prepare is not None:
             await prepare(database)
         registry = await registry_in_force(database, clear or {})

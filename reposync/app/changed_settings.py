@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from reposync.app.application import Application
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import RepoSyncError
-from reposync.store.repositories import Repository
+from reposync.store.repository import Repository
 from reposync.store.status import RunTrigger
-from reposync.store.versions import Hold, IndexVersion, VersionState
+from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.versions import IndexHold
 from reposync.sync.index_versions import VersionSettings
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ async def _configured_spec(app: Application, lives: Iterable[IndexVersion]) -> E
 
 def _has_changed(app: Application, row: Repository, live: IndexVersion, spec: EmbeddingSpec | None) -> bool:
     made = VersionSettings.read(live.settings)
-    if made is None or (row.index_hold is not None and Hold.read(row.index_hold).settings_key is None):
+    if made is None or (row.index_hold is not None and IndexHold.read(row.index_hold).settings_key is None):
         return False
     target = app.catalog.of_row(row)
     settings = target.settings()

@@ -30,8 +30,8 @@ from reposync.errors import Starting, StoreUnavailable
 from reposync.runs.observer import Observer
 from reposync.runs.worker import WorkerPool
 from reposync.scheduling.cron import CronScheduler
-from reposync.store.index_changes import version_states
-from reposync.store.news import News
+from reposync.store.index_queries import version_states
+from reposync.store.notifications import Notifications
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.ticks import TickOutcome, Ticks
@@ -194,7 +194,7 @@ class Daemon:
                 return app
 
     async def _serve(self, app: Application) -> None:
-        news = News(app.database)
+        news = Notifications(app.database)
         pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
         discovery = Discovery(
             app.database,

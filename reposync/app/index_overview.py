@@ -18,13 +18,13 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.runs.progress_reports import current_progress
-from reposync.store.following import incomplete_versions
-from reposync.store.index_changes import AlikeIndexes, alike_indexes
+from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
 from reposync.store.manifest import ManifestCounts
+from reposync.store.repository import no_such_repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
-from reposync.store.unknown import no_such_repository
-from reposync.store.versions import Hold, IndexVersion, VersionState
+from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.versions import IndexHold
 from reposync.sync.index_versions import VersionSettings
 from reposync.vectors.port import Index
 
@@ -165,7 +165,7 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
             IndexOverview(
                 repository=name,
                 collection=row.collection,
-                hold=None if row.index_hold is None else _hold(Hold.read(row.index_hold)),
+                hold=None if row.index_hold is None else _hold(IndexHold.read(row.index_hold)),
                 live=live,
                 building=building,
                 progress=None if building is None else _progress(building, live, running.get(row.id)),
@@ -188,7 +188,7 @@ async def collection_changes(app: Application, *, count_chunks: bool = True) -> 
     config = embedder_config(app.configuration.registry)
     states: dict[str, Counter[str]] = {}
     chunks: dict[str, Counter[bool]] = {}
-    for each in await alike_indexes(app.database, count_chunks=count_chunks):
+    for each in await similar_indexes(app.database, count_chunks=count_chunks):
         state = _change_state(each, config)
         states.setdefault(each.collection, Counter())[state] += each.repositories
         chunks.setdefault(each.collection, Counter())[state == "done"] += each.chunks
@@ -259,7 +259,7 @@ async def roll_back(app: Application, name: str) -> IndexOverview:
 async def hold(app: Application, names: Collection[str]) -> list[str]:
     """Keep the live versions of these repositories, or of all, whatever settings are configured. Returns their names.
     Raises RepositoryNotFound before anything is changed."""
-    return await _set_hold(app, names, Hold(PAUSED, None))
+    return await _set_hold(app, names, IndexHold(PAUSED, None))
 
 
 async def release(app: Application, names: Collection[str]) -> list[str]:
@@ -267,7 +267,7 @@ async def release(app: Application, names: Collection[str]) -> list[str]:
     return await _set_hold(app, names, None)
 
 
-async def _set_hold(app: Application, names: Collection[str], held: Hold | None) -> list[str]:
+async def _set_hold(app: Application, names: Collection[str], held: IndexHold | None) -> list[str]:
     chosen = sorted(set(names) or await app.repositories.names())
     for name in names:
         await syncable(app, name)
@@ -292,7 +292,7 @@ def _building(versions: Iterable[IndexVersion]) -> IndexVersion | None:
     return next((each for each in versions if each.state is VersionState.BUILDING), None)
 
 
-def _change_state(indexes: AlikeIndexes, config: EmbedderConfig) -> ChangeState:
+def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeState:
     spec = None if indexes.spec is None else EmbeddingSpec(**indexes.spec)
     if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
         return "done"
@@ -311,7 +311,7 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
     return VersionOverview(
         number=version.number,
         state=str(version.state),
-        commit=version.commit,
+        commit=version.commit_sha,
         partial_commit=version.partial_commit,
         provider=made.spec.provider if made else None,
         model=made.spec.model if made else None,
@@ -333,7 +333,7 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
     )
 
 
-def _hold(found: Hold) -> HoldOverview:
+def _hold(found: IndexHold) -> HoldOverview:
     return HoldOverview(found.reason, found.settings_key is not None)
 
 

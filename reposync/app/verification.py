@@ -11,10 +11,11 @@ from typing import Any
 from reposync.app.application import Application
 from reposync.errors import RepoSyncError, StoreUnavailable
 from reposync.runs.command_runs import FOLLOW_SECONDS
-from reposync.store.repositories import Repository
+from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
-from reposync.store.versions import IndexVersion, VersionState, unwritten_version
+from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.versions import unwritten_version
 from reposync.sync.audit import Difference, DifferenceKind, audit_points, audit_tree
 from reposync.sync.progress import Watch
 
@@ -146,7 +147,7 @@ class Verification:
             counts[each.kind] += max(each.points, 1)
         note = None
         failed = sum(1 for each in recorded.values() if each.is_failed)
-        if live.commit is None and not recorded:
+        if live.commit_sha is None and not recorded:
             note = "No sync of it was completed yet."
         elif recorded and await index.spec() is None:
             note = f"There is no collection {live.physical!r} that reposync made."
@@ -156,7 +157,7 @@ class Verification:
         return Verdict(
             repository=row.name,
             collection=live.collection,
-            commit=live.commit,
+            commit=live.commit_sha,
             files=sum(1 for each in recorded.values() if each.skip_reason is None),
             chunks=sum(each.chunks for each in recorded.values()),
             points=found.points,
@@ -196,7 +197,7 @@ class Verification:
             if not run.removal and (wrote or run.status is RunStatus.RUNNING):
                 what = f"run {run.id} is {run.status} and stored a part of its commit; the index is between two commits"
                 return [Difference(DifferenceKind.UNFINISHED, None, what)]
-        if live.commit is None and live.partial_commit is None and has_rows:
+        if live.commit_sha is None and live.partial_commit is None and has_rows:
             what = "no sync was completed since it was registered, or changed"
             return [Difference(DifferenceKind.UNFINISHED, None, what)]
         return []

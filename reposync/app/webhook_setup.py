@@ -18,8 +18,7 @@ from reposync.config.registry import GitLabInstance
 from reposync.errors import ConfigError, RepoSyncError, SourceError, UsageError
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_hooks import ENDPOINT, GitLabHooks, Hook, HookPlace, HookWish, fingerprint
-from reposync.store.repositories import Repository
-from reposync.store.repository import is_registered
+from reposync.store.repository import Repository, is_registered
 
 Done = Literal["created", "updated", "unchanged", "failed"]
 

@@ -22,8 +22,9 @@ from reposync.app.application import Application
 from reposync.config.references import MissingSecret
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
-from reposync.store.pushed import PushedRepository, Standing, enqueue_pushed, repositories_of_project
+from reposync.store.repositories import PushedRepository
 from reposync.store.run import Run
+from reposync.store.run_queue import PushIgnored
 
 log = logging.getLogger(__name__)
 
@@ -345,7 +346,7 @@ async def _repositories(
     app: Application, push: Push, addresses: Sequence[str], servers: Collection[str]
 ) -> list[PushedRepository]:
     places = {f"{url}/{push.path}{end}".lower() for url in addresses for end in ("", ".git")}
-    rows = await repositories_of_project(app.database, push.project_id, places)
+    rows = await app.repositories.of_project(push.project_id, places)
     # Project numbers are unique on one server only, and one server's URL may start with another's.
     return [row for row in rows if _server_of(row.location, servers) in addresses]
 
@@ -367,19 +368,17 @@ async def _trigger(app: Application, repository: PushedRepository, push: Push, a
         return IgnoredPush(repository.name, Reason.BRANCH_DELETED, message)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
-        asked = await enqueue_pushed(
-            app.database, app.runs, repository, commit, asked_by=asked_by, max_attempts=attempts
-        )
+        asked = await app.runs.enqueue_for_push(repository, commit, asked_by=asked_by, max_attempts=attempts)
     except RepositoryNotFound:
         return IgnoredPush(repository.name, Reason.INACTIVE, "It was removed a moment ago.")
-    if isinstance(asked, Standing):
+    if isinstance(asked, PushIgnored):
         return _standing(repository.name, asked)
     run, is_new = asked
     log.info("a push requests a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
     return Triggered(run.repository, run, is_new)
 
 
-def _standing(name: str, standing: Standing) -> IgnoredPush:
+def _standing(name: str, standing: PushIgnored) -> IgnoredPush:
     if standing.is_active:
         return IgnoredPush(name, Reason.ALREADY_INDEXED, "The index holds this commit already.")
     if standing.paused_reason is None:

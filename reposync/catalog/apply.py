@@ -24,8 +24,10 @@ from reposync.config.registry import Registry
 from reposync.config.registry_document import LISTS, SETTINGS, Clear, clear_secrets, entry_key, registry_of
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
-from reposync.store.registry_files import RegistryFile, RegistryFiles, Standing
-from reposync.store.repositories import Registration, Repositories, Repository, belongs_to_another
+from reposync.store.registry_files import ContentState, RegistryFiles
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration, Repository, belongs_to_another, definition_digest
+from reposync.store.tables import RegistryFile
 
 Keys = Mapping[str, tuple[Any, Any]]
 Kind = Literal["added", "changed", "gone"]
@@ -58,7 +60,7 @@ class Plan:
 
     path: str
     digest: str
-    standing: Standing
+    standing: ContentState
     before: RegistryFile | None
     changes: tuple[Change, ...]
     conflicts: tuple[Conflict, ...]
@@ -106,12 +108,12 @@ class Applying:
     async def plan(self, *, take_over: bool = False) -> Plan:
         """Writes nothing."""
         files, rows = await self._files.all(), {row.name: row for row in await self._repositories.list()}
-        standing = await self._files.standing(self._path, self._digest)
+        standing = await self._files.content_state(self._path, self._digest)
         # Thousands of entries take a second.
         return await asyncio.to_thread(self._planned, files, rows, standing, take_over=take_over)
 
     def _planned(
-        self, files: Sequence[RegistryFile], rows: Mapping[str, Repository], standing: Standing, *, take_over: bool
+        self, files: Sequence[RegistryFile], rows: Mapping[str, Repository], standing: ContentState, *, take_over: bool
     ) -> Plan:
         before = next((each for each in files if each.path == self._path), None)
         others = [each for each in files if each.path != self._path]
@@ -176,7 +178,7 @@ class Applying:
         if standing == "superseded":
             return False
         await self._take_over(plan)
-        guard = partial(self._files.hold, self._path, self._digest)
+        guard = partial(self._files.require_current, self._path, self._digest)
         await self._repositories.register_all(plan.registrations, takes=plan.takes, guard=guard)
         for name in plan.gone:
             await self._repositories.deactivate(name, guard=guard)
@@ -322,6 +324,6 @@ _KNOWN_BEFORE = {"branch": "branch", "schedule": "cron_expression", "timezone": 
 def _differs(registration: Registration, row: Repository | None) -> bool:
     if row is None or row.has_left:
         return True
-    said = {key: value for key, value in asdict(registration).items() if key not in ("project_id", "origin_host")}
-    said["resolved_from"] = registration.resolved_from
+    said = {key: value for key, value in registration.model_dump().items() if key not in ("project_id", "origin_host")}
+    said["resolved_from"] = definition_digest(registration.definition)
     return any(getattr(row, key) != value for key, value in said.items())

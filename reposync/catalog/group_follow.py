@@ -26,8 +26,9 @@ from reposync.catalog.targets import GROUP, SyncTarget
 from reposync.config.loading import checked_repository
 from reposync.config.registry import Group, Registry
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
-from reposync.store.followed import Change, FollowedRepositories
-from reposync.store.repositories import Guard, Registration, Repository
+from reposync.store.project_groups import GroupRepositories, RepositoryChange
+from reposync.store.repositories import Guard
+from reposync.store.repository import Registration, Repository
 from reposync.store.versions import Versions
 from reposync.vectors.port import Index
 
@@ -132,7 +133,7 @@ class Follower:
     def __init__(
         self,
         registry: Registry,
-        repositories: FollowedRepositories,
+        repositories: GroupRepositories,
         versions: Versions,
         index: Callable[[str], Index],
         guard: Guard,
@@ -155,15 +156,15 @@ class Follower:
         when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
         changes = [_followed(view, each, when) for each in plan.followed]
         changes += [
-            Change(each.row, _moved(view, each.row, each.name) | _pause(each.row, each.left, each.name, when))
+            RepositoryChange(each.row, _moved(view, each.row, each.name) | _pause(each.row, each.left, each.name, when))
             for each in plan.vanished
         ]
-        changes += [Change(row, _moved(view, row, name)) for row, name in plan.displaced]
+        changes += [RepositoryChange(row, _moved(view, row, name)) for row, name in plan.displaced]
         changes = [change for change in changes if change.values]
-        await self._repositories.settle(changes, guard=self._guard)
+        await self._repositories.apply_changes(changes, guard=self._guard)
 
         settled = {change.before.id: change.values for change in changes}
-        rows = {each.name: replace(each.row, **settled.get(each.row.id, {})) for each in plan.followed}
+        rows = {each.name: each.row.model_copy(update=settled.get(each.row.id, {})) for each in plan.followed}
         # A second a thousand projects.
         news = await asyncio.to_thread(self._registrations, view, plan, rows)
         await self._repositories.register_all(news, guard=self._guard)
@@ -182,7 +183,7 @@ class Follower:
             paused=tuple(
                 (each.name, str(lefts[each.before.id]))
                 for each in changes
-                if each.pauses and not is_paused_by_group(each.before)
+                if each.values.get("is_active") is False and not is_paused_by_group(each.before)
             ),
             resumed=(*(each.name for each in changes if each.values.get("is_active")), *switched_on),
             unchanged=sum(each.row.id not in touched for each in plan.followed),
@@ -196,7 +197,9 @@ class Follower:
         new = [self._registration(view, name, project) for name, project in plan.new.items()]
         for each in plan.followed:
             row = rows[each.name]
-            registration = replace(self._registration(view, each.name, each.project), location=row.location)
+            registration = self._registration(view, each.name, each.project).model_copy(
+                update={"location": row.location}
+            )
             if _is_off(row) or any(getattr(registration, key) != getattr(row, key) for key in _COMPARED):
                 new.append(registration)
         return new
@@ -206,7 +209,7 @@ class Follower:
         definition = view.group.definition(name, project.path)
         resolved = checked_repository(self._registry, definition)
         said = SyncTarget(resolved, GROUP, definition=definition, group_key=view.key).registration()
-        return replace(said, project_id=project.id)
+        return said.model_copy(update={"project_id": project.id})
 
     async def settled(self, group: Group, report: DiscoveryReport) -> DiscoveryReport:
         """Give the points of repositories their names and links, where these changed. One that a run is under way for
@@ -238,12 +241,12 @@ class Follower:
         return versions or [(row.indexed_collection or row.collection, row.id)]
 
 
-def _followed(view: GroupView, each: Followed, when: str) -> Change:
+def _followed(view: GroupView, each: Followed, when: str) -> RepositoryChange:
     row = each.row
     values = _moved(view, row, each.name, each.project.path)
     if (row.origin, row.group_key, row.project_id) != (GROUP, view.key, each.project.id):
         values |= {"origin": GROUP, "group_key": view.key, "project_id": each.project.id, "branch": None}
-    return Change(row, values | _pause(row, each.left, each.name, when, back=each.left is None))
+    return RepositoryChange(row, values | _pause(row, each.left, each.name, when, back=each.left is None))
 
 
 def _moved(view: GroupView, row: Repository, name: str, project: str | None = None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from reposync.config.registry import GitLabInstance, Group, Registry
 from reposync.config.registry import Repository as RepositoryEntry
 from reposync.errors import ConfigError
 from reposync.sources.gitlab_groups import ListedProject
-from reposync.store.repositories import Repository
+from reposync.store.repository import Repository
 from reposync.wildmatch import PathPatterns
 
 MAX_NAME_CHARS = 200  # as the registry file has it

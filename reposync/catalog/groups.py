@@ -22,8 +22,7 @@ from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.store.database import Database
-from reposync.store.followed import FollowedRepositories, RegistrationsChanged
-from reposync.store.groups import GroupClaim, Groups
+from reposync.store.project_groups import GroupClaim, GroupRepositories, ProjectGroups, RegistrationsChanged
 from reposync.store.versions import Versions
 from reposync.sync.lease import Lease
 from reposync.telemetry.health import Trouble
@@ -61,8 +60,8 @@ class Discovery:
         redact: Callable[[str], str] = str,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        self._groups = Groups(database)
-        self._repositories = FollowedRepositories(database)
+        self._groups = ProjectGroups(database)
+        self._repositories = GroupRepositories(database)
         self._versions = Versions(database)
         self._index = index
         self._worker = worker
@@ -184,7 +183,7 @@ class Discovery:
     ) -> DiscoveryReport:
         gitlab = GitLabClient.configured(server_of(registry, group), retry=self._retry, observer=self._observer)
         source = GitLabGroup(gitlab, group.group)
-        guard = partial(self._groups.hold, claim)
+        guard = partial(self._groups.require_held, claim)
         follower = Follower(registry, self._repositories, self._versions, self._index, guard)
         try:
             listing = await source.projects(archived=group.archived)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.store.manifest import ManifestCounts, Manifests
-from reposync.store.repositories import Repositories, Repository
-from reposync.store.repository import RepositoryState, is_registered
-from reposync.store.runs import Run, Runs
-from reposync.store.ticks import MissedTick, Ticks
-from reposync.store.unknown import no_such_repository
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Repository, RepositoryState, is_registered, no_such_repository
+from reposync.store.run import MissedTick, Run
+from reposync.store.runs import Runs
+from reposync.store.ticks import Ticks
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -91,6 +91,9 @@ class RepositoryDetail(Overview):
 
     definition: Mapping[str, Any] | None
     missed_ticks: list[MissedTick]
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"missed_ticks": [each.model_dump() for each in self.missed_ticks]}
 
 
 async def state_words(repositories: Repositories) -> dict[str, str]:

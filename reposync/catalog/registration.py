@@ -20,8 +20,7 @@ from reposync.errors import (
     UsageError,
 )
 from reposync.runs.command_runs import CommandRun
-from reposync.store.repositories import Repository
-from reposync.store.repository import is_registered
+from reposync.store.repository import Repository, is_registered
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 

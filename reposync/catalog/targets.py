@@ -21,8 +21,8 @@ from reposync.config.registry_document import Clear, repository_of, resolved_def
 from reposync.errors import ConfigError, Remedy, RepositoryNotFound, SourceElsewhere, UsageError
 from reposync.outgoing import Timeouts
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
-from reposync.store.repositories import Registration, Repositories, Repository
-from reposync.store.repository import definition_digest, is_registered
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration, Repository, definition_digest, is_registered
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import SyncSettings
 

@@ -81,7 +81,7 @@ async def _evaluate(app: Application, questions: Sequence[Question]) -> Evaluati
 
 async def building_versions(app: Application, repositories: Collection[str]) -> set[str]:
     """The `repositories` with a version of their index under construction."""
-    from reposync.store.versions import VersionState
+    from reposync.store.tables import VersionState
 
     rows = await app.repositories.list(repositories)
     versions = await app.versions.all()

@@ -17,7 +17,7 @@ from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.store.database import Database
-    from reposync.store.runs import Run
+    from reposync.store.run import Run
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
@@ -19,9 +18,8 @@ from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.store.database import Database
-    from reposync.store.requests import RunRequest
     from reposync.store.row_watch import RowWatch
-    from reposync.store.runs import Run, RunAttempt, RunProblem
+    from reposync.store.run import Run, RunAttempt, RunProblem, RunRequest
     from reposync.store.workers import Workers
     from reposync.sync.progress import Watch
 
@@ -217,14 +215,13 @@ async def _watch(database: Database, run_id: str) -> tuple[Run, dict[str, Any]]:
     """The run as it ended, and its JSON document."""
     from reposync.api.documents import run_documents
     from reposync.cli.progress_display import open_display
-    from reposync.store.following import runs_by_id
     from reposync.store.row_watch import RowWatch
     from reposync.store.runs import Runs
     from reposync.store.workers import Workers
 
     log = Runs(database)
     run = await log.get(run_id)
-    following = RowWatch(partial(runs_by_id, database))
+    following = RowWatch(runs.by_ids)
     try:
         with following.watching(run.id), open_display(run.repository) as display:
             run = await _follow(following, run, display, Workers(database))

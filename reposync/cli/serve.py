@@ -85,9 +85,8 @@ async def serve_until_stopped(
     from reposync.app.daemon import Daemon
     from reposync.clock import Clock
     from reposync.errors import first_error
-    from reposync.store.attempts import LOST
-    from reposync.store.ended_sessions import StoredEndings
-    from reposync.store.status import RunStatus, RunTrigger
+    from reposync.store.ended_sessions import StoredEndedSessions
+    from reposync.store.status import LOST, RunStatus, RunTrigger
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 
@@ -106,7 +105,7 @@ async def serve_until_stopped(
     health = Health()
     daemon = Daemon(environment, loaded, roles, metrics, health, secrets, clock)
     _stop_on_signals(daemon.stop)
-    ended = StoredEndings(lambda: daemon.application().database)
+    ended = StoredEndedSessions(lambda: daemon.application().database)
     access = Access(environment.api_tokens, http, ended=ended)
     parts = ApiParts(
         health=health,

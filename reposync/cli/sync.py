@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.catalog.targets import SyncTarget
     from reposync.runs.command_runs import CommandRun
-    from reposync.store.runs import Run
+    from reposync.store.run import Run
     from reposync.sync.preview import Preview
 
 FAILED = "failed"

@@ -12,14 +12,13 @@ import click
 from reposync.cli.commands import json_option, repository_names
 from reposync.cli.output import print_json, short
 from reposync.cli.startup import current_user, run_with_app
-from reposync.store.run_keys import run_json
 from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.app.verification import Verdict, Verification
     from reposync.runs.removal import OrphanedPoints
-    from reposync.store.runs import Run
+    from reposync.store.run import Run
 
 
 @dataclass(frozen=True)
@@ -217,7 +216,7 @@ def _document(report: Report, limit: int) -> dict[str, Any]:
         "repositories": [_repository_json(each, limit) for each in report.repositories],
         "leftovers": [
             {key: getattr(each.leftover, key) for key in leftover_keys}
-            | {"run": run_json(each.run) if each.run is not None else None, "trouble": each.trouble}
+            | {"run": each.run.document if each.run is not None else None, "trouble": each.trouble}
             for each in report.leftovers
         ],
         "trouble": report.trouble,
@@ -228,7 +227,7 @@ def _repository_json(report: RepositoryReport, limit: int) -> dict[str, Any]:
     repair = None
     if report.run is not None or report.trouble is not None:
         repair = {
-            "run": run_json(report.run) if report.run is not None else None,
+            "run": report.run.document if report.run is not None else None,
             "trouble": report.trouble,
             "found": _verdict_json(report.verdict, limit),
         }

@@ -26,6 +26,8 @@ MEANINGLESS_KEYS: dict[str, frozenset[str]] = {
     "local": _SERVER_KEYS,
     "none": _SERVER_KEYS | {"window", "batch", "concurrency"},
 }
+LEASE_SECONDS = 15.0
+LONGEST_LEASE_SECONDS = 600.0
 LOCK_SECONDS = 1800.0
 """Time to live of a repository's Redis lock, which a watchdog extends while the sync runs."""
 
@@ -138,8 +140,8 @@ class DaemonConfig(ConfigModel):
         10.0, description="Delay before the second attempt; doubled for each further one, with jitter."
     )
     retry_max_seconds: fields.DaySeconds = Field(600.0, description="The longest delay between two attempts.")
-    lease_seconds: Annotated[float, Field(ge=1, le=600), fields.DECIMAL] = Field(
-        15.0,
+    lease_seconds: Annotated[float, Field(ge=1, le=LONGEST_LEASE_SECONDS), fields.DECIMAL] = Field(
+        LEASE_SECONDS,
         description="A run whose pod died is taken over after this time; the heartbeat is a third of it.",
     )
     lock_watchdog_seconds: Maybe[Annotated[float, Field(ge=0.1, le=LOCK_SECONDS * 0.75), fields.DECIMAL]] = Field(

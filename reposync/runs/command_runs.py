@@ -11,7 +11,6 @@ from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepoSyncError
 from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy
 from reposync.runs.progress_reports import displayed_progress
-from reposync.store.following import run_of_request
 from reposync.store.run import Run
 from reposync.store.status import WAITING, RunStatus
 from reposync.sync.progress import Watch
@@ -91,7 +90,7 @@ class CommandRun:
     async def _look(self) -> Run:
         """A different run may have taken over the request, after a change of the definition."""
         app, run = self._app, self._run
-        found = await run_of_request(app.database, self._request_id) or await app.runs.get(run.id)
+        found = await app.runs.of_request(self._request_id) or await app.runs.get(run.id)
         if found.id != run.id and self._target is not None:
             self._target = app.catalog.of_row(await app.repositories.by_id(found.repository_id))
         return found

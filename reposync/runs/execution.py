@@ -32,10 +32,9 @@ from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.runs.locks import RunLocks
 from reposync.runs.observer import Observer
 from reposync.runs.progress_reports import report_progress
-from reposync.store.attempts import RELEASED, YIELDED, RunAttempt
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import Run, RunAttempt, RunFigures
 from reposync.store.runs import Runs
-from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
+from reposync.store.status import PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger
 from reposync.supervision import Backoff, EndedByItself, end, log_defect, unending
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome, RunProgress
@@ -381,7 +380,7 @@ class Execution:
 
     async def _report_progress(self) -> None:
         try:
-            await report_progress(self.progress, partial(self._runs.tell_progress, self.run))
+            await report_progress(self.progress, partial(self._runs.report_progress, self.run))
         except Exception as error:  # noqa: BLE001 - the heartbeat reports it too, every few seconds
             log_defect(f"the progress of run {self.run.id} of {self.run.repository} is no longer reported", error)
 

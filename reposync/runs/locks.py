@@ -20,7 +20,6 @@ from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 
 LOCK_PREFIX = "reposync:lock:repository:"
-TTL_SECONDS = 1800.0
 
 # How long the database may take to say whether a holder is stale.
 _JUDGEMENT_SECONDS = 5.0

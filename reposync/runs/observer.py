@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from reposync.store.attempts import LOST, LostAttempt
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import LostAttempt, Run, RunFigures
+from reposync.store.status import LOST
 
 log = logging.getLogger(__name__)
 

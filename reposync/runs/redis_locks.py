@@ -19,8 +19,9 @@ from redis import exceptions
 from redis.asyncio import Redis
 
 from reposync.clock import elapsed_seconds
+from reposync.config.sections import LOCK_SECONDS
 from reposync.errors import ConfigError, LockHeld, LockLost, RedisUnavailable
-from reposync.runs.locks import LOCK_PREFIX, TTL_SECONDS, IsStale, LockHolder, LockRecord
+from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder, LockRecord
 from reposync.runs.observer import Observer
 from reposync.runs.redis_client import CALL_SECONDS, RedisClient
 from reposync.store.run import Run
@@ -232,7 +233,7 @@ class RedisLocks:
         cls,
         url: str,
         *,
-        ttl_seconds: float = TTL_SECONDS,
+        ttl_seconds: float = LOCK_SECONDS,
         watchdog_seconds: float | None = None,
         is_stale: IsStale,
         observer: Observer | None = None,

@@ -11,10 +11,9 @@ from reposync.clock import elapsed_seconds
 from reposync.errors import RepositoryNotFound
 from reposync.runs.execution import ExecutionPolicy
 from reposync.store.claims import REMOVED_BEFORE
-from reposync.store.leftovers import begin_leftover_removal, ever_known
 from reposync.store.manifest import Manifests
-from reposync.store.repositories import Repositories, Repository
-from reposync.store.repository import MAX_NAME_CHARS
+from reposync.store.repositories import Repositories
+from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.run import Run, RunFigures
 from reposync.sync.lease import Lease
 from reposync.sync.progress import Outcome
@@ -135,7 +134,7 @@ async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
         registered = {row.id for row in await app.repositories.list()}
         registered |= {version.id for each in versions.values() for version in each}
         unknown = [identity for identity in points if identity not in registered]
-        known = await ever_known(app.database, unknown)
+        known = await app.runs.past_names(unknown)
         for identity in unknown:
             left = await index.count(identity)
             if not left:
@@ -152,7 +151,7 @@ async def remove_orphaned_points(app: Application, identity: str, name: str) -> 
     registered again, or has an active run. Raises LeaseLost, StoreUnavailable, CancelledError."""
     since, policy = elapsed_seconds(), ExecutionPolicy()
     worker = app.presence.name
-    run = await begin_leftover_removal(app.database, identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
+    run = await app.runs.claim_orphan_removal(identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
     if run is None:
         return None
     return await app.execute(app.execution(run, policy, claimed_since=since), None, lambda _: None)

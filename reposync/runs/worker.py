@@ -68,7 +68,7 @@ class WorkerPool:
         self._fairness_due = 0.0
         self._others_waited = False
         self._unexplained: list[tuple[Run, RepoSyncError]] = []
-        app.database.on_news(self._hear)
+        app.database.subscribe(self._hear)
 
     def stop(self) -> None:
         self._stopping.set()

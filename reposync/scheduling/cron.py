@@ -17,7 +17,7 @@ from reposync.config.schedule import Schedule, ScheduleError
 from reposync.config.sections import DaemonConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import REGISTRATIONS
-from reposync.store.news import News
+from reposync.store.notifications import Notifications
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
 from reposync.supervision import Backoff, unending
 from reposync.telemetry.health import Trouble
@@ -52,7 +52,7 @@ class CronScheduler:
     def __init__(
         self,
         ticks: Ticks,
-        news: News,
+        news: Notifications,
         config: Callable[[], DaemonConfig],
         *,
         on_ticks: Callable[[TickOutcome], None],

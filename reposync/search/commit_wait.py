@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from reposync.errors import ConfigError, RepositoryNotFound, SourceError, SourceUnavailable, UsageError
 from reposync.sources.ancestry import Ancestry, ancestry
 from reposync.sources.spec import SourceSpec
-from reposync.store.following import IndexedCommit, indexed_commits
-from reposync.store.repositories import Repository
+from reposync.store.index_queries import IndexedCommit, indexed_commits
+from reposync.store.repository import Repository
 from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
-from reposync.store.versions import VersionState
+from reposync.store.tables import VersionState
 
 if TYPE_CHECKING:
     from reposync.app.application import Application

@@ -15,8 +15,8 @@ from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
 from reposync.store.database import Database
-from reposync.store.served import Served, findable, searched_repository, served
-from reposync.store.versions import VersionState
+from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
+from reposync.store.tables import VersionState
 from reposync.threads import in_thread
 from reposync.vectors.port import CollectionMissing, Index, SearchHit, SearchQuery
 
@@ -91,7 +91,7 @@ class Searching:
     async def _scope(self, repository: str | None, version: str) -> _Scope:
         if repository is not None:
             return await self._one(repository, VersionState(version))
-        every = await served(self._app.database)
+        every = await search_scope(self._app.database)
         # An alias may lead to one of the other collections, which is searched only once.
         behind = [await self._app.index(name).resolve() for name in sorted(every.names)]
         return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
@@ -146,7 +146,7 @@ class _Scope:
 
     collections: frozenset[str]
     version: str | None = None
-    served: Served | None = None
+    served: SearchScope | None = None
 
     def limited(self, query: SearchQuery, physical: str, unwanted: Set[str]) -> SearchQuery:
         if self.served is None:
@@ -156,7 +156,7 @@ class _Scope:
     def lasts(self, later: _Scope) -> bool:
         if self.served is None or later.served is None:
             return self == later
-        return self.served.lasts(later.served)
+        return self.served.still_holds(later.served)
 
 
 class _Met:

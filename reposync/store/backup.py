@@ -1,4 +1,4 @@
-"""A consistent copy of an SQLite database while others write to it. PostgreSQL has pg_dump for that."""
+"""A consistent copy of an SQLite database while other processes write to it. PostgreSQL has pg_dump for that."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reposync.errors import StoreUnavailable, UsageError
-from reposync.store.addresses import PostgresqlAddress, SqliteAddress
-from reposync.store.failures import described
+from reposync.store.database_errors import describe
+from reposync.store.database_url import PostgresqlAddress, SqliteAddress
 
 LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Backup:
-    """`revision`: of the schema in it; None where there are no tables yet."""
+    """`revision`: of its schema; None if it has no tables yet."""
 
     path: Path
     size_bytes: int
@@ -27,12 +27,12 @@ class Backup:
 
 
 async def back_up(address: SqliteAddress | PostgresqlAddress, target: Path) -> Backup:
-    """Write the database as it is at this moment to `target`, which is there whole and checked, or not at all. Nobody
-    waits for it. Raises UsageError for a `target` that exists or cannot be, or a database that is no SQLite file, and
-    StoreUnavailable where it fails."""
+    """Write the database at this moment to `target`, which is complete and checked, or not created. Writers do not
+    wait. Raises UsageError for a `target` that exists or cannot be created, or for PostgreSQL, and StoreUnavailable if
+    it fails."""
     if isinstance(address, PostgresqlAddress):
         raise UsageError(
-            f"The database {address.where} is PostgreSQL, which has a tool of its own for this.",
+            f"The database {address.where} is PostgreSQL, which has its own tool for this.",
             remedy='pg_dump --format=custom --file=FILE "$DATABASE_URL"',
         )
     copy = _Copy(address, target)
@@ -60,7 +60,7 @@ class _Copy:
 
     def run(self) -> Backup:
         if not self._address.path.is_file():
-            raise UsageError(f"There is no database {self._address.where} yet.", remedy="A sync makes it.")
+            raise UsageError(f"There is no database {self._address.where} yet.", remedy="A sync creates it.")
         self._refuse_existing()
         try:
             return self._copied()
@@ -68,9 +68,9 @@ class _Copy:
             self._refuse_existing()
             raise
         except (OSError, sqlite3.Error) as error:
-            reason, remedy = described(error)
-            if isinstance(error, OSError):  # which is about the copy: the database itself is read by SQLite
-                remedy = "Name a file that can be written."
+            reason, remedy = describe(error)
+            if isinstance(error, OSError):  # of the copy: SQLite reads the database itself
+                remedy = "Name a writable file."
             raise StoreUnavailable(
                 f"The database {self._address.where} could not be copied to {self._target}: {reason}.", remedy=remedy
             ) from error
@@ -80,13 +80,17 @@ class _Copy:
 
     def _refuse_existing(self) -> None:
         if os.path.lexists(self._target):
-            raise UsageError(f"{self._target} exists, and a back-up overwrites nothing.", remedy="Name another file.")
+            raise UsageError(
+                f"{self._target} exists, and a back-up overwrites nothing.", remedy="Name a different file."
+            )
         if not self._target.parent.is_dir():
-            raise UsageError(f"There is no folder {self._target.parent}.", remedy="Make it, or name another file.")
+            raise UsageError(
+                f"There is no folder {self._target.parent}.", remedy="Create it, or name a different file."
+            )
 
     def _copied(self) -> Backup:
         os.close(os.open(self._partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        # `mode=rw`: never makes a database where there is none, and may read one that nobody else has open.
+        # `mode=rw`: creates no database, and can read one that no other process has open.
         uri = f"{self._address.path.absolute().as_uri()}?mode=rw"
         with contextlib.closing(
             sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS, check_same_thread=False)
@@ -94,7 +98,7 @@ class _Copy:
             self._source = source
             if self._interrupted:
                 raise sqlite3.OperationalError("interrupted")
-            # One read transaction: in WAL mode writers go on beside it.
+            # One read transaction: in WAL mode it does not block writers.
             source.execute("VACUUM INTO ?", (str(self._partial),))
         revision = _checked(self._partial)
         _flush(self._partial)
@@ -105,7 +109,7 @@ class _Copy:
 
     def _publish(self) -> None:
         try:
-            os.link(self._partial, self._target)  # unlike a renaming, never takes the place of another file
+            os.link(self._partial, self._target)  # unlike a rename, never replaces a file
         except FileExistsError:
             raise
         except OSError:  # a file system without hard links

@@ -1,4 +1,4 @@
-"""The connection to the database: SQLite in a file, or PostgreSQL. Everything above speaks to both in the same way."""
+"""The connection to the database: SQLite in a file, or PostgreSQL. Its users need not know which."""
 
 from __future__ import annotations
 
@@ -20,44 +20,90 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.clock import Clock
-from reposync.store.addresses import PostgresqlAddress, SqliteAddress, parse_address
-from reposync.store.database_clock import DatabaseClock
-from reposync.store.failures import connection_failure, is_locked, translated
+from reposync.clock import Clock, elapsed_seconds
+from reposync.store.database_errors import connection_failure, is_locked, translated
+from reposync.store.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.migrations import HEAD
-from reposync.store.pooling import check_idle_connections
 from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
 
 log = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
 LOCK_SECONDS = 10.0
-# Fails like a write on a server that cannot be written to. An empty write would do so too, but wait for a migration's
-# lock on its table.
+# Fails like a write on a read-only server. An empty write would as well, but it waits for a migration's table lock.
 PROBE = """
     DO $$ BEGIN
         IF current_setting('transaction_read_only') = 'on' THEN
             RAISE read_only_sql_transaction USING MESSAGE = 'cannot write in a read-only transaction';
         END IF;
     END $$"""
-# What others may wait to hear of, as PostgreSQL's channels of LISTEN and NOTIFY.
+# Channels of notifications, on PostgreSQL those of LISTEN and NOTIFY.
 QUEUE, REGISTRATIONS = "reposync_queue", "reposync_registrations"
-POOL_SIZE = 8
-POOL_OVERFLOW = 7
-POOL_SECONDS = 30.0
+POOL = {"pool_size": 8, "max_overflow": 7, "pool_timeout": 30.0}
 
 SQLITE_PRAGMAS = ("foreign_keys=ON", "synchronous=NORMAL")
-# A migration asks for the write lock again and again, and tells of it meanwhile.
+# A migration tries to get the write lock again and again, and reports in between.
 _MIGRATION_LOCK_SECONDS = 1.0
-
-# How long a writer's connection waits inside SQLite, and with it whoever is cancelled meanwhile.
+# How long a writer's connection waits inside SQLite, which delays cancellation.
 _TRY_SECONDS = 0.02
 
 _WRITES = "reposync_writes"
 
+AHEAD_SECONDS = 5.0
+"""A stored time of the past that is farther ahead of the database's clock is not believed: it was written by a pod
+whose clock was wrong, or before the database's clock was set back."""
+_MEASUREMENTS = 3
+_FAST_SECONDS = 0.1
+
+
+class DatabaseClock:
+    """The database's clock between measurements. `measure` asks PostgreSQL, and elapsed time is added to its answer, so
+    that changes of this machine's clock do not matter. All users of an SQLite file are on one machine, which has its
+    clock."""
+
+    def __init__(self, clock: Clock, ask: Callable[[], Awaitable[datetime]] | None = None) -> None:
+        self._clock = clock
+        self._ask = ask
+        self._since: tuple[datetime, float] | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the clock may be that of a different machine."""
+        return self._ask is not None
+
+    def now(self) -> datetime:
+        """Aware UTC; this machine's time until the first `measure`."""
+        if self._since is None:
+            return self._clock.now()
+        moment, elapsed = self._since
+        return moment + timedelta(seconds=elapsed_seconds() - elapsed)
+
+    @property
+    def skew_seconds(self) -> float:
+        """How far this machine's clock is ahead of the database's; negative: behind."""
+        return 0.0 if self._since is None else (self._clock.now() - self.now()).total_seconds()
+
+    async def measure(self) -> None:
+        """Ask the database, at most three times, and use the fastest exchange. Its answer counts for the midpoint of
+        the exchange, so the error is half of its duration at most. Raises StoreUnavailable."""
+        if self._ask is None:
+            return
+        shortest = float("inf")
+        for _ in range(_MEASUREMENTS):
+            began = elapsed_seconds()
+            answer = await self._ask()
+            took = elapsed_seconds() - began
+            if took < shortest:
+                shortest, moment, midpoint = took, answer, began + took / 2
+            if took <= _FAST_SECONDS:
+                break
+        off_seconds = (self.now() - moment).total_seconds() - (elapsed_seconds() - midpoint)
+        if self._since is None or abs(off_seconds) > shortest / 2:
+            self._since = moment, midpoint
+
 
 class Database:
-    """One per process and event loop; give it back with `close`. Every method raises StoreUnavailable."""
+    """One per process and event loop; must be closed. Every method raises StoreUnavailable."""
 
     def __init__(
         self,
@@ -69,26 +115,26 @@ class Database:
         clock: Clock | None = None,
     ) -> None:
         self._engine = engine
-        self._make_engine = make_engine  # for a migration, which has other time-outs than everything else
+        self._make_engine = make_engine  # for a migration, which has different timeouts
         self._lock_seconds = lock_seconds
-        self._turn = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._writer = (writer or engine).execution_options(**{_WRITES: True})
         self._reader = engine
         self._announced: dict[AsyncConnection, set[str]] = {}
-        self._hearers: list[Callable[[str], None]] = []
+        self._subscribers: list[Callable[[str], None]] = []
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self.connect: Callable[[], Awaitable[Any]] | None = None
-        """Opens a connection of asyncpg beside the pool; None on SQLite."""
+        """Opens a connection of asyncpg outside the pool; None on SQLite."""
         self.where = where
-        """Which database, in words for a person: no user, no password."""
+        """Names the database for people, without user and password."""
         self.clock = DatabaseClock(clock or Clock(), self._ask_time if self.is_postgresql else None)
 
     @classmethod
     async def open(cls, url: str, *, lock_seconds: float = LOCK_SECONDS, clock: Clock | None = None) -> Database:
-        """Connect. `url` is `sqlite:///path` or `postgresql://...` in libpq's form (sslmode and all). `lock_seconds` is
-        how long to wait for another process that writes; `clock` is this machine's.
+        """Connect. `url` is `sqlite:///path` or `postgresql://...` as libpq accepts it (with sslmode and so on).
+        `lock_seconds`: how long to wait for a different process that writes; `clock` is this machine's.
 
-        Does not look at the schema: `upgrade` or `require_current` do. Raises ConfigError for a URL of another kind.
+        Does not check the schema: `upgrade` or `require_current` do. Raises ConfigError for any other URL.
         """
         address = parse_address(url)
         if isinstance(address, SqliteAddress):
@@ -96,7 +142,7 @@ class Database:
         return await _open_postgresql(address, lock_seconds, clock)
 
     async def close(self) -> None:
-        """PostgreSQL's driver waits for the server to close each connection; what has not ended after 5 s is cut."""
+        """PostgreSQL's driver waits for the server to close each connection; after 5 s the rest is cut."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self._engine.dispose()
@@ -110,10 +156,9 @@ class Database:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def read_alone(self) -> None:
-        """No transaction around statements that only read: two exchanges fewer. Not for a pool between us and the
-        server that gives each transaction another connection (PgBouncer), where a statement is prepared on one and
-        executed on another."""
+    def read_without_transactions(self) -> None:
+        """Saves two exchanges for statements that only read. Not for a pool that gives each transaction a different
+        connection (PgBouncer): a statement would be prepared on one and executed on the other."""
         self._reader = self._engine.execution_options(isolation_level="AUTOCOMMIT")
 
     @property
@@ -122,48 +167,47 @@ class Database:
 
     @asynccontextmanager
     async def read(self, *, streams: bool = False) -> AsyncGenerator[AsyncConnection, None]:
-        """For statements that only read. On PostgreSQL each is a transaction of its own, as it would see what others
-        committed before it in any case; `streams`: one around them, which a cursor needs."""
+        """For statements that only read. On PostgreSQL each is a transaction of its own, as each sees earlier commits
+        in any case; `streams`: one transaction, which a cursor needs."""
         with translated(self.where):
             async with (self._engine if streams else self._reader).connect() as connection:
                 yield connection
 
     @asynccontextmanager
     async def write(self) -> AsyncGenerator[AsyncConnection, None]:
-        """A transaction, committed on leaving. On SQLite it is the only writer from its start: a read that grew into a
-        write would fail at once, whatever the busy time-out, if another process wrote in between."""
+        """A transaction, committed at the end. On SQLite it has the write lock from its beginning: a read that grows
+        into a write fails at once, despite the busy timeout, if a different process wrote in between."""
         announced: set[str] = set()
         with translated(self.where):
-            async with self._turn_to_write(), self._begun() as connection:
+            async with self._locked(), self._begun() as connection:
                 self._announced[connection] = announced
                 try:
                     yield connection
                 finally:
                     del self._announced[connection]
         for channel in announced:
-            self.hear(channel)
+            self.notify(channel)
 
     @asynccontextmanager
-    async def _turn_to_write(self) -> AsyncGenerator[None, None]:
-        """SQLite's writers ask for its lock again and again, and who asks at the right moment has it: in a crowd some
-        ask in vain until they give up. Those of this process get it in the order in which they came."""
+    async def _locked(self) -> AsyncGenerator[None, None]:
+        """SQLite's writers poll for its lock, and under load some never get it. Those of this process queue here."""
         if self.is_postgresql:
             yield
             return
         try:
             async with asyncio.timeout(self._lock_seconds):
-                await self._turn.acquire()
+                await self._write_lock.acquire()
         except TimeoutError as error:
             raise connection_failure(self.where, sqlite3.OperationalError("database is locked")) from error
         try:
             yield
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
     @asynccontextmanager
     async def _begun(self) -> AsyncGenerator[AsyncConnection, None]:
-        """While SQLite waits for its lock, it has the driver's thread, and who is cancelled waits for its end. So it is
-        asked to for a moment at a time, and the waiting is done here."""
+        """SQLite waits for its lock in the driver's thread, where a cancelled caller would have to wait too. So it
+        waits only for a moment at a time, and the loop is here."""
         if self.is_postgresql:
             async with self._writer.begin() as connection:
                 yield connection
@@ -183,28 +227,27 @@ class Database:
             await connection.commit()
 
     async def ping(self) -> None:
-        """Raises StoreUnavailable if the database does not answer, or answers and cannot be written to."""
+        """Raises StoreUnavailable if the database does not answer or is not writable."""
         async with self.read() as connection:
             await connection.execute(text(PROBE if self.is_postgresql else "SELECT 1"))
 
     async def announce(self, connection: AsyncConnection, channel: str) -> None:
-        """Once this transaction is committed, wake whoever waits for news on the channel: in this process at once, and
-        on PostgreSQL in every other one."""
+        """After the commit of this transaction, notify the subscribers of the channel in this process and, on
+        PostgreSQL, in all others."""
         if self.is_postgresql and channel not in self._announced[connection]:
             await connection.execute(select(func.pg_notify(channel, "")))
         self._announced[connection].add(channel)
 
-    def on_news(self, hearer: Callable[[str], None]) -> None:
-        """`hearer` is called with the channel, on the event loop, when `hear` is."""
-        self._hearers.append(hearer)
+    def subscribe(self, subscriber: Callable[[str], None]) -> None:
+        """`subscriber` is called with the channel, on the event loop."""
+        self._subscribers.append(subscriber)
 
-    def hear(self, channel: str) -> None:
-        for hearer in self._hearers:
-            hearer(channel)
+    def notify(self, channel: str) -> None:
+        for subscriber in self._subscribers:
+            subscriber(channel)
 
     def moment(self, after_seconds: float = 0.0) -> ColumnElement[datetime]:
-        """Now (or so many seconds later) by the one clock that all who share the database have: PostgreSQL's own. The
-        users of an SQLite file are on one machine."""
+        """The database's time (plus so many seconds) in SQL: the one clock that all its users share."""
         if not self.is_postgresql:
             return literal(self.clock.now() + timedelta(seconds=after_seconds), UTCDateTime())
         now = func.statement_timestamp(type_=UTCDateTime())
@@ -217,7 +260,7 @@ class Database:
             return (await connection.execute(select(self.moment()))).scalar_one()
 
     def insert(self, table: Table) -> postgresql.Insert:
-        """An INSERT that knows `ON CONFLICT`, which both databases write alike."""
+        """An INSERT with `ON CONFLICT`, which has the same form in both databases."""
         if self.is_postgresql:
             return postgresql.insert(table)
         return cast("postgresql.Insert", sqlite.insert(table))
@@ -229,28 +272,28 @@ class Database:
             return await read_schema(self._engine, self.where)
 
     async def current(self) -> str | None:
-        """The revision of the schema; None where there is none yet."""
+        """The revision of the schema; None if there is none yet."""
         return (await self.schema()).revision
 
     async def require_current(self) -> None:
-        """Raises StoreUnavailable unless the schema is one that this version can work with."""
+        """Raises StoreUnavailable unless this version can work with the schema."""
         (await self.schema()).require(self.where)
 
-    async def upgrade(self, *, told: Callable[[str], None] | None = None, wait_seconds: float = WAIT_SECONDS) -> bool:
-        """Bring the schema to this version's; tells whether there was something to do here. Any number of processes may
-        call it at once: one of them changes the schema, the others wait for it, and `told` hears what they wait for
-        (a warning in the log where it is None). One that a newer version made stays as it is."""
+    async def upgrade(self, *, report: Callable[[str], None] | None = None, wait_seconds: float = WAIT_SECONDS) -> bool:
+        """Upgrade the schema to this version's; returns whether this call changed it. Several processes may call it at
+        once: one changes the schema, the others wait. `report` is called with what is waited for (by default a warning
+        is logged). A schema of a newer version is unchanged."""
         schema = await self.schema()
         schema.refuse_incompatible(self.where)
         if schema.state == "ahead":
-            log.info("the schema %s is newer than this version's %s, which can work with it", schema.revision, HEAD)
+            log.info("schema %s is newer than this version's %s, and compatible with it", schema.revision, HEAD)
         if schema.state in ("current", "ahead"):
             return False
         engine = self._make_engine()
         with translated(self.where):
             try:
                 writer = engine.execution_options(**{_WRITES: True})
-                return await Upgrade(engine, writer, self.where, told or log.warning, wait_seconds).run()
+                return await Upgrade(engine, writer, self.where, report or log.warning, wait_seconds).run()
             finally:
                 await engine.dispose()
 
@@ -267,14 +310,13 @@ async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock
         event.listen(engine.sync_engine, "begin", _begin_sqlite)
         return engine
 
-    engine = make_engine(lock_seconds, pool_size=POOL_SIZE, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
-    writer = make_engine(_TRY_SECONDS, pool_size=1, max_overflow=POOL_OVERFLOW, pool_timeout=POOL_SECONDS)
-    database = Database(engine, address.where, make_engine, lock_seconds, writer, clock)
+    writer = make_engine(_TRY_SECONDS, **POOL | {"pool_size": 1})
+    database = Database(make_engine(lock_seconds, **POOL), address.where, make_engine, lock_seconds, writer, clock)
     return await _checked(database, lambda engine: _turn_on_wal(engine, lock_seconds))
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # The driver would begin transactions late and not at all for DDL; `_begin_sqlite` does it instead.
+    # The driver would begin transactions late, and not at all for DDL; `_begin_sqlite` does it instead.
     connection.isolation_level = None
     cursor = connection.cursor()
     for pragma in SQLITE_PRAGMAS:
@@ -288,12 +330,10 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
-    """Readers and the writer do not wait for each other. Kept by the file; the switch itself ignores the busy time-out,
-    hence the loop: two processes may meet at a new file."""
+    """Readers and the writer do not wait for each other. The file keeps the mode; the switch ignores the busy timeout,
+    hence the loop: two processes may open a new file at once."""
     async with engine.connect() as connection:
-        driver = (await connection.get_raw_connection()).driver_connection
-        if driver is None:  # pragma: no cover  (a connection that was just opened has one)
-            return
+        driver: Any = (await connection.get_raw_connection()).driver_connection
         deadline = asyncio.get_running_loop().time() + lock_seconds
         while True:
             try:
@@ -309,8 +349,13 @@ async def _turn_on_wal(engine: AsyncEngine, lock_seconds: float) -> None:
 
 
 async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, clock: Clock | None) -> Database:
-    # Imported where it is needed: SQLite needs no asyncpg.
-    from reposync.store.connecting import STATEMENT_SECONDS, Connector, leave_read_only_servers
+    # Imported only here: SQLite needs no asyncpg.
+    from reposync.store.postgresql import (
+        STATEMENT_SECONDS,
+        Connector,
+        check_idle_connections,
+        leave_read_only_servers,
+    )
 
     connector = Connector(address, lock_seconds)
 
@@ -323,13 +368,12 @@ async def _open_postgresql(address: PostgresqlAddress, lock_seconds: float, cloc
             **options,
         )
 
-    pool = {"pool_size": POOL_SIZE, "max_overflow": POOL_OVERFLOW, "pool_timeout": POOL_SECONDS}
-    engine = make_engine(STATEMENT_SECONDS, **pool)
+    engine = make_engine(STATEMENT_SECONDS, **POOL)
     check_idle_connections(engine)
     leave_read_only_servers(engine)
     database = Database(engine, address.where, lambda: make_engine(None, poolclass=NullPool), clock=clock)
     if address.statement_cache_size:
-        database.read_alone()
+        database.read_without_transactions()
     database.connect = connector.connect
     database._connections = connector.connections
     return await _checked(database, lambda _: database.clock.measure())

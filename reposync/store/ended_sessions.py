@@ -1,4 +1,4 @@
-"""Sessions of browsers that were signed out, for as long as their cookies would be good otherwise."""
+"""Browser sessions that were signed out, kept for as long as their cookies would otherwise be valid."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from reposync.store.database import Database
 from reposync.store.tables import ENDED_SESSIONS
 
 KEPT_SECONDS = 24 * 3600.0
-"""Twice as long as a session lives: a pod whose clock is behind takes a cookie for longer."""
+"""Twice the lifetime of a session: a pod whose clock is behind accepts a cookie for longer."""
 
 
-class StoredEndings:
-    """`api.sessions.EndedSessions`, of all pods. `database` may raise StoreUnavailable, as every method does."""
+class StoredEndedSessions:
+    """`api.sessions.EndedSessions` for all pods. `database` may raise StoreUnavailable, as every method does."""
 
     def __init__(self, database: Callable[[], Database]) -> None:
         self._database = database
 
     async def end(self, session_id: str) -> None:
-        """And forget those whose cookies are over."""
+        """Also deletes those whose cookies have expired."""
         database = self._database()
         over = ENDED_SESSIONS.c.ended_at < database.moment(-KEPT_SECONDS)
         gone = select(ENDED_SESSIONS.c.id).where(over).with_for_update(skip_locked=True)

@@ -1,28 +1,46 @@
-"""Reading the execution log."""
+"""Reading the execution log, and deleting old runs from it."""
 
 from __future__ import annotations
 
+import asyncio
 import re
+import time
 from collections.abc import Collection, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, case, func, literal_column, select, tuple_, union_all
+from sqlalchemy import (
+    ColumnElement,
+    Row,
+    Select,
+    case,
+    delete,
+    func,
+    literal_column,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
-from reposync.store.attempts import RunAttempt, attempts_of
+from reposync.store.attempts import attempts_of
 from reposync.store.claims import CLAIM_ORDER
-from reposync.store.columns import storable
+from reposync.store.columns import sanitize_text
 from reposync.store.database import Database
-from reposync.store.requests import RunRequest, read_askers, read_requests
-from reposync.store.run import QueueFigures, Run, RunProblem, parse_cursor, run_record
-from reposync.store.status import ACTIVE, WAITING, RunStatus, RunTrigger, known
-from reposync.store.tables import PROBLEMS, REPOSITORIES, RUNS, is_active, is_over, status_is
-from reposync.store.unknown import unknown_repository
+from reposync.store.repositories import unknown_repository
+from reposync.store.run import QueueFigures, Run, RunAttempt, RunProblem, RunRequest, parse_cursor
+from reposync.store.run_requests import read_requesters, read_requests
+from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import MISSED_TICKS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_active, is_over, status_is
 
 MAX_PAGE = 1_000
-ASKERS_SHOWN = 5
+REQUESTERS_SHOWN = 5
+# One batch takes some tens of milliseconds, during which SQLite's other writers wait.
+PURGE_BATCH = 500
+# Runs and ticks that are less than this ahead of the clock keep their time.
+_FAR = timedelta(days=1)
 
 _LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -35,11 +53,11 @@ class RunHistory:
         self._database = database
 
     def now(self) -> datetime:
-        """By the database's clock, which all moments of runs are of. Aware UTC."""
+        """By the database's clock, like all times of runs. Aware UTC."""
         return self._database.clock.now()
 
     async def get(self, run_id: str) -> Run:
-        """By id or by a beginning of it that no other run has. Raises RunNotFound, RunAmbiguous."""
+        """By id, or by a prefix that no other run has. Raises RunNotFound, RunAmbiguous."""
         async with self._database.read() as connection:
             return await self._found(connection, run_id)
 
@@ -54,10 +72,9 @@ class RunHistory:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> list[Run]:
-        """Newest first, at most 1,000. `repository`: its name now, or the last one of a removed one. `since` (from then
-        on) and `until` (before then) are about `queued_at`. `before` is the `cursor` of the last run of the page
-        before; runs that were queued since then do not shift the pages. Raises UsageError for a cursor that is not one.
-        """
+        """Newest first, at most 1,000. `repository`: its current name, or the last one of a removed one. `since`
+        (inclusive) and `until` (exclusive) apply to `queued_at`. `before`: the `cursor` of the last run of the page
+        before; runs that were queued since then do not shift the pages. Raises UsageError for an invalid cursor."""
         query = select(RUNS)
         if since is not None:
             query = query.where(RUNS.c.queued_at >= since)
@@ -67,114 +84,113 @@ class RunHistory:
             query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*parse_cursor(before)))
         statuses = [status] if isinstance(status, RunStatus) else None if status is None else sorted(set(status))
         if trigger is not None:
-            # Beside a repository SQLite, which knows nothing of how many there are of each, must not take its index.
+            # With a repository, SQLite, which has no statistics, must not use the index over triggers.
             by_index = repository is None or self._database.is_postgresql
             column = RUNS.c.trigger if by_index else RUNS.c.trigger.concat("")
-            # Written out: the plan of a prepared statement would be the same for the frequent and for the rare ones.
+            # A literal: the plan of a prepared statement would be the same for frequent and for rare triggers.
             query = query.where(column == literal_column(f"'{RunTrigger(trigger).value}'"))
-            statuses = sorted(RunStatus) if statuses is None else statuses  # the index of triggers is by status, too
+            statuses = sorted(RunStatus) if statuses is None else statuses  # the index over triggers is also by status
         if statuses is None:
             page = _newest(_of_repository(query, RUNS.c.repository, repository), limit)
         elif statuses:
-            # One page of each, and the newest of these: one range of the index a status. With a list of them in the
-            # condition both databases would read and sort all runs of the rarer ones, or pass by those of the others.
+            # The newest of one page for each status, which is one range of the index. With a list of them in the
+            # condition, both databases would read and sort all runs with the rarer ones.
             pages = [select(_newest(each, limit).subquery()) for each in _by_status(query, statuses, repository)]
             page = _newest(select(union_all(*pages).subquery()), limit) if len(pages) > 1 else pages[0]
         else:
             return []
-        async with self._database.read() as connection:
-            return [run_record(row) for row in await connection.execute(page)]
+        return await self._runs(page)
 
     async def require_known(self, repository: str) -> None:
-        """Raises RepositoryNotFound, naming the nearest, if no repository has that name and no run is of one that had
-        it: for a filter that nothing fits."""
+        """For a filter without results: raises RepositoryNotFound, with the nearest name, if no repository has this
+        name and no run belongs to one that had it."""
         async with self._database.read() as connection:
             for column in (REPOSITORIES.c.name, RUNS.c.repository):
-                found = select(column).where(column == storable(repository)).limit(1)
+                found = select(column).where(column == sanitize_text(repository)).limit(1)
                 if (await connection.execute(found)).first() is not None:
                     return
             raise await unknown_repository(connection, repository)
 
     async def active(self, identity: str) -> list[Run]:
-        """Runs of the repository with this id that something will still happen to: the running one first, then those
-        that wait, in the order in which they will be claimed."""
+        """Active runs of the repository with this id: the running one first, the others in the order of claims."""
         query = select(RUNS).where(RUNS.c.repository_id == identity, is_active())
-        query = query.order_by(case((RUNS.c.status == RunStatus.RUNNING, 0), else_=1), *CLAIM_ORDER)
-        async with self._database.read() as connection:
-            return [run_record(row) for row in await connection.execute(query)]
+        return await self._runs(query.order_by(case((RUNS.c.status == RunStatus.RUNNING, 0), else_=1), *CLAIM_ORDER))
+
+    async def by_ids(self, ids: Collection[str]) -> dict[str, Run]:
+        """By full ids, at most 1,000. Purged runs are left out."""
+        found = await self._runs(select(RUNS).where(RUNS.c.id.in_(sorted(ids)[:MAX_PAGE])))
+        return {run.id: run for run in found}
+
+    async def of_request(self, request_id: str) -> Run | None:
+        """The run that serves this request; None if the request is no longer in the history."""
+        joined = select(*RUNS.c).join_from(REQUESTS, RUNS, REQUESTS.c.run_id == RUNS.c.id)
+        return next(iter(await self._runs(joined.where(REQUESTS.c.id == request_id))), None)
 
     async def latest(self, identities: Collection[str] | None = None) -> dict[str, Run]:
-        """The newest run of each registered repository (of these alone, where they are named) that has one, by its
-        id."""
+        """The newest run of each registered repository (with one of `identities`, if given), by repository id."""
         # By the name, which has the index. With the id in the condition as well, PostgreSQL would expect few runs of
-        # that name to fit, and read them all.
+        # that name to match, and read them all.
         newest = _newest(select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name), 1).with_only_columns(RUNS.c.id)
         query = select(REPOSITORIES.c.id, newest.correlate(REPOSITORIES).scalar_subquery())
         if identities is not None:
             query = query.where(REPOSITORIES.c.id.in_(identities))
-        found: dict[str, Run] = {}
         async with self._database.read() as connection:
-            bearers = {row[1]: row[0] for row in await connection.execute(query) if row[1] is not None}
-            ids = list(bearers)
+            owners = {row[1]: row[0] for row in await connection.execute(query) if row[1] is not None}
+            ids = list(owners)
+            found: dict[str, Run] = {}
             for start in range(0, len(ids), MAX_PAGE):
                 page = select(RUNS).where(RUNS.c.id.in_(ids[start : start + MAX_PAGE]))
-                for row in await connection.execute(page):
-                    found[bearers[row.id]] = run_record(row)
+                found |= {owners[row.id]: Run.of(row) for row in await connection.execute(page)}
             for identity in [each for each, run in found.items() if run.repository_id != each]:
-                # That was one which had the name before, and was removed.
-                own = (
-                    await connection.execute(_newest(select(RUNS).where(RUNS.c.repository_id == identity), 1))
-                ).first()
+                # That run belongs to a removed repository, which had the name before.
                 del found[identity]
-                if own is not None:
-                    found[identity] = run_record(own)
+                own = _newest(select(RUNS).where(RUNS.c.repository_id == identity), 1)
+                if (row := (await connection.execute(own)).one_or_none()) is not None:
+                    found[identity] = Run.of(row)
         return found
 
     async def latest_statuses(self, among: Collection[RunStatus]) -> dict[str, RunStatus | str]:
-        """The status of the newest run of each registered repository for which it is one of these, by name."""
+        """Name -> status of the newest run, for each registered repository with one of these statuses."""
         mine = select(RUNS).where(RUNS.c.repository == REPOSITORIES.c.name)
-        # A removed repository's runs keep the name that it had: they say nothing of one that bears it now.
+        # Runs of a removed repository keep its name: they do not belong to a repository that has the name now.
         status = case((RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.status))
         newest = _newest(mine, 1).with_only_columns(status).correlate(REPOSITORIES).scalar_subquery()
         async with self._database.read() as connection:
-            # The others, which are nearly all, are left out by the database.
             rows = await connection.execute(select(REPOSITORIES.c.name, newest).where(newest.in_(sorted(among))))
-            return {row[0]: known(RunStatus, row[1]) for row in rows}
+            return {row[0]: row[1] for row in rows}
 
     async def attempts(self, run_id: str) -> list[RunAttempt]:
-        """Every attempt of the run, the first one first."""
+        """Oldest first."""
         async with self._database.read() as connection:
             return await attempts_of(connection, run_id)
 
     async def requests(self, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
-        """Who asked for these runs and for what, by the id of the run, the oldest request first."""
+        """By the id of the run, oldest first."""
         async with self._database.read() as connection:
             return await read_requests(connection, run_ids)
 
     async def askers(self, run_ids: Collection[str]) -> dict[str, list[str]]:
-        """In short who asked for these runs, by the id of the run."""
+        """`asked_by` of the requests of these runs, shortened, by the id of the run."""
         async with self._database.read() as connection:
-            return await read_askers(connection, run_ids, ASKERS_SHOWN)
+            return await read_requesters(connection, run_ids, REQUESTERS_SHOWN)
 
     async def queue(self) -> QueueFigures:
-        """How many runs wait, run or are blocked, and since when the oldest of those that are due waits."""
+        """How many runs wait, run or are blocked, and how long the oldest due run has waited."""
         active = select(RUNS.c.status, func.count()).where(is_active()).group_by(RUNS.c.status)
         blocked = select(RUNS.c.status, func.count()).where(is_over(), status_is(RunStatus.BLOCKED))
         now = self._database.moment()
-        # What a retry waits for is no backlog.
-        oldest = select(func.min(RUNS.c.not_before), now).where(
-            is_active(), status_is(*WAITING), RUNS.c.not_before <= now
-        )
+        # Retries that are not due are no backlog.
+        due = is_active(), status_is(*WAITING), RUNS.c.not_before <= now
         async with self._database.read() as connection:
             counted = union_all(active, blocked.group_by(RUNS.c.status))
             counts = {row[0]: row[1] for row in await connection.execute(counted)}
-            since, moment = (await connection.execute(oldest)).one()
+            since, moment = (await connection.execute(select(func.min(RUNS.c.not_before), now).where(*due))).one()
         return QueueFigures(counts, max(0.0, (moment - since).total_seconds()) if since is not None else 0.0)
 
     async def problems(
         self, run_id: str, limit: int = 100, offset: int = 0, *, after: str | None = None, reason: str | None = None
     ) -> list[RunProblem]:
-        """By path. `after`: the path of the last one of the page before. `reason`: those alone that have it."""
+        """By path. `after`: the path of the last problem of the page before. `reason`: only those with this reason."""
         query = select(PROBLEMS.c.path, PROBLEMS.c.reason, PROBLEMS.c.detail).where(PROBLEMS.c.run_id == run_id)
         if reason is not None:
             query = query.where(PROBLEMS.c.reason == reason)
@@ -185,25 +201,98 @@ class RunHistory:
             return [RunProblem(*row) for row in await connection.execute(query)]
 
     async def count_problems(self, run_id: str) -> dict[str, int]:
-        """How many of each reason, the most frequent first."""
+        """By reason, the most frequent first."""
         query = select(PROBLEMS.c.reason, func.count()).where(PROBLEMS.c.run_id == run_id).group_by(PROBLEMS.c.reason)
         async with self._database.read() as connection:
-            rows = (await connection.execute(query.order_by(func.count().desc(), PROBLEMS.c.reason))).all()
-        return {row[0]: row[1] for row in rows}
+            rows = await connection.execute(query.order_by(func.count().desc(), PROBLEMS.c.reason))
+            return {row[0]: row[1] for row in rows}
+
+    async def failures(self, repository_id: str, detail: str) -> dict[tuple[str, str], int]:
+        """(key of a path, detail of its problem) -> in how many runs of the repository the file failed like this. Only
+        details that begin with `detail`."""
+        query = (
+            select(PROBLEMS.c.path, PROBLEMS.c.detail, func.count())
+            .join(RUNS, RUNS.c.id == PROBLEMS.c.run_id)
+            .where(RUNS.c.repository_id == repository_id, PROBLEMS.c.reason == "failed")
+            .where(PROBLEMS.c.detail.startswith(detail, autoescape=True))
+            .group_by(PROBLEMS.c.path, PROBLEMS.c.detail)
+        )
+        async with self._database.read() as connection:
+            return {(row[0], row[1]): int(row[2]) for row in await connection.execute(query)}
+
+    async def past_names(self, identities: Collection[str]) -> dict[str, str]:
+        """The latest name in the log of each of these repository ids that has runs."""
+        names: dict[str, str] = {}
+        async with self._database.read() as connection:
+            for identity in identities:
+                latest = select(RUNS.c.repository).where(RUNS.c.repository_id == identity)
+                name = await connection.scalar(latest.order_by(RUNS.c.queued_at.desc()).limit(1))
+                if name is not None:
+                    names[identity] = str(name)
+        return names
+
+    async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
+        """Delete the runs that ended before that time, with their attempts, requests and problems, and the missed ticks
+        that were noticed before it. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
+        count, after = 0, None
+        async with self._database.write() as connection:
+            await self._correct_future_times(connection)
+            await connection.execute(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
+        while True:
+            began = time.monotonic()
+            async with self._database.write() as connection:
+                page = await self._purge_batch(connection, before, after, batch)
+            count += len(page)
+            if len(page) < batch:
+                return count
+            after = page[-1]
+            # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
+            await asyncio.sleep(time.monotonic() - began)
+
+    async def _correct_future_times(self, connection: AsyncConnection) -> None:
+        """Runs and missed ticks that are more than a day in the future get the current time: they were written while
+        the database's clock was ahead, and would be kept until that date."""
+        now = self.now()
+        runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
+        past = {name: case((RUNS.c[name] > now, now), else_=RUNS.c[name]) for name in ("started_at", "completed_at")}
+        await connection.execute(runs.values(queued_at=now, **past))
+        ticks = update(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at > now + _FAR)
+        await connection.execute(ticks.values(noticed_at=now))
+
+    async def _purge_batch(
+        self, connection: AsyncConnection, before: datetime, after: Row[Any, Any] | None, limit: int
+    ) -> list[Row[Any, Any]]:
+        """`after`: the last run of the batch before. PostgreSQL's index keeps deleted entries until a vacuum, and each
+        batch would pass over all of them again."""
+        query = select(RUNS.c.queued_at, RUNS.c.id).where(
+            RUNS.c.queued_at < before,  # implied by the next condition; it has the index
+            RUNS.c.completed_at < before,
+            RUNS.c.status.in_(FINAL - {RunStatus.BLOCKED}),
+        )
+        if after is not None:
+            query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) > tuple_(after.queued_at, after.id))
+        query = query.order_by(RUNS.c.queued_at, RUNS.c.id).limit(limit).with_for_update(skip_locked=True, of=RUNS)
+        page = list((await connection.execute(query)).all())
+        if page:
+            await connection.execute(delete(RUNS).where(RUNS.c.id.in_([row.id for row in page])))
+        return page
+
+    async def _runs(self, query: Select[Any]) -> list[Run]:
+        async with self._database.read() as connection:
+            return [Run.of(row) for row in await connection.execute(query)]
 
     async def _found(self, connection: AsyncConnection, run_id: str) -> Run:
         wanted = run_id.strip().lower()
-        # Between two ids of the same form, because a database whose collation is not C has no index for LIKE.
+        # A range and not LIKE, for which a database whose collation is not C has no index.
         lowest, highest = wanted + _LOWEST_ID[len(wanted) :], wanted + _HIGHEST_ID[len(wanted) :]
         if not wanted or not _ID.fullmatch(lowest):
             raise no_such_run(run_id)
-        query = select(RUNS).where(RUNS.c.id.between(lowest, highest))
-        rows = (await connection.execute(query.limit(2))).all()
+        rows = (await connection.execute(select(RUNS).where(RUNS.c.id.between(lowest, highest)).limit(2))).all()
         if len(rows) > 1:
-            raise RunAmbiguous(f"Several runs begin with {run_id!r}.", remedy="Give more of the id.")
+            raise RunAmbiguous(f"The ids of several runs begin with {run_id!r}.", remedy="Give more of the id.")
         if not rows:
             raise no_such_run(run_id)
-        return run_record(rows[0])
+        return Run.of(rows[0])
 
 
 def no_such_run(run_id: str) -> RunNotFound:
@@ -214,7 +303,7 @@ def no_such_run(run_id: str) -> RunNotFound:
 def _by_status(runs: Select[Any], statuses: Collection[RunStatus], repository: str | None) -> Iterator[Select[Any]]:
     if active := ACTIVE.intersection(statuses):
         few = runs.where(is_active(), status_is(*active))
-        # Not by name: SQLite, which does not know that these are few, would look among all runs of the repository.
+        # Not by the index over names: SQLite, which has no statistics, would search all runs of the repository.
         yield _of_repository(few, RUNS.c.repository.concat(""), repository)
     for status in statuses:
         if status not in ACTIVE:

@@ -1,4 +1,4 @@
-"""The manifest: for every file of a repository, at which blob the index holds it, or why it does not."""
+"""The manifest: for every file of a repository, the blob that the index holds, or why it holds none."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, case, delete, func, or_, select, tuple_
 
-from reposync.store.columns import path_key, storable
+from reposync.store.attempts import Attempt, require_held
+from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Database
-from reposync.store.fence import Attempt, hold
 from reposync.store.tables import FILES
 
 LOAD_ROWS = 5_000
 
 
 class ManifestRow(NamedTuple):
-    """One file. `path` is text as `path_text` makes it. `chunks` is how many points the index holds of it; 0 where
-    `skip_reason` says why. `epoch` is that of the attempt that wrote its points. `wanted_sha`: the blob that the commit
-    has, where that could not be read and the points are still those of `blob_sha` ("": it is not known, or it is that
-    blob and the points were made with other settings). `reader`: a digest
-    of what decided, beside the content itself, what became of it. A tuple, because there are many."""
+    """One file. `path` is text from `path_text`. `chunks`: how many points the index holds of it; 0 with a
+    `skip_reason`. `epoch`: of the attempt that wrote its points. `wanted_sha`: the blob of the commit, if that could
+    not be read and the points are still those of `blob_sha` ("": unknown, or that blob with points made with other
+    settings). `reader`: a digest of the settings that its points depend on. A tuple, because there are many."""
 
     path: str
     blob_sha: str
@@ -36,20 +35,19 @@ class ManifestRow(NamedTuple):
 
     @property
     def is_outdated(self) -> bool:
-        """Whether its points are of an older blob than the commit's."""
+        """Whether its points belong to an older blob than the commit's."""
         return self.wanted_sha is not None and self.wanted_sha != self.blob_sha
 
     @property
     def is_failed(self) -> bool:
-        """Whether it could not be read or embedded as the commit has it."""
+        """Whether the commit's blob could not be read or embedded."""
         return self.skip_reason == "failed" or self.is_outdated
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestTotals:
-    """`files` have points or at least no reason to lack them, `skipped` have a reason. `max_epoch` is the newest epoch
-    that wrote any point that is still there (0: none did), `chunks_of_max_epoch` how many points are of it. `failed`
-    could not be read or embedded as the commit has them."""
+    """`files` have no skip reason, `skipped` have one, `failed` could not be read or embedded. `max_epoch`: the newest
+    epoch that wrote a present point (0: none), `chunks_of_max_epoch`: how many points it wrote."""
 
     files: int
     chunks: int
@@ -65,7 +63,7 @@ _VALUES = (FILES.c.blob_sha, FILES.c.mode, FILES.c.size_bytes, FILES.c.chunks, F
 
 @dataclass(frozen=True, slots=True)
 class ManifestCounts:
-    """Files that are indexed, files that are not, the points of the first, and how many of all could not be read."""
+    """Indexed files, skipped files, points, and how many files could not be read."""
 
     files: int = 0
     skipped: int = 0
@@ -78,8 +76,8 @@ _FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
 
 
 class Manifests:
-    """Of index versions: the first one of a repository has the repository's id. Every method raises StoreUnavailable;
-    those that take a run raise LeaseLost and then have written nothing."""
+    """The manifests of index versions; a repository's first version has the repository's id. Every method raises
+    StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -90,7 +88,7 @@ class Manifests:
             FILES.c.repository_id == version_id
         )
         rows: dict[str, ManifestRow] = {}
-        # The few values that most rows share need to be in memory once.
+        # Values that most rows share are kept in memory once.
         shared: dict[str | None, str | None] = {}
         async with self._database.read(streams=True) as connection, connection.stream(query) as result:
             async for page in result.partitions(LOAD_ROWS):
@@ -110,7 +108,7 @@ class Manifests:
         return rows
 
     async def record(self, run: Attempt, version_id: str, rows: Sequence[ManifestRow]) -> None:
-        """Insert or replace by path, all of them or none."""
+        """Insert or replace by path, in one transaction."""
         if not rows:
             return
         insert = self._database.insert(FILES)
@@ -120,27 +118,27 @@ class Manifests:
             set_={name: insert.excluded[name] for name in replaced},
         )
         async with self._database.write() as connection:
-            await hold(connection, run)
+            await require_held(connection, run)
             await connection.execute(upsert, [_stored(version_id, row) for row in rows])
 
     async def forget(self, run: Attempt, version_id: str, paths: Iterable[str]) -> None:
-        """Delete the rows of these paths, all of them or none; a path that has no row is fine."""
+        """Delete the rows of these paths, if present, in one transaction."""
         keys = [{"key": path_key(path)} for path in paths]
         if not keys:
             return
         query = delete(FILES).where(FILES.c.repository_id == version_id, FILES.c.path == bindparam("key"))
         async with self._database.write() as connection:
-            await hold(connection, run)
+            await require_held(connection, run)
             await connection.execute(query, keys)
 
     async def clear(self, run: Attempt, version_id: str) -> None:
-        """Delete all rows of the repository."""
+        """Delete all rows of the version."""
         async with self._database.write() as connection:
-            await hold(connection, run)
+            await require_held(connection, run)
             await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
-        """Of every version (of these alone, where they are named) that has rows, by id."""
+        """By id, of every version that has rows. `identities`: only of these."""
         query = select(
             FILES.c.repository_id,
             func.count().filter(FILES.c.skip_reason.is_(None)),
@@ -170,7 +168,7 @@ class Manifests:
         return ManifestTotals(*(int(value) for value in row))
 
     async def outdated(self, files: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Those of these (version id, path) whose points are of an older blob than the commit's."""
+        """Those of these (version id, path) whose points belong to an older blob than the commit's."""
         keys = {(version_id, path_key(path)): (version_id, path) for version_id, path in files}
         if not keys:
             return set()
@@ -187,7 +185,7 @@ def _reader_of(stored: str | None, epoch: int) -> str | None:
 
 
 def _stored(version_id: str, row: ManifestRow) -> dict[str, object]:
-    path, key = storable(row.path), path_key(row.path)
+    path, key = sanitize_text(row.path), path_key(row.path)
     return {
         **row._asdict(),
         "reader": None if row.reader is None else f"{row.epoch}.{row.reader}",

@@ -1,10 +1,8 @@
-"""The registry files that were applied, and which of their contents were superseded."""
+"""The registry files that were applied, and their superseded contents."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Literal
 
 from sqlalchemy import delete, select, update
@@ -12,30 +10,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepoSyncError
 from reposync.store.database import REGISTRATIONS, Database
-from reposync.store.tables import REGISTRY_FILES, SUPERSEDED_DIGESTS
+from reposync.store.tables import REGISTRY_FILES, SUPERSEDED_DIGESTS, RegistryFile
 
-Standing = Literal["new", "current", "superseded"]
-"""Of a file's content: never applied (or applied again on request), in force, or replaced by a later one."""
+ContentState = Literal["new", "current", "superseded"]
+"""Of a file's content: never applied (or applied again on request), current, or replaced by a later one."""
 
 
 class RegistrySuperseded(RepoSyncError):
-    """Another process applied a newer content of the same file meanwhile."""
+    """A different process applied a newer content of the same file meanwhile."""
 
     code = "REGISTRY_SUPERSEDED"
     status = 409
-
-
-@dataclass(frozen=True, slots=True)
-class RegistryFile:
-    """A row of `registry_files`."""
-
-    path: str
-    digest: str
-    document: Mapping[str, Any]
-    host: str
-    applied_by: str
-    applied_at: datetime
-    created_at: datetime
 
 
 class RegistryFiles:
@@ -45,21 +30,21 @@ class RegistryFiles:
         self._database = database
 
     async def all(self) -> list[RegistryFile]:
-        """In the order in which they were first applied."""
+        """By the time of the first `put`."""
         query = select(REGISTRY_FILES).order_by(REGISTRY_FILES.c.created_at, REGISTRY_FILES.c.path)
         async with self._database.read() as connection:
-            return [RegistryFile(**row._mapping) for row in await connection.execute(query)]
+            return [RegistryFile.of(row) for row in await connection.execute(query)]
 
     async def stamp(self) -> Sequence[tuple[Any, ...]]:
-        """Differs as soon as any file is applied, with other content or again."""
+        """Changes whenever a file is applied, even with the same content."""
         columns = REGISTRY_FILES.c
         query = select(columns.path, columns.digest, columns.applied_at).order_by(columns.path)
         async with self._database.read() as connection:
             return [tuple(row) for row in await connection.execute(query)]
 
-    async def standing(self, path: str, digest: str) -> Standing:
+    async def content_state(self, path: str, digest: str) -> ContentState:
         async with self._database.read() as connection:
-            return await self._standing(connection, path, digest)
+            return await self._state(connection, path, digest)
 
     async def put(
         self,
@@ -71,9 +56,9 @@ class RegistryFiles:
         by: str,
         instead_of: str | None = None,
         on_request: bool = False,
-    ) -> Standing:
-        """Make this the content of the file that is in force. A superseded content is refused, unless a person asks for
-        it, or it replaces the content in force (`instead_of`): then somebody saw the file change to it."""
+    ) -> ContentState:
+        """Make this the current content of the file. A superseded content is refused, unless a person requests it, or
+        the caller saw the file change from the current content (`instead_of`) to it."""
         new = {"digest": digest, "document": dict(document), "host": host, "applied_by": by}
         async with self._database.write() as connection:
             now = self._database.moment()
@@ -84,9 +69,9 @@ class RegistryFiles:
             row = (
                 await connection.execute(select(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path).with_for_update())
             ).one()
-            standing = await self._standing(connection, path, digest)
-            if standing == "superseded" and not on_request and instead_of != row.digest:
-                return standing
+            state = await self._state(connection, path, digest)
+            if state == "superseded" and not on_request and instead_of != row.digest:
+                return state
             if row.digest != digest:
                 replaced = self._database.insert(SUPERSEDED_DIGESTS).values(
                     path=path, digest=row.digest, superseded_at=now
@@ -100,25 +85,27 @@ class RegistryFiles:
                 await self._database.announce(connection, REGISTRATIONS)
             return "current" if row.digest == digest else "new"
 
-    async def hold(self, path: str, digest: str, connection: AsyncConnection) -> None:
-        """Raises RegistrySuperseded unless this content is in force, and keeps it so until the transaction ends."""
+    async def require_current(self, path: str, digest: str, connection: AsyncConnection) -> None:
+        """Raises RegistrySuperseded unless this content is current, and keeps it so until the transaction ends."""
         query = select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path).with_for_update(read=True)
         if await connection.scalar(query) != digest:
-            raise RegistrySuperseded(f"{path} was applied with another content meanwhile; nothing more was written.")
+            raise RegistrySuperseded(
+                f"{path} was applied with a different content meanwhile; nothing more was written."
+            )
 
     async def rewrite(self, path: str, document: Mapping[str, Any]) -> None:
-        """Take away from a file what another one took over."""
+        """Remove from a file what a different one took over."""
         async with self._database.write() as connection:
             changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
             await connection.execute(changed.values(document=dict(document), applied_at=self._database.moment()))
 
     async def forget(self, path: str) -> None:
-        """The file is gone for good."""
+        """The file no longer exists."""
         async with self._database.write() as connection:
             await connection.execute(delete(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path))
             await self._database.announce(connection, REGISTRATIONS)
 
-    async def _standing(self, connection: AsyncConnection, path: str, digest: str) -> Standing:
+    async def _state(self, connection: AsyncConnection, path: str, digest: str) -> ContentState:
         current = await connection.scalar(select(REGISTRY_FILES.c.digest).where(REGISTRY_FILES.c.path == path))
         if current == digest:
             return "current"

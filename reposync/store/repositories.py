@@ -1,14 +1,14 @@
-"""The registered repositories and how far each of them got."""
+"""The registered repositories: registering, reading, pausing, renaming and removing them."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import ColumnElement, Row, and_, delete, or_, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -17,48 +17,54 @@ from reposync.errors import (
     Remedy,
     RepositoryChanged,
     RepositoryExists,
+    RepositoryNotFound,
     UsageError,
 )
-from reposync.store.attempts import break_off_attempts
-from reposync.store.columns import storable
+from reposync.store.attempts import cancel_attempts, require_held
+from reposync.store.columns import sanitize_text
 from reposync.store.database import REGISTRATIONS, Database
-from reposync.store.fence import hold
 from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
     Repository,
     RepositoryState,
     belongs_to_another,
+    definition_digest,
+    no_such_repository,
     repository_id,
-    repository_record,
-    unregistered,
 )
-from reposync.store.requests import withdraw_of
 from reposync.store.run import Run
+from reposync.store.run_requests import withdraw_triggers
 from reposync.store.status import WAITING, RunTrigger
-from reposync.store.tables import FILES, REPOSITORIES, REPOSITORY_COLUMNS, RUNS, VERSIONS, is_active, status_is
+from reposync.store.tables import (
+    FILES,
+    REPOSITORIES,
+    REPOSITORY_COLUMNS,
+    RUNS,
+    VERSIONS,
+    is_active,
+    registered,
+    status_is,
+)
 from reposync.store.transitions import Event, lock_unfinished, locked, move
-from reposync.store.unknown import unknown_repository
-
-__all__ = [
-    "Guard",
-    "Registration",
-    "Repositories",
-    "Repository",
-    "RepositoryState",
-    "belongs_to_another",
-    "lock_repositories",
-    "lock_repository",
-    "lock_repository_by_id",
-    "repository_id",
-    "unregistered",
-]
 
 Guard = Callable[[AsyncConnection], Awaitable[None]]
-"""Called first in a transaction, which it ends by an exception."""
+"""Called at the beginning of a transaction, which it aborts by raising."""
 
-_REGISTERED_AT_ONCE = 50
-_NOT_INDEXED_BY = frozenset({"name", "schedule", "timezone", "username", "password"})
+_BATCH = 50
+_ELSEWHERE = frozenset({"location", "source", "branch", "collection"})
+_NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password"})
+
+
+@dataclass(frozen=True, slots=True)
+class PushedRepository:
+    """A registered repository that may be the project of a push. `location`: the address of its project or of git."""
+
+    id: str
+    name: str
+    location: str
+    branch: str | None
+    definition: Mapping[str, Any] | None
 
 
 class Repositories:
@@ -67,16 +73,76 @@ class Repositories:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def register(self, registration: Registration, *, expected: Repository | None = None) -> Repository:
-        """Insert or update by name. A definition that asks for another index is another generation: a run
-        that began before publishes nothing. What is indexed stays as it is until the next sync. A repository that
-        `deactivate` switched off is active again; a paused one stays paused. `expected`: as it was read by whoever
-        changes it.
+    # Reading ---------------------------------------------------------------------------------------------------------
 
-        Raises UsageError for a name that is empty or over 255 characters, RepositoryChanged where it is not as
-        expected.
+    async def get(self, name: str) -> Repository:
+        """Raises RepositoryNotFound."""
+        return await self._one(REPOSITORIES.c.name == sanitize_text(name), name)
+
+    async def by_id(self, identity: str) -> Repository:
+        """Raises RepositoryNotFound."""
+        return await self._one(REPOSITORIES.c.id == identity, identity)
+
+    async def _one(self, condition: ColumnElement[bool], shown: str) -> Repository:
+        async with self._database.read() as connection:
+            row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
+            if row is None:
+                raise await unknown_repository(connection, shown)
+        return Repository.of(row)
+
+    async def list(self, names: Collection[str] | None = None) -> list[Repository]:
+        """By name. `names`: only these."""
+        which = [] if names is None else [REPOSITORIES.c.name.in_(map(sanitize_text, names))]
+        return [Repository.of(row) for row in await self._rows(select(*REPOSITORY_COLUMNS).where(*which))]
+
+    async def find(self, *, source: str, location: str) -> Sequence[Repository]:
+        """Those with this location, by name."""
+        columns = REPOSITORIES.c
+        same = and_(columns.source == source, columns.location == sanitize_text(location))
+        return [Repository.of(row) for row in await self._rows(select(*REPOSITORY_COLUMNS).where(same))]
+
+    async def states(self) -> Sequence[RepositoryState]:
+        """The states of all repositories, by name; cheap to read."""
+        columns = [REPOSITORIES.c[field.name] for field in fields(RepositoryState)]
+        return [RepositoryState(**row._mapping) for row in await self._rows(select(*columns))]
+
+    async def names(self) -> Sequence[str]:
+        """All names, sorted."""
+        return [row.name for row in await self._rows(select(REPOSITORIES.c.name))]
+
+    async def names_of(self, identities: Collection[str]) -> dict[str, str]:
+        """The names of those of these repositories that are registered, by id."""
+        query = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(REPOSITORIES.c.id.in_(sorted(identities)))
+        return {row.id: row.name for row in await self._rows(query)}
+
+    async def of_project(self, project_id: int, locations: Collection[str]) -> Sequence[PushedRepository]:
+        """By name: repositories with this project number, on any server, and those without a known number at one of
+        `locations` (lower-case addresses). Not those that were only synced by hand."""
+        columns = REPOSITORIES.c
+        query = select(columns.id, columns.name, columns.location, columns.branch, columns.definition)
+        query = query.where(registered())
+        # Two index ranges: for a condition with OR, SQLite would read all rows if it has no statistics.
+        by_number = query.where(columns.source == "gitlab", columns.project_id == project_id)
+        by_place = query.where(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
+        async with self._database.read() as connection:
+            found = [PushedRepository(*row) for each in (by_number, by_place) for row in await connection.execute(each)]
+        return sorted(found, key=lambda each: each.name)
+
+    async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
+        async with self._database.read() as connection:
+            return list((await connection.execute(query.order_by(REPOSITORIES.c.name))).all())
+
+    # Registering -----------------------------------------------------------------------------------------------------
+
+    async def register(self, registration: Registration, *, expected: Repository | None = None) -> Repository:
+        """Insert or update by name. A definition that requires a different index increments the generation: a run that
+        began before publishes nothing. The index is unchanged until the next sync. A repository that `deactivate`
+        switched off becomes active again; a paused one stays paused. `expected`: the row that the caller read.
+
+        Raises UsageError for a name that is empty or over 255 characters, RepositoryChanged if the row differs from
+        `expected`.
         """
-        (row,) = await self._register_together([registration], expected=expected)
+        (row,) = await self._register_batch([registration], expected=expected)
         return row
 
     async def register_all(
@@ -86,14 +152,13 @@ class Repositories:
         takes: Collection[str] | None = (),
         guard: Guard | None = None,
     ) -> None:
-        """As `register`, many at a time: a thousand transactions take a minute if each is made durable. `guard`: of
-        each transaction. `takes`: see `belongs_to_another`."""
+        """As `register`, many in a transaction: a thousand durable transactions take a minute. `guard`: of each
+        transaction. `takes`: see `belongs_to_another`."""
         ordered = sorted(registrations, key=lambda each: repository_id(each.name))
-        for start in range(0, len(ordered), _REGISTERED_AT_ONCE):
-            page = ordered[start : start + _REGISTERED_AT_ONCE]
-            await self._register_together(page, takes=takes, guard=guard)
+        for start in range(0, len(ordered), _BATCH):
+            await self._register_batch(ordered[start : start + _BATCH], takes=takes, guard=guard)
 
-    async def _register_together(
+    async def _register_batch(
         self,
         registrations: Sequence[Registration],
         *,
@@ -101,9 +166,9 @@ class Repositories:
         takes: Collection[str] | None = (),
         guard: Guard | None = None,
     ) -> Sequence[Repository]:
-        """In one transaction, which first locks those that exist. The others are inserted in the order of
-        `registrations`, the same one for everybody."""
-        named = REPOSITORIES.c.name.in_([storable(each.name) for each in registrations])
+        """One transaction, which first locks existing rows. The others are inserted in the order of `registrations`,
+        which is the same for every caller."""
+        named = REPOSITORIES.c.name.in_([sanitize_text(each.name) for each in registrations])
         while True:
             with suppress(_RegisteredMeanwhile):
                 async with self._database.write() as connection:
@@ -122,51 +187,42 @@ class Repositories:
     ) -> Repository:
         """`rows`: those that are registered and locked, by name. Raises _RegisteredMeanwhile."""
         name = _checked_name(registration.name)
-        said: dict[str, Any] = {
-            "location": storable(registration.location),
-            "source": registration.source,
-            "origin": registration.origin,
-            "branch": None if registration.branch is None else storable(registration.branch),
-            "collection": registration.collection,
-            "cron_expression": registration.cron_expression,
-            "timezone": registration.timezone,
-            "definition": None if registration.definition is None else dict(registration.definition),
-            "group_key": registration.group_key,
-            "resolved": None if registration.resolved is None else dict(registration.resolved),
-            "resolved_from": registration.resolved_from,
-            "origin_file": registration.origin_file,
-            "origin_host": registration.origin_host,
-            "by_hand": registration.by_hand,
+        columns = registration.model_dump(exclude={"name"}) | {
+            "location": sanitize_text(registration.location),
+            "branch": None if registration.branch is None else sanitize_text(registration.branch),
+            "resolved_from": definition_digest(registration.definition),
         }
-        if registration.project_id is not None:
-            said["project_id"] = registration.project_id
+        if registration.project_id is None:
+            del columns["project_id"]
         now = self._database.moment()
-        row = rows.get(storable(name))
+        row = rows.get(sanitize_text(name))
         if is_new := row is None:
-            since = {"scheduled_since": now, "updated_at": now}
-            new = {"is_active": True, "epoch": 0, "attributes": {}, "created_at": now, **since, **said}
-            row = await self._insert(connection, name, new)
-        _require_as_expected(row, expected)
-        if belongs_to_another(repository_record(row), registration, takes):
-            raise conflict_over(name, registration.origin_file, repository_record(row))
-        changes = {key: value for key, value in said.items() if getattr(row, key) != value}
+            since = {"scheduled_since": now, "created_at": now, "updated_at": now}
+            row = await self._insert(
+                connection, name, {"is_active": True, "epoch": 0, "attributes": {}} | since | columns
+            )
+        record = Repository.of(row)
+        _require_as_expected(record, expected)
+        if belongs_to_another(record, registration, takes):
+            raise conflict_over(name, registration.origin_file, record)
+        changes = {key: value for key, value in columns.items() if getattr(row, key) != value}
         if row.origin_host is not None and "location" not in changes:
             changes.pop("origin_host", None)  # the machine that has the folder
-        elsewhere = bool(changes.keys() & {"location", "source", "branch", "collection"})
-        if row.resolved is None:  # of a program before 0.2: what it was resolved to is not known, and need not differ
-            is_another = elsewhere or "definition" in changes
+        elsewhere = bool(changes.keys() & _ELSEWHERE)
+        if row.resolved is None:  # a program before 0.2 registered it: what it resolved is not known, and may be equal
+            is_different = elsewhere or "definition" in changes
         else:
-            is_another = elsewhere or _indexed_by(row.resolved) != _indexed_by(registration.resolved)
-        if is_another:
+            is_different = elsewhere or _indexed(row.resolved) != _indexed(registration.resolved)
+        if is_different:
             changes["generation"] = REPOSITORIES.c.generation + 1
-        if changes.keys() & {"location", "source", "branch", "collection"} and row.live_version is None:
-            # Nothing else says that what a program before 0.2 indexed was of another place.
+        if elsewhere and row.live_version is None:
+            # Nothing else records that what a program before 0.2 indexed came from elsewhere.
             changes["last_commit"] = None
         if "collection" in changes and row.indexed_collection is None:
             changes["indexed_collection"] = row.collection
         if "location" in changes and registration.project_id is None:
-            changes["project_id"] = None  # the number of another project
-        if not row.is_active and row.paused_reason is None:
+            changes["project_id"] = None  # the number belongs to a different project
+        if record.has_left:
             changes |= {"is_active": True, "scheduled_since": now}
         if changes.keys() & {"cron_expression", "timezone"}:
             changes["scheduled_since"] = now
@@ -175,10 +231,10 @@ class Repositories:
         if changes or is_new:
             await self._database.announce(connection, REGISTRATIONS)
         rows[row.name] = row
-        return repository_record(row)
+        return Repository.of(row)
 
     async def _insert(self, connection: AsyncConnection, name: str, columns: Mapping[str, Any]) -> Row[Any]:
-        # A second id, for a name whose first one went away with a repository that was renamed.
+        # A second id, if a renamed repository has kept the id of this name.
         for identity in (repository_id(name), repository_id(f"{name}\n{uuid.uuid4()}")):
             insert = self._database.insert(REPOSITORIES).values(id=identity, name=name, **columns)
             query = insert.on_conflict_do_nothing().returning(*REPOSITORY_COLUMNS)
@@ -186,97 +242,31 @@ class Repositories:
                 return row
         raise _RegisteredMeanwhile
 
-    async def get(self, name: str) -> Repository:
-        """Raises RepositoryNotFound."""
-        return await self._by(REPOSITORIES.c.name == storable(name), name)
-
-    async def by_id(self, identity: str) -> Repository:
-        """Raises RepositoryNotFound."""
-        return await self._by(REPOSITORIES.c.id == identity, identity)
-
-    async def _by(self, condition: ColumnElement[bool], shown: str) -> Repository:
-        async with self._database.read() as connection:
-            row = (await connection.execute(select(*REPOSITORY_COLUMNS).where(condition))).one_or_none()
-            if row is None:
-                raise await unknown_repository(connection, shown)
-        return repository_record(row)
-
-    async def list(self, names: Collection[str] | None = None) -> list[Repository]:
-        """All of them (of these names alone, where they are given), by name."""
-        which = [] if names is None else [REPOSITORIES.c.name.in_(map(storable, names))]
-        query = select(*REPOSITORY_COLUMNS).where(*which).order_by(REPOSITORIES.c.name)
-        async with self._database.read() as connection:
-            rows = await connection.execute(query)
-            return [repository_record(row) for row in rows]
-
-    async def states(self) -> Sequence[RepositoryState]:
-        """Of all of them, by name: little, and quickly read."""
-        columns = [REPOSITORIES.c[field.name] for field in fields(RepositoryState)]
-        query = select(*columns)
-        async with self._database.read() as connection:
-            return [RepositoryState(*row) for row in await connection.execute(query.order_by(REPOSITORIES.c.name))]
-
-    async def find(self, *, source: str, location: str) -> Sequence[Repository]:
-        """Those of that place, by name."""
-        columns = REPOSITORIES.c
-        query = select(*REPOSITORY_COLUMNS).where(columns.source == source, columns.location == storable(location))
-        async with self._database.read() as connection:
-            return [repository_record(row) for row in await connection.execute(query.order_by(columns.name))]
-
-    async def names_of(self, identities: Collection[str]) -> dict[str, str]:
-        """Of those of these repositories that are registered, by id."""
-        query = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(REPOSITORIES.c.id.in_(sorted(identities)))
-        async with self._database.read() as connection:
-            return {row.id: row.name for row in await connection.execute(query)}
-
-    async def names(self) -> Sequence[str]:
-        """All of them, in order."""
-        async with self._database.read() as connection:
-            return (await connection.scalars(select(REPOSITORIES.c.name).order_by(REPOSITORIES.c.name))).all()
+    # Pausing, renaming, removing -------------------------------------------------------------------------------------
 
     async def deactivate(self, name: str, *, guard: Guard | None = None) -> Repository:
-        """It left the registry: no more ticks, the index stays. Registering it again switches it on. `guard`: see
+        """It left the registry: no more ticks, the index stays. A new registration activates it again. `guard`: see
         `register_all`."""
-        return await self._set(name, active=False, paused_reason=None, guard=guard)
+        return await self._set_active(name, False, guard=guard)
 
     async def pause(
         self, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
     ) -> Repository:
-        """No ticks until `resume`. What ticks and pushes asked for is withdrawn from the run that waits; what runs goes
-        on, and a person may still sync it. `reason` must not be empty. `expected`: see `register`."""
+        """No ticks until `resume`. Requests of ticks and pushes are withdrawn from the waiting run; a running one goes
+        on, and a person can still sync the repository. `reason` must not be empty. `expected`: see `register`."""
         if not reason:
             raise UsageError("A pause needs a reason.")
-        return await self._set(name, active=False, paused_reason=storable(reason), expected=expected, by=by)
+        return await self._set_active(name, False, sanitize_text(reason), expected=expected, by=by)
 
     async def resume(self, name: str, *, expected: Repository | None = None) -> Repository:
-        return await self._set(name, active=True, paused_reason=None, expected=expected)
+        return await self._set_active(name, True, expected=expected)
 
-    async def rename(self, identity: str, name: str) -> Repository:
-        """The repository with this id is called `name` from now on, in its history too. Raises RepositoryNotFound,
-        RepositoryExists where the name is another one's, UsageError where it is empty or too long."""
-        _checked_name(name)
-        try:
-            async with self._database.write() as connection:
-                row = await _locked(connection, REPOSITORIES.c.id == identity, identity)
-                if row.name == storable(name):
-                    return repository_record(row)
-                # Asked without a lock: two that want each other's name would wait for each other.
-                if await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name)) is not None:
-                    raise _name_taken(name)
-                # The runs first: a writer of manifest rows holds its run, and then wants the repository's key.
-                await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
-                row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
-                await self._database.announce(connection, REGISTRATIONS)
-                return repository_record(row)
-        except IntegrityError as error:
-            raise _name_taken(name) from error
-
-    async def _set(
+    async def _set_active(
         self,
         name: str,
-        *,
         active: bool,
-        paused_reason: str | None,
+        paused_reason: str | None = None,
+        *,
         expected: Repository | None = None,
         guard: Guard | None = None,
         by: str = "the registry",
@@ -284,77 +274,96 @@ class Repositories:
         async with self._database.write() as connection:
             if guard is not None:
                 await guard(connection)
-            row = await _locked(connection, REPOSITORIES.c.name == storable(name), name)
-            _require_as_expected(row, expected)
-            identity = str(row.id)
+            row = await _locked(connection, REPOSITORIES.c.name == sanitize_text(name), name)
+            _require_as_expected(Repository.of(row), expected)
             now = self._database.moment()
             changes = {"is_active": active, "paused_reason": paused_reason, "updated_at": now}
             if not active:
-                await self._withdraw_unasked(connection, [identity], by)
+                await self._withdraw_automatic(connection, [row.id], by)
             elif not row.is_active:
-                changes["scheduled_since"] = now  # ticks of the pause are nobody's
-            row = await _change(connection, identity, changes)
+                changes["scheduled_since"] = now  # ticks during the pause are not missed
+            row = await _change(connection, row.id, changes)
             await self._database.announce(connection, REGISTRATIONS)
-            return repository_record(row)
+            return Repository.of(row)
+
+    async def rename(self, identity: str, name: str) -> Repository:
+        """Change the name of the repository with this id, in its history too. Raises RepositoryNotFound,
+        RepositoryExists if a different one has the name, UsageError if it is empty or too long."""
+        _checked_name(name)
+        try:
+            async with self._database.write() as connection:
+                row = await _locked(connection, REPOSITORIES.c.id == identity, identity)
+                if row.name == sanitize_text(name):
+                    return Repository.of(row)
+                # Without a lock: two repositories that swap names would wait for each other.
+                if await connection.scalar(select(REPOSITORIES.c.id).where(REPOSITORIES.c.name == name)) is not None:
+                    raise _name_taken(name)
+                # The runs first: a writer of manifest rows holds its run, and then needs the repository's key.
+                await connection.execute(update(RUNS).where(RUNS.c.repository_id == identity).values(repository=name))
+                row = await _change(connection, identity, {"name": name, "updated_at": self._database.moment()})
+                await self._database.announce(connection, REGISTRATIONS)
+                return Repository.of(row)
+        except IntegrityError as error:
+            raise _name_taken(name) from error
 
     async def remove(self, name: str, *, by: Run | None = None) -> None:
-        """The repository and its manifest go, its history stays. Runs that wait or run are cancelled (but for `by`, the
-        run of this repository in whose name this is done, and which must still be its worker's): whoever executes one
-        finds its lease lost at the next write. Raises RepositoryNotFound."""
+        """Delete the repository and its manifest; its history stays. Unfinished runs are cancelled, and their workers
+        find the lease lost at the next write. `by`: the run of this repository that does this; it is not cancelled and
+        must still be held by its worker. Raises RepositoryNotFound."""
         async with self._database.write() as connection:
             if by is None:
                 identity = await lock_repository(connection, name)
-            else:  # which knows better what it is about: the name may be another one by now
+            else:  # the repository may have been renamed
                 identity = by.repository_id
                 await lock_repository_by_id(connection, identity, name)
-                await hold(connection, by)
-            await self._end_others(connection, identity, by)
+                await require_held(connection, by)
+            await self._cancel_runs(connection, identity, by)
             versions = select(VERSIONS.c.id).where(VERSIONS.c.repository_id == identity)
             mine = or_(FILES.c.repository_id == identity, FILES.c.repository_id.in_(versions))
             await connection.execute(delete(FILES).where(mine))
             await connection.execute(delete(REPOSITORIES).where(REPOSITORIES.c.id == identity))
             await self._database.announce(connection, REGISTRATIONS)
 
-    async def _withdraw_unasked(self, connection: AsyncConnection, identities: Sequence[str], by: str) -> None:
-        """What no person asked for. The caller has locked these repositories."""
+    async def _withdraw_automatic(self, connection: AsyncConnection, identities: Sequence[str], by: str) -> None:
+        """Withdraw requests of ticks and pushes. The caller has locked these repositories."""
         waiting = and_(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
         rows = (await connection.execute(locked(self._database, waiting))).all()
-        unasked = (RunTrigger.SCHEDULE, RunTrigger.WEBHOOK)
-        said = {"error_code": "REPOSITORY_PAUSED", "error_message": "The repository was paused."}
-        await withdraw_of(connection, self._database, rows, unasked, by, **said)
+        error = {"error_code": "REPOSITORY_PAUSED", "error_message": "The repository was paused."}
+        automatic = (RunTrigger.SCHEDULE, RunTrigger.WEBHOOK)
+        await withdraw_triggers(connection, self._database, rows, automatic, by, **error)
 
-    async def _end_others(self, connection: AsyncConnection, identity: str, by: Run | None) -> None:
-        said = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}
+    async def _cancel_runs(self, connection: AsyncConnection, identity: str, by: Run | None) -> None:
+        error = {"error_code": "REPOSITORY_REMOVED", "error_message": "The repository was removed."}
         found = await lock_unfinished(connection, self._database, identity)
         rows = [row for row in found if by is None or row.id != by.id]
         ids = select(RUNS.c.id).where(RUNS.c.id.in_([row.id for row in rows]))
-        await break_off_attempts(connection, ids, self._database.moment(), **said)
+        await cancel_attempts(connection, ids, self._database.moment(), **error)
         for row in rows:
-            await move(connection, self._database, row, Event.REMOVE, **said)
+            await move(connection, self._database, row, Event.REMOVE, **error)
 
 
 class _RegisteredMeanwhile(Exception):
-    """The name was registered after the transaction had locked what it found. Locking that row too would be out of
-    order: the transaction begins anew."""
+    """The name was registered after the transaction had locked existing rows. Locking that row too would violate the
+    lock order: the transaction starts again."""
 
 
 async def lock_repositories(
     connection: AsyncConnection, which: ColumnElement[bool], columns: Sequence[Any] = REPOSITORY_COLUMNS
 ) -> Sequence[Row[Any]]:
-    """These rows are this transaction's alone, locked in the order of their ids. A transaction that changes several
-    repositories locks them by one call of this: PostgreSQL ends one of two that lock in different orders."""
+    """Lock these rows in the order of their ids. A transaction that changes several repositories locks them by one call
+    of this: PostgreSQL aborts one of two transactions that lock in different orders."""
     # NO KEY UPDATE: writers of manifest rows hold a KEY SHARE lock by their foreign key, and need not wait.
     query = select(*columns).where(which).order_by(REPOSITORIES.c.id).with_for_update(key_share=True)
     return (await connection.execute(query)).all()
 
 
 async def lock_repository(connection: AsyncConnection, name: str) -> str:
-    """The id of the repository; its row and its queue are this transaction's alone. Raises RepositoryNotFound."""
-    return str((await _locked(connection, REPOSITORIES.c.name == storable(name), name)).id)
+    """Lock the repository's row and thereby its queue. Returns its id. Raises RepositoryNotFound."""
+    return str((await _locked(connection, REPOSITORIES.c.name == sanitize_text(name), name)).id)
 
 
 async def lock_repository_by_id(connection: AsyncConnection, identity: str, shown: str) -> None:
-    """As `lock_repository`, where the name may be another one by now."""
+    """As `lock_repository`, if the repository may have been renamed."""
     await _locked(connection, REPOSITORIES.c.id == identity, shown)
 
 
@@ -365,33 +374,36 @@ async def _locked(connection: AsyncConnection, which: ColumnElement[bool], shown
     return rows[0]
 
 
+async def unknown_repository(connection: AsyncConnection, name: str) -> RepositoryNotFound:
+    """Suggests the nearest registered name."""
+    return no_such_repository(name, (await connection.execute(select(REPOSITORIES.c.name))).scalars())
+
+
 async def _change(connection: AsyncConnection, identity: str, changes: Mapping[str, Any]) -> Row[Any]:
     query = update(REPOSITORIES).where(REPOSITORIES.c.id == identity).values(**changes).returning(*REPOSITORY_COLUMNS)
     return (await connection.execute(query)).one()
 
 
-def _indexed_by(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What of a definition decides what the index holds."""
-    return {key: value for key, value in (resolved or {}).items() if key not in _NOT_INDEXED_BY}
+def _indexed(resolved: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The part of a definition that determines the index."""
+    return {key: value for key, value in (resolved or {}).items() if key not in _NOT_INDEXED}
 
 
 def conflict_over(name: str, file: str | None, row: Repository) -> RegistryConflict:
     return RegistryConflict(
-        f"Repository {name!r} is in the registry file {file} and comes from {row.origin_words}; it stays as it is.",
+        f"Repository {name!r} is in the registry file {file} and comes from {row.origin_words}; it is unchanged.",
         remedy=Remedy(
             "Rename one of the two, or settle it with `reposync apply --take-over`.",
-            "Rename one of the two, or let whoever runs this server settle it.",
+            "Rename one of the two, or ask the administrator of this server to settle it.",
         ),
     )
 
 
-def _require_as_expected(row: Row[Any], expected: Repository | None) -> None:
-    """What a person may change is as it was read. Syncs change other things all the time."""
-    if expected is None or expected.changeable == repository_record(row).changeable:
+def _require_as_expected(row: Repository, expected: Repository | None) -> None:
+    """Compares what a person can change. Syncs change other columns all the time."""
+    if expected is None or expected.changeable == row.changeable:
         return
-    raise RepositoryChanged(
-        f"{expected.name!r} was changed by somebody else meanwhile; nothing was written.", remedy="Read it again."
-    )
+    raise RepositoryChanged(f"{expected.name!r} was changed meanwhile; nothing was written.", remedy="Read it again.")
 
 
 def _checked_name(name: str) -> str:
@@ -401,4 +413,4 @@ def _checked_name(name: str) -> str:
 
 
 def _name_taken(name: str) -> RepositoryExists:
-    return RepositoryExists(f"There is another repository called {name!r}.")
+    return RepositoryExists(f"A different repository has the name {name!r}.")

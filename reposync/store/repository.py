@@ -1,114 +1,96 @@
-"""A repository as it is registered, and as its row was read."""
+"""The record of a repository: what is registered, and the state of its index."""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import BigInteger, false, text
+from sqlmodel import Field
+from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.store.columns import storable
+from reposync.errors import Remedy, RepositoryNotFound
+from reposync.store.columns import JsonText, Record, SafeText, sanitize_text
 
 REPOSITORY_NAMESPACE = uuid.UUID("0c2f6a5e-52d5-5f0a-8f0e-7265706f7379")
 MAX_NAME_CHARS = 255
 
 
 def repository_id(name: str) -> str:
-    """What a repository that registers under this name gets: UUIDv5 of it, the same on every machine and known before.
-    It keeps its id when it is renamed."""
-    return str(uuid.uuid5(REPOSITORY_NAMESPACE, storable(name)))
+    """The id of a repository that is registered under this name: UUIDv5, the same on every machine. A renamed
+    repository keeps its id."""
+    return str(uuid.uuid5(REPOSITORY_NAMESPACE, sanitize_text(name)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What the registry, a command or the HTTP API says about a repository.
+class Registration(Record):
+    """What the registry file, a command or the HTTP API says about a repository.
 
     `location` is a path or an address without a secret. `source` is gitlab, git or path; `origin` config, command, http
-    or group. `branch` is None for the default branch; `project_id` is left as it is if None. `definition`: the entry as
-    somebody wrote it, without secrets, for what is not in a registry file. `resolved`: the whole definition, defaults
-    filled in. `group_key`: the group that it registered with. `origin_file`: the registry file that has it, or whose
-    group it belongs to. `origin_host`: the machine that registered it, where a path is found. `by_hand`: it was synced
-    once by its path or address, and is not registered.
+    or group. `branch` is None for the default branch. A `project_id` of None leaves the stored one unchanged.
+    `definition`: the entry as it was written, without secrets, if it is not in a registry file. `resolved`: the whole
+    definition with defaults; None if only a program before 0.2 registered the repository. `group_key`: the group that
+    registered it. `origin_file`: the registry file with its entry or its group. `origin_host`: the machine that
+    registered it, which has the path. `by_hand`: it was synced once by its path or address, and is not registered.
     """
 
-    name: str
-    location: str
-    source: str
-    origin: str
-    collection: str
-    branch: str | None = None
-    project_id: int | None = None
-    cron_expression: str | None = None
-    timezone: str = "UTC"
-    definition: Mapping[str, Any] | None = None
-    group_key: str | None = None
-    resolved: Mapping[str, Any] | None = None
-    origin_file: str | None = None
-    origin_host: str | None = None
-    by_hand: bool = False
-
-    @property
-    def resolved_from(self) -> str | None:
-        return definition_digest(self.definition)
+    name: str = Field(unique=True, sa_type=SafeText)
+    location: str = Field(sa_type=SafeText)
+    source: str = Field(sa_type=SafeText)
+    origin: str = Field(sa_type=SafeText)
+    collection: str = Field(sa_type=SafeText)
+    branch: str | None = Field(default=None, sa_type=SafeText)
+    project_id: int | None = Field(default=None, sa_type=BigInteger)
+    cron_expression: str | None = Field(default=None, sa_type=SafeText)
+    timezone: str = Field(default="UTC", sa_type=SafeText)
+    definition: Mapping[str, Any] | None = Field(default=None, sa_type=JsonText)
+    group_key: str | None = Field(default=None, sa_type=SafeText)
+    resolved: Mapping[str, Any] | None = Field(default=None, sa_type=JsonText)
+    origin_file: str | None = Field(default=None, sa_type=SafeText)
+    origin_host: str | None = Field(default=None, sa_type=SafeText)
+    by_hand: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
 
 
 def definition_digest(definition: Mapping[str, Any] | None) -> str | None:
-    """Of the entry that `resolved` was made of: programs before 0.2 change the one and not the other."""
+    """Of the entry that `resolved` was made of: programs before 0.2 change the entry alone."""
     if definition is None:
         return None
     return hashlib.sha256(json.dumps(definition, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repository:
-    """A row of `repositories` as it was read. Times are aware UTC.
+class Repository(Registration):
+    """A row of `repositories`. Times are aware UTC.
 
     `last_commit` is the commit that the live version of the index holds completely. `indexed_collection`,
-    `index_identity` and `content_fingerprint` repeat the live version for programs before 0.2, and are read where there
-    is no version yet. `generation` counts the changes of what the repository is. `live_version`: the
-    id of the live version of its index. `index_hold`: why other settings are not built (see `Hold`).
-    `last_tick_at`: the latest tick of its schedule that was handled. The others are as in `Registration`; `resolved` is
-    None for what no program since 0.2 has registered.
+    `index_identity` and `content_fingerprint` repeat the live version for programs before 0.2, and are read if there is
+    no version yet. `generation` counts changes of the definition. `live_version`: the id of the live index version.
+    `index_hold`: why other settings are not built (see `IndexHold`). `last_tick_at`: the latest tick of its schedule
+    that was handled. `resolved_from`: the `definition_digest` of what `resolved` was made of.
     """
 
-    id: str
-    name: str
-    location: str
-    source: str
-    origin: str
-    project_id: int | None
-    branch: str | None
-    collection: str
-    cron_expression: str | None
-    timezone: str
-    scheduled_since: datetime | None
-    definition: Mapping[str, Any] | None
-    group_key: str | None
-    is_active: bool
-    paused_reason: str | None
-    last_sync_at: datetime | None
-    last_commit: str | None
-    last_committed_at: datetime | None
-    epoch: int
-    indexed_collection: str | None
-    index_identity: str | None
-    content_fingerprint: str | None
-    generation: int
-    live_version: str | None
-    index_hold: Mapping[str, Any] | None
-    resolved: Mapping[str, Any] | None
-    resolved_from: str | None
-    origin_file: str | None
-    origin_host: str | None
-    by_hand: bool
-    last_tick_at: datetime | None
-    created_at: datetime
-    updated_at: datetime
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    scheduled_since: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    is_active: bool = True
+    paused_reason: str | None = Field(default=None, sa_type=SafeText)
+    last_sync_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    last_commit: str | None = Field(default=None, sa_type=SafeText)
+    last_committed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    epoch: int = Field(default=0, sa_type=BigInteger)
+    indexed_collection: str | None = Field(default=None, sa_type=SafeText)
+    index_identity: str | None = Field(default=None, sa_type=SafeText)
+    content_fingerprint: str | None = Field(default=None, sa_type=SafeText)
+    generation: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")})
+    live_version: str | None = Field(default=None, sa_type=SafeText)
+    index_hold: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    resolved_from: str | None = Field(default=None, sa_type=SafeText)
+    last_tick_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    created_at: datetime = Field(sa_type=UTCDateTime)
+    updated_at: datetime = Field(sa_type=UTCDateTime)
 
     @property
     def changeable(self) -> tuple[object, ...]:
@@ -117,7 +99,7 @@ class Repository:
 
     @property
     def has_left(self) -> bool:
-        """It left its registry file, or its group did."""
+        """Its registry file, or its group, no longer has it."""
         return not self.is_active and self.paused_reason is None
 
     @property
@@ -134,29 +116,9 @@ class Repository:
                 return f"a command on {self.origin_host}" if self.origin_host else "a command"
 
 
-def belongs_to_another(row: Repository, registration: Registration, takes: Collection[str] | None) -> bool:
-    """Whether somebody else has the name that a registry file claims with `registration`. `takes`: files that this one
-    takes over; None: whoever has it. What left its file is free, and so is what was synced by hand from that place."""
-    if registration.origin != "config" or takes is None or row.has_left:
-        return False
-    if row.origin == "config":
-        return row.origin_file not in (None, registration.origin_file, *takes)
-    same_place = row.location == registration.location
-    if row.origin == "group":  # an entry of its own goes before the group
-        return not same_place and row.origin_file not in (None, registration.origin_file, *takes)
-    return not (same_place and row.by_hand)
-
-
-def is_registered(row: Repository) -> bool:
-    """Whether it was registered, be it with `schedule: never`, and not only synced by hand, by its path or address.
-    Programs before 0.2 do not say so. `tables.registered` is the same in SQL."""
-    by_hand = row.resolved is None and row.origin == "command" and row.cron_expression is None
-    return not (row.by_hand or by_hand)
-
-
 @dataclass(frozen=True, slots=True)
 class RepositoryState:
-    """Active, paused (then there is a reason) or out of the registry."""
+    """Active, paused (then there is a reason) or no longer in the registry."""
 
     name: str
     is_active: bool
@@ -172,45 +134,44 @@ class RepositoryState:
         return "paused" if self.paused_reason is not None else "inactive"
 
 
+def belongs_to_another(row: Repository, registration: Registration, takes: Collection[str] | None) -> bool:
+    """Whether the name that a registry file claims with `registration` belongs to a different origin. `takes`: files
+    that this one takes over; None: all of them. A repository that left its file is free, and so is one that was synced
+    by hand from the same location."""
+    if registration.origin != "config" or takes is None or row.has_left:
+        return False
+    if row.origin == "config":
+        return row.origin_file not in (None, registration.origin_file, *takes)
+    same_place = row.location == registration.location
+    if row.origin == "group":  # an entry in a file has precedence over the group
+        return not same_place and row.origin_file not in (None, registration.origin_file, *takes)
+    return not (same_place and row.by_hand)
+
+
+def is_registered(row: Repository) -> bool:
+    """Whether it was registered, possibly with `schedule: never`, and not only synced by its path or address. Programs
+    before 0.2 did not store this. `tables.registered` is the same in SQL."""
+    by_hand = row.resolved is None and row.origin == "command" and row.cron_expression is None
+    return not (row.by_hand or by_hand)
+
+
 def unregistered(registration: Registration) -> Repository:
-    """What `register` would return for a new one, without writing it."""
+    """What `Repositories.register` would return for a new repository, without writing it."""
     now = datetime.now(UTC)
     return Repository(
+        **registration.model_dump(),
         id=repository_id(registration.name),
-        name=registration.name,
-        location=registration.location,
-        source=registration.source,
-        origin=registration.origin,
-        project_id=registration.project_id,
-        branch=registration.branch,
-        collection=registration.collection,
-        cron_expression=registration.cron_expression,
-        timezone=registration.timezone,
+        resolved_from=definition_digest(registration.definition),
         scheduled_since=now,
-        definition=registration.definition,
-        group_key=registration.group_key,
-        is_active=True,
-        paused_reason=None,
-        last_sync_at=None,
-        last_commit=None,
-        last_committed_at=None,
-        epoch=0,
-        indexed_collection=None,
-        index_identity=None,
-        content_fingerprint=None,
-        generation=0,
-        live_version=None,
-        index_hold=None,
-        resolved=registration.resolved,
-        resolved_from=registration.resolved_from,
-        origin_file=registration.origin_file,
-        origin_host=registration.origin_host,
-        by_hand=registration.by_hand,
-        last_tick_at=None,
         created_at=now,
         updated_at=now,
     )
 
 
-def repository_record(row: Row[Any]) -> Repository:
-    return Repository(**row._mapping)
+def no_such_repository(name: str, known: Iterable[str]) -> RepositoryNotFound:
+    """Suggests the nearest of the `known` names."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    listed = Remedy("`reposync repos list` names all repositories.", "`GET /api/v1/repositories` names them all.")
+    return RepositoryNotFound(
+        f"No repository {name!r} is registered.", remedy=f"Did you mean {near[0]!r}?" if near else listed
+    )

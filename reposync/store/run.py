@@ -1,93 +1,127 @@
-"""A run as it was read from the execution log, and what goes with it."""
+"""The records of the execution log: runs, the requests for them, their attempts and problems."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Row
+from sqlalchemy import BigInteger, false, text
+from sqlmodel import Field
+from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.errors import UsageError
-from reposync.store.status import ACTIVE, RunStatus, RunTrigger, known
+from reposync.store.columns import JsonText, Record, SafeText, Word
+from reposync.store.status import ACTIVE, RunStatus, RunTrigger
 
 _CURSOR_TIME = "%Y%m%dT%H%M%S.%fZ"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFigures:
-    """What a run did. `files_processed`: files whose content was stored in this run. `files_failed`: files of the
-    commit that could not be read or embedded when it ended; what the index had of them before is still there."""
+class _Status(Word):
+    cache_ok = True
+    words = RunStatus
 
-    commit_before: str | None = None
-    commit_after: str | None = None
+
+class _Trigger(Word):
+    cache_ok = True
+    words = RunTrigger
+
+
+class RunCounts(Record):
+    """How much was done. `files_processed`: files whose content was stored. `files_failed`: files of the commit that
+    could not be read or embedded; the index keeps what it had of them."""
+
     files_processed: int = 0
     files_deleted: int = 0
     files_skipped: int = 0
-    files_failed: int = 0
+    files_failed: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     chunks_embedded: int = 0
     chunks_reused: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A row of `sync_runs`; a picture of one moment, never refreshed. Times are aware UTC.
+COUNTS = tuple(RunCounts.model_fields)
 
-    (id, attempt, worker) is the fence of every write that a worker makes in the run's name. `started_at` and
-    `duration_seconds` are of the latest attempt. `full`: index everything again; what has an epoch above
-    `full_from_epoch` was read by this run already. `approved`: a person allowed the mass deletion that `brake`
-    describes (its commit, and how many files lose their points for which reason), or, without `brake`, the one that is
-    met first. `removal`: the repository goes, with its index. `repair`: every point is compared with what is recorded
-    and mended; with `removal`, what is left in the index of a repository that is registered no more goes. `progress` is
-    whatever the executing worker last said. While it waits, `trigger`, `priority`, `max_attempts`, `full`, `approved`,
-    `removal` and `repair` follow from its requests; `handed_back` attempts do not count.
+RUN_KEYS = (
+    "id",
+    "repository",
+    "status",
+    "trigger",
+    "scheduled_for",
+    "queued_at",
+    "started_at",
+    "completed_at",
+    "duration_seconds",
+    "attempt",
+    "worker",
+    "commit_before",
+    "commit_after",
+    *COUNTS,
+    "error_code",
+    "error_message",
+)
+"""The columns that the history shows, to commands and over HTTP alike."""
+
+
+class RunFigures(RunCounts):
+    """What a run did."""
+
+    commit_before: str | None = None
+    commit_after: str | None = None
+
+
+class Run(RunCounts):
+    """A row of `sync_runs`, the execution log, which is also the queue. Times are aware UTC.
+
+    (id, attempt, worker) is the fence of every write in the run's name. `started_at` and `duration_seconds` are those
+    of the latest attempt; attempts in `handed_back` do not count as failures. `full`: index everything again; points
+    with an epoch above `full_from_epoch` were already written by this run. `approved`: a person allowed the mass
+    deletion that `brake` describes (its commit, and how many files lose their points for which reason), or, without
+    `brake`, the first one. `removal`: the repository and its index are removed. `repair`: every point is compared with
+    the manifest and repaired; with `removal`, points of a repository that is no longer registered are removed.
+    `progress` is what the worker last reported. While the run waits, `trigger`, `priority`, `max_attempts`, `full`,
+    `approved`, `removal` and `repair` follow from its requests; the columns serve the index over the queue, and earlier
+    programs.
     """
 
-    id: str
-    repository_id: str
-    repository: str
-    status: RunStatus | str
-    trigger: RunTrigger | str
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    repository_id: str = Field(sa_type=SafeText)
+    repository: str = Field(sa_type=SafeText)
+    status: RunStatus | str = Field(sa_type=_Status)
+    trigger: RunTrigger | str = Field(sa_type=_Trigger)
     priority: int
-    scheduled_for: datetime | None
-    not_before: datetime
-    queued_at: datetime
-    started_at: datetime | None
-    completed_at: datetime | None
-    duration_seconds: float | None
-    attempt: int
+    scheduled_for: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    not_before: datetime = Field(sa_type=UTCDateTime)
+    queued_at: datetime = Field(sa_type=UTCDateTime)
+    started_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    completed_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    duration_seconds: float | None = None
+    attempt: int = 0
     max_attempts: int
-    worker: str | None
-    lease_until: datetime | None
-    handed_back: int
-    full: bool
-    approved: bool
-    removal: bool
-    repair: bool
-    cancel_requested: bool
-    full_from_epoch: int | None
-    brake: Mapping[str, Any] | None
-    progress: Mapping[str, Any] | None
-    commit_before: str | None
-    commit_after: str | None
-    files_processed: int
-    files_deleted: int
-    files_skipped: int
-    files_failed: int
-    chunks_embedded: int
-    chunks_reused: int
-    error_code: str | None
-    error_message: str | None
+    handed_back: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    worker: str | None = Field(default=None, sa_type=SafeText)
+    lease_until: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    full: bool = False
+    approved: bool = False
+    removal: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    repair: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
+    cancel_requested: bool = False
+    full_from_epoch: int | None = Field(default=None, sa_type=BigInteger)
+    brake: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    progress: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    commit_before: str | None = Field(default=None, sa_type=SafeText)
+    commit_after: str | None = Field(default=None, sa_type=SafeText)
+    error_code: str | None = Field(default=None, sa_type=SafeText)
+    error_message: str | None = Field(default=None, sa_type=SafeText)
 
     @property
     def failures(self) -> int:
-        """How many attempts began and were not handed back: the one under way is among them."""
+        """How many attempts began and were not handed back, including the current one."""
         return self.attempt - self.handed_back
 
     @property
     def waited_seconds(self) -> float:
-        """From the moment at which it was due, or its last worker's lease was over, to the start of this attempt."""
+        """From the moment at which it was due, or its last worker's lease ended, to the start of this attempt."""
         due_at = max(self.queued_at, self.not_before)
         return max(0.0, (self.started_at - due_at).total_seconds()) if self.started_at else 0.0
 
@@ -97,8 +131,81 @@ class Run:
 
     @property
     def cursor(self) -> str:
-        """Where a page of history that ends with this run goes on (`Runs.history(before=...)`)."""
+        """Where the next page of the history begins (`RunHistory.history(before=...)`)."""
         return f"{self.queued_at.strftime(_CURSOR_TIME)}_{self.id}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The run as commands and the API show it."""
+        return {key: getattr(self, key) for key in RUN_KEYS}
+
+
+def parse_cursor(cursor: str) -> tuple[datetime, str]:
+    """Raises UsageError for anything that `Run.cursor` never makes."""
+    moment, _, run_id = cursor.partition("_")
+    try:
+        return datetime.strptime(moment, _CURSOR_TIME).replace(tzinfo=UTC), run_id
+    except ValueError as error:
+        raise UsageError("The cursor is not valid.", remedy="Use `next_cursor` of the page before.") from error
+
+
+class RunRequest(Record):
+    """A row of `run_requests`. Several requests may lead to one run, which does what its live requests ask for.
+
+    `asked_by`: a token, `user@host` of a command, a delivery of a webhook, or another client. `max_attempts`: how many
+    attempts of the run may fail in all. `approval`: None, `{}` for a mass deletion that is allowed beforehand, or the
+    facts of the brake that were approved.
+    """
+
+    id: str = Field(primary_key=True, sa_type=SafeText)
+    run_id: str = Field(default="", sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
+    repository_id: str = Field(default="", sa_type=SafeText)
+    trigger: str = Field(sa_type=SafeText)
+    asked_by: str = Field(sa_type=SafeText)
+    asked_at: datetime = Field(sa_type=UTCDateTime)
+    scheduled_for: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    priority: int
+    max_attempts: int
+    full: bool = False
+    repair: bool = False
+    removal: bool = False
+    approval: dict[str, Any] | None = Field(default=None, sa_type=JsonText)
+    withdrawn_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    withdrawn_by: str | None = Field(default=None, sa_type=SafeText)
+
+    @property
+    def is_live(self) -> bool:
+        return self.withdrawn_at is None
+
+    @property
+    def is_tick(self) -> bool:
+        """A tick and nothing else: one of these asks for what all of them do."""
+        more = self.approval is not None or self.full or self.repair or self.removal
+        return self.trigger == RunTrigger.SCHEDULE and self.scheduled_for is not None and not more
+
+
+class RunAttempt(RunCounts):
+    """A row of `run_attempts`, without the run: one worker's try at it. `outcome` and `ended_at` are None while it goes
+    on. `times`: how many tries without any work, handed back for the same reason, the row stands for; `attempt` and
+    `started_at` are those of the first, `worker` and `ended_at` those of the last."""
+
+    attempt: int
+    worker: str = Field(sa_type=SafeText)
+    started_at: datetime = Field(sa_type=UTCDateTime)
+    ended_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
+    outcome: str | None = Field(default=None, sa_type=SafeText)
+    times: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
+    error_code: str | None = Field(default=None, sa_type=SafeText)
+    error_message: str | None = Field(default=None, sa_type=SafeText)
+
+
+@dataclass(frozen=True, slots=True)
+class LostAttempt:
+    """An attempt whose worker vanished: `run` as the next worker found it; `figures` of the last heartbeat."""
+
+    run: Run
+    seconds: float
+    figures: RunFigures
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +218,7 @@ class HeartbeatState:
 
 @dataclass(frozen=True, slots=True)
 class QueueFigures:
-    """`counts` by status, without those that ended; `oldest_seconds`: how long the oldest due run has waited."""
+    """`counts` of unfinished runs by status; `oldest_seconds`: how long the oldest due run has waited."""
 
     counts: Mapping[str, int]
     oldest_seconds: float
@@ -126,20 +233,9 @@ class RunProblem:
     detail: str
 
 
-_FIELDS = frozenset(each.name for each in fields(Run))
+class MissedTick(Record):
+    """A tick of a schedule that was noticed `late_seconds` late, which is more than the grace: nothing ran for it."""
 
-
-def run_record(row: Row[Any]) -> Run:
-    values = {name: value for name, value in row._mapping.items() if name in _FIELDS}
-    values["status"] = known(RunStatus, values["status"])
-    values["trigger"] = known(RunTrigger, values["trigger"])
-    return Run(**values)
-
-
-def parse_cursor(cursor: str) -> tuple[datetime, str]:
-    """Raises UsageError for anything that `Run.cursor` never makes."""
-    moment, _, run_id = cursor.partition("_")
-    try:
-        return datetime.strptime(moment, _CURSOR_TIME).replace(tzinfo=UTC), run_id
-    except ValueError as error:
-        raise UsageError("That cursor is not one of ours.", remedy="Use `next_cursor` of the page before.") from error
+    scheduled_for: datetime = Field(sa_type=UTCDateTime)
+    noticed_at: datetime = Field(sa_type=UTCDateTime)
+    late_seconds: float

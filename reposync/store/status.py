@@ -13,7 +13,7 @@ W = TypeVar("W", bound=StrEnum)
 
 
 def known(words: type[W], word: str) -> W | str:
-    """The member of `words` that a row names; a word that only a newer program knows stays as it is."""
+    """The member of `words` that a row names; a word that only a newer program knows is returned unchanged."""
     try:
         return words(word)
     except ValueError:
@@ -21,7 +21,7 @@ def known(words: type[W], word: str) -> W | str:
 
 
 class RunStatus(StrEnum):
-    """The values stand in the database and in its partial indexes: do not rename them."""
+    """The values are in the database and in its partial indexes: do not rename them."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -36,11 +36,15 @@ WAITING = frozenset({RunStatus.QUEUED, RunStatus.RETRYING})
 """A worker may claim it once `not_before` has passed. `retrying` was handed back by an attempt that began."""
 
 ACTIVE = WAITING | {RunStatus.RUNNING}
-"""Something will still happen without a person. A status that is not known is not among these, as in the partial
-indexes: this program can do nothing about such a run, and nobody is to wait for it here."""
+"""Something will still happen without a person. As in the partial indexes, this excludes an unknown status: this
+program can do nothing about such a run, and nobody should wait for it here."""
 
 FINAL = frozenset(RunStatus) - ACTIVE
-"""Nothing more happens by itself. Of these only `blocked` can go on, when a person approves it."""
+"""Nothing more happens by itself. Of these only `blocked` can continue, if a person approves it."""
+
+LOST, RELEASED, YIELDED = "lost", "released", "yielded"
+"""Outcomes of an attempt that are no status of a run: its worker vanished; it handed the run back because it was asked
+to stop; it let other runs go first. Otherwise an attempt's outcome is the status that it gave the run."""
 
 
 class RunTrigger(StrEnum):
@@ -56,4 +60,4 @@ PRIORITIES: Mapping[str, int] = {
     RunTrigger.WEBHOOK: 10,
     RunTrigger.SCHEDULE: 20,
 }
-"""Lower goes first: a person who waits before a push that somebody will search for before the clock."""
+"""Lowest first: people who wait, then pushes, then schedules."""

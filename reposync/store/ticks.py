@@ -1,9 +1,9 @@
-"""Ticks of schedules: each becomes one queued run at most, however many pods report it and however late."""
+"""Ticks of schedules: each leads to one queued run at most, however many pods report it and however late."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,19 +11,10 @@ from sqlalchemy import ColumnElement, Row, and_, bindparam, case, exists, func, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.store.claims import CLAIM_ORDER
-from reposync.store.database import QUEUE, Database
-from reposync.store.database_clock import AHEAD_SECONDS, DatabaseClock
+from reposync.store.database import AHEAD_SECONDS, QUEUE, Database, DatabaseClock
 from reposync.store.repositories import lock_repositories
-from reposync.store.requests import (
-    MAX_ATTEMPTS,
-    RunRequest,
-    add_requests,
-    derive,
-    is_tick,
-    live_requests_of,
-    new_request,
-    new_run,
-)
+from reposync.store.run import MissedTick, RunRequest
+from reposync.store.run_requests import MAX_ATTEMPTS, add_requests, derive, live_requests_of, new_request, new_run
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
 
@@ -45,9 +36,8 @@ class ScheduledRepository:
 
 @dataclass(frozen=True, slots=True)
 class TickOutcome:
-    """How many ticks led to a new run, joined one that waited already, had been handled before (by another pod), came
-    too late, or were rejected because they lie in the database's future. `handled` counts those of repositories that
-    were paused in the meantime too."""
+    """How many ticks queued a new run, joined a waiting one, were handled before (by a different pod) or belong to a
+    repository that was paused meanwhile, came too late, or were rejected because they are in the database's future."""
 
     queued: int = 0
     joined: int = 0
@@ -56,22 +46,7 @@ class TickOutcome:
     rejected: int = 0
 
     def __add__(self, other: TickOutcome) -> TickOutcome:
-        return TickOutcome(
-            self.queued + other.queued,
-            self.joined + other.joined,
-            self.handled + other.handled,
-            self.missed + other.missed,
-            self.rejected + other.rejected,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class MissedTick:
-    """A tick that was noticed `late_seconds` late, which is more than the grace: nothing ran for it."""
-
-    scheduled_for: datetime
-    noticed_at: datetime
-    late_seconds: float
+        return TickOutcome(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Ticks:
@@ -82,7 +57,7 @@ class Ticks:
 
     @property
     def clock(self) -> DatabaseClock:
-        """By which a tick is due."""
+        """The clock that decides when a tick is due."""
         return self._database.clock
 
     async def scheduled(self) -> list[ScheduledRepository]:
@@ -96,56 +71,53 @@ class Ticks:
             return [ScheduledRepository(*row) for row in await connection.execute(query)]
 
     async def latest(self, identities: Collection[str]) -> dict[str, datetime]:
-        """The latest tick that was handled of each of these repositories that had one, by id."""
+        """The latest handled tick of each of these repositories that had one, by id."""
         found: dict[str, datetime] = {}
-        for page in _pages(sorted(identities)):
+        for batch in _batches(identities):
             async with self._database.read() as connection:
-                found |= await _latest(connection, page, await self._now(connection))
+                found |= await _latest(connection, batch, await self._now(connection))
         return found
 
     async def enqueue(self, due: Mapping[str, datetime], *, grace_seconds: float, max_attempts: int) -> TickOutcome:
-        """Ask for a run for each tick (by repository id). A tick that is not later than the latest one was handled; a
-        run that waits takes the tick over; one that is older than the grace is recorded as missed, and nothing runs for
-        it. Nor for one that is to come: it counts when it does."""
+        """Request a run for each tick (by repository id). A tick that is not later than the latest handled one is
+        ignored; a waiting run takes the tick over; a tick older than the grace is recorded as missed, without a run. A
+        future tick is rejected, and counts when it is due."""
         outcome = TickOutcome()
-        for page in _pages(sorted(due)):
-            batch = {identity: due[identity] for identity in page}
+        for batch in _batches(due):
             async with self._database.read() as connection:
                 now = await self._now(connection)
-                come = {identity: tick for identity, tick in batch.items() if tick <= now + _AHEAD}
-                fresh = await _unhandled(connection, come, now)
+                present = {identity: due[identity] for identity in batch if due[identity] <= now + _AHEAD}
+                fresh = await _unhandled(connection, present, now)
             if fresh:
                 async with self._database.write() as connection:
                     outcome += await self._enqueue(connection, fresh, timedelta(seconds=grace_seconds), max_attempts)
-            outcome += TickOutcome(handled=len(come) - len(fresh), rejected=len(batch) - len(come))
+            outcome += TickOutcome(handled=len(present) - len(fresh), rejected=len(batch) - len(present))
         return outcome
 
     async def missed(self, identity: str, limit: int = 20) -> list[MissedTick]:
-        """The latest missed ticks of the repository, the newest first."""
-        columns = MISSED_TICKS.c
-        query = select(columns.scheduled_for, columns.noticed_at, columns.late_seconds)
-        query = query.where(columns.repository_id == identity).order_by(columns.scheduled_for.desc()).limit(limit)
+        """The latest missed ticks of the repository, newest first."""
+        query = select(MISSED_TICKS).where(MISSED_TICKS.c.repository_id == identity)
+        query = query.order_by(MISSED_TICKS.c.scheduled_for.desc()).limit(limit)
         async with self._database.read() as connection:
-            return [MissedTick(*row) for row in await connection.execute(query)]
+            return [MissedTick.of(row) for row in await connection.execute(query)]
 
     async def first_runs(self, identities: Collection[str], *, max_attempts: int = MAX_ATTEMPTS) -> int:
-        """Queue a run of those active repositories that never had one: who registers a repository wants it searchable,
-        and not only after its first tick. Returns how many."""
+        """Queue a run of those active repositories that never had one: a new repository should be searchable before its
+        first tick. Returns how many."""
         queued = 0
-        for page in _pages(sorted(identities)):
+        for batch in _batches(identities):
             async with self._database.read() as connection:
-                candidates = await _never_ran(connection, page)
+                candidates = await _never_ran(connection, batch)
             if not candidates:
                 continue
             async with self._database.write() as connection:
                 names = await _lock_active(connection, candidates)
                 now = await self._now(connection)
-                beginners = await _never_ran(connection, names)
-                asked = {
+                new = {
                     identity: new_request(RunTrigger.SCHEDULE, now, asked_by="first run", max_attempts=max_attempts)
-                    for identity in beginners
+                    for identity in await _never_ran(connection, names)
                 }
-                queued += await self._queue(connection, names, now, asked)
+                queued += await self._queue(connection, names, now, new)
         return queued
 
     async def _enqueue(
@@ -156,74 +128,76 @@ class Ticks:
         fresh = await _unhandled(connection, {key: tick for key, tick in due.items() if key in names}, now)
         await _forget_future_ticks(connection, fresh, now)
         waiting = await _waiting(connection, fresh)
-        asked = {
+        requests = {
             identity: new_request(RunTrigger.SCHEDULE, now, scheduled_for=tick, max_attempts=max_attempts)
             for identity, tick in fresh.items()
             if identity in waiting or now - tick <= grace
         }
-        await _join(connection, {key: waiting[key] for key in asked if key in waiting}, asked)
-        new = {key: request for key, request in asked.items() if key not in waiting}
+        await _join(connection, {key: waiting[key] for key in requests if key in waiting}, requests)
+        new = {key: request for key, request in requests.items() if key not in waiting}
         queued = await self._queue(connection, names, now, new)
-        missed = {key: tick for key, tick in fresh.items() if key not in asked}
-        if rows := [
-            {
-                "repository_id": identity,
-                "scheduled_for": tick,
-                "noticed_at": now,
-                "late_seconds": (now - tick).total_seconds(),
-            }
-            for identity, tick in missed.items()
-        ]:
-            await connection.execute(self._database.insert(MISSED_TICKS).on_conflict_do_nothing(), rows)
+        missed = [
+            MissedTick(scheduled_for=tick, noticed_at=now, late_seconds=(now - tick).total_seconds()).model_dump()
+            | {"repository_id": identity}
+            for identity, tick in fresh.items()
+            if identity not in requests
+        ]
+        if missed:
+            await connection.execute(self._database.insert(MISSED_TICKS).on_conflict_do_nothing(), missed)
         if fresh:
             handled = update(REPOSITORIES).where(REPOSITORIES.c.id == bindparam("identity"))
             latest = [{"identity": identity, "tick": tick} for identity, tick in fresh.items()]
             await connection.execute(handled.values(last_tick_at=bindparam("tick")), latest)
-        return TickOutcome(queued, len(asked) - len(new), len(due) - len(fresh), len(missed))
+        return TickOutcome(queued, len(requests) - len(new), len(due) - len(fresh), len(missed))
 
     async def _queue(
         self,
         connection: AsyncConnection,
         names: Mapping[str, str],
         now: datetime,
-        asked: Mapping[str, RunRequest],
+        requests: Mapping[str, RunRequest],
     ) -> int:
-        """New runs for these requests, by repository id."""
-        if not asked:
+        """Queue new runs for these requests, by repository id."""
+        if not requests:
             return 0
         rows = [
             new_run(identity, names[identity], now, [request]) | {"scheduled_for": request.scheduled_for}
-            for identity, request in asked.items()
+            for identity, request in requests.items()
         ]
         new = self._database.insert(RUNS).on_conflict_do_nothing().returning(RUNS.c.id, RUNS.c.repository_id)
-        made = (await connection.execute(new, rows)).all()
+        runs = (await connection.execute(new, rows)).all()
         await add_requests(
-            connection,
-            [replace(asked[row.repository_id], run_id=row.id, repository_id=row.repository_id) for row in made],
+            connection, [_of_run(requests[row.repository_id], row.id, row.repository_id) for row in runs]
         )
         await self._database.announce(connection, QUEUE)
-        return len(made)
+        return len(runs)
 
     async def _now(self, connection: AsyncConnection) -> datetime:
         return (await connection.execute(select(self._database.moment()))).scalar_one()
 
 
+def _of_run(request: RunRequest, run_id: str, repository_id: str) -> RunRequest:
+    return request.model_copy(update={"run_id": run_id, "repository_id": repository_id})
+
+
 async def _lock_active(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
-    """Names of those that are active, by id."""
+    """The names of those that are active, by id."""
     which = and_(REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.is_active)
     rows = await lock_repositories(connection, which, (REPOSITORIES.c.id, REPOSITORIES.c.name))
     return {row.id: row.name for row in rows}
 
 
-async def _join(connection: AsyncConnection, waiting: Mapping[str, Row[Any]], asked: Mapping[str, RunRequest]) -> None:
-    """Runs that wait, by repository id, take these ticks over. A tick that one of them waits for already is let go."""
+async def _join(
+    connection: AsyncConnection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]
+) -> None:
+    """Waiting runs, by repository id, take these ticks over, in place of earlier ticks."""
     if not waiting:
         return
     live = await live_requests_of(connection, list(waiting.values()))
     later, new, runs = [], [], []
     for identity, row in waiting.items():
-        request = replace(asked[identity], run_id=row.id, repository_id=identity)
-        ticks = [each for each in live[row.id] if is_tick(each)]
+        request = _of_run(requests[identity], row.id, identity)
+        ticks = [each for each in live[row.id] if each.is_tick]
         if ticks:
             later.append({"request": ticks[0].id, "tick": request.scheduled_for})
         else:
@@ -234,15 +208,14 @@ async def _join(connection: AsyncConnection, waiting: Mapping[str, Row[Any]], as
         moved = update(REQUESTS).where(REQUESTS.c.id == bindparam("request")).values(scheduled_for=bindparam("tick"))
         await connection.execute(moved, later)
     await add_requests(connection, new)
-    said: dict[str, Any] = {key: bindparam(f"new_{key}") for key in columns}
-    taken = update(RUNS).where(RUNS.c.id == bindparam("run")).values(scheduled_for=bindparam("tick"), **said)
+    values: dict[str, Any] = {key: bindparam(f"new_{key}") for key in columns}
+    taken = update(RUNS).where(RUNS.c.id == bindparam("run")).values(scheduled_for=bindparam("tick"), **values)
     await connection.execute(taken, runs)
 
 
 async def _latest(connection: AsyncConnection, identities: Collection[str], now: datetime) -> dict[str, datetime]:
-    """What lies in the future is not known to have been handled. A pod of an earlier version writes its ticks into the
-    log alone."""
-    # One probe of an index a repository; grouping would read their whole history.
+    """Ignores ticks in the future. Programs before 0.2 write their ticks into the log alone."""
+    # One index probe for each repository; grouping would read their whole history.
     newest = select(func.max(RUNS.c.scheduled_for)).where(RUNS.c.repository_id == REPOSITORIES.c.id, ~_is_future(now))
     handled = case((REPOSITORIES.c.last_tick_at <= now + _AHEAD, REPOSITORIES.c.last_tick_at))
     query = select(REPOSITORIES.c.id, handled, newest.scalar_subquery()).where(REPOSITORIES.c.id.in_(identities))
@@ -251,14 +224,14 @@ async def _latest(connection: AsyncConnection, identities: Collection[str], now:
 
 
 def _is_future(now: datetime) -> ColumnElement[bool]:
-    """Of a run whose tick is to come: it was queued by a pod whose clock was ahead, or before the database's clock was
-    set back."""
+    """A run with a future tick: it was queued by a pod whose clock was ahead, or before the database's clock was set
+    back."""
     return or_(RUNS.c.scheduled_for > now + _AHEAD, RUNS.c.queued_at > now + _AHEAD)
 
 
 async def _forget_future_ticks(connection: AsyncConnection, identities: Collection[str], now: datetime) -> None:
-    """When such a tick comes it is due again, and there is one run of a tick. Earlier programs, which believe any
-    stored tick, go on as well."""
+    """Such a tick will be due again, and a tick has one run at most. Programs before 0.2, which believe any stored
+    tick, continue as well."""
     mine = and_(RUNS.c.repository_id.in_(identities), RUNS.c.scheduled_for.is_not(None), _is_future(now))
     if await connection.scalar(select(RUNS.c.id).where(mine).limit(1)) is not None:
         await connection.execute(update(RUNS).where(mine).values(scheduled_for=None))
@@ -270,21 +243,19 @@ async def _unhandled(connection: AsyncConnection, due: Mapping[str, datetime], n
 
 
 async def _never_ran(connection: AsyncConnection, identities: Collection[str]) -> list[str]:
-    """Their runs may be gone from the log by now, and the log may have runs of one that was removed and came back. What
-    was cancelled before it began does not count, unless a person did it."""
+    """Their runs may have been purged, and the log may have runs of a removed repository with the same id. A run that
+    was cancelled before it began does not count, unless a person cancelled it."""
     ran = exists().where(
         RUNS.c.repository_id == REPOSITORIES.c.id,
         RUNS.c.queued_at >= REPOSITORIES.c.created_at,
         or_(RUNS.c.attempt > 0, is_active(), RUNS.c.cancel_requested),
     )
-    query = select(REPOSITORIES.c.id).where(
-        REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.last_sync_at.is_(None), ~ran
-    )
-    return list(await connection.scalars(query.order_by(REPOSITORIES.c.id)))
+    never = and_(REPOSITORIES.c.id.in_(identities), REPOSITORIES.c.last_sync_at.is_(None), ~ran)
+    return list(await connection.scalars(select(REPOSITORIES.c.id).where(never).order_by(REPOSITORIES.c.id)))
 
 
 async def _waiting(connection: AsyncConnection, identities: Collection[str]) -> dict[str, Row[Any]]:
-    """The run of each repository that is claimed next, by repository id."""
+    """The waiting run of each repository that is claimed next, by repository id."""
     query = select(RUNS).where(RUNS.c.repository_id.in_(identities), is_active(), status_is(*WAITING))
     found: dict[str, Row[Any]] = {}
     for row in await connection.execute(query.order_by(*CLAIM_ORDER).with_for_update()):
@@ -292,5 +263,6 @@ async def _waiting(connection: AsyncConnection, identities: Collection[str]) -> 
     return found
 
 
-def _pages(identities: list[str]) -> list[list[str]]:
-    return [identities[start : start + _BATCH] for start in range(0, len(identities), _BATCH)]
+def _batches(identities: Collection[str]) -> list[list[str]]:
+    ordered = sorted(identities)
+    return [ordered[start : start + _BATCH] for start in range(0, len(ordered), _BATCH)]

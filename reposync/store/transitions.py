@@ -1,4 +1,4 @@
-"""The states of a run and what leads from one to another. Every change of `sync_runs.status` goes through `move`."""
+"""The transitions between the states of a run. Every change of `sync_runs.status` goes through `move`."""
 
 from __future__ import annotations
 
@@ -20,40 +20,40 @@ from reposync.store.tables import RUNS, is_active, is_over, status_is
 class Event(StrEnum):
     CLAIM = "claim"
     TAKE_OVER = "take over"
-    """Its lease is over, and another worker goes on with it."""
+    """Its lease ended, and a different worker continues it."""
     HAND_BACK = "hand back"
     RETRY_LATER = "retry later"
     COMPLETE = "complete"
     FAIL = "fail"
     STOP = "stop"
-    """Its worker ends it because nobody asks for it any more, or because another run takes its place."""
+    """Its worker ends it: all its requests were withdrawn, or a different run takes its place."""
     BLOCK = "block"
-    STOP_AGAIN = "stop again"
-    """A later run of the repository stopped for a person while this one is blocked."""
+    BLOCK_AGAIN = "block again"
+    """A later run of the repository met a deletion brake while this one is blocked."""
     ABANDON = "abandon"
-    """Its lease is over, and no attempt is left."""
-    NOBODY_ASKS = "nobody asks"
+    """Its lease ended, and no attempt is left."""
+    WITHDRAW = "withdraw"
     """The last request was withdrawn."""
     APPROVE = "approve"
     RETRY = "retry"
     SUPERSEDE = "supersede"
-    """A later run did what this blocked one was to do."""
+    """A later run did the work of this blocked one."""
     REQUEUE = "requeue"
-    """A later run was completed, but did less than this blocked one is to do."""
+    """A later run was completed, but did less than this blocked one has to do."""
     REMOVE = "remove"
     """The repository was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """`sets`: columns that get this value, whatever they were."""
+    """`sets`: columns that always get this value."""
 
     to: RunStatus
     sets: Mapping[str, Any] = field(default_factory=dict)
 
 
 _LEFT = {"lease_until": None}
-_AFRESH = {
+_RESET = {
     "lease_until": None,
     "completed_at": None,
     "duration_seconds": None,
@@ -75,14 +75,14 @@ _RULES: tuple[tuple[Event, tuple[RunStatus, ...], Transition], ...] = (
     (Event.FAIL, (_R,), Transition(_F, _LEFT)),
     (Event.STOP, (_R,), Transition(_X, _LEFT)),
     (Event.BLOCK, (_R,), Transition(_B, _LEFT)),
-    (Event.STOP_AGAIN, (_B,), Transition(_B, _LEFT)),
+    (Event.BLOCK_AGAIN, (_B,), Transition(_B, _LEFT)),
     (Event.ABANDON, (_R,), Transition(_F, _LEFT)),
-    (Event.NOBODY_ASKS, (_Q, _T, _B), Transition(_X, _LEFT)),
-    (Event.NOBODY_ASKS, (_R,), Transition(_R, {"cancel_requested": True})),
-    (Event.APPROVE, (_B,), Transition(_Q, _AFRESH)),
-    (Event.RETRY, (_F, _X), Transition(_Q, _AFRESH)),
+    (Event.WITHDRAW, (_Q, _T, _B), Transition(_X, _LEFT)),
+    (Event.WITHDRAW, (_R,), Transition(_R, {"cancel_requested": True})),
+    (Event.APPROVE, (_B,), Transition(_Q, _RESET)),
+    (Event.RETRY, (_F, _X), Transition(_Q, _RESET)),
     (Event.SUPERSEDE, (_B,), Transition(_X, _LEFT)),
-    (Event.REQUEUE, (_B,), Transition(_Q, {**_AFRESH, "brake": None})),
+    (Event.REQUEUE, (_B,), Transition(_Q, {**_RESET, "brake": None})),
     (Event.REMOVE, (_Q, _T, _R, _B), Transition(_X, _LEFT)),
 )
 
@@ -92,7 +92,7 @@ TABLE: Mapping[tuple[RunStatus, Event], Transition] = MappingProxyType(
 
 
 def transition(status: str, event: Event, run_id: str) -> Transition:
-    """Raises RunStateConflict for what cannot happen to a run in that state, one that a newer program wrote too."""
+    """Raises RunStateConflict for events that do not apply to the state, including states of newer programs."""
     found = TABLE.get((cast(RunStatus, status), event))
     if found is None:
         raise RunStateConflict(f"Run {run_id} is {status}: {event} does not apply to it.")
@@ -100,32 +100,33 @@ def transition(status: str, event: Event, run_id: str) -> Transition:
 
 
 def locked(database: Database, *which: ColumnElement[bool]) -> Select[Any]:
-    """Rows of runs for `move`, kept from others until the transaction ends, with the database's time as `now`. Always
-    in the same order, so that two who lock several wait for each other and do not deadlock. Where a repository's row is
-    locked too, lock that one first."""
+    """Rows of runs for `move`, locked until the transaction ends, with the database's time as `now`. Always in the same
+    order, so that two transactions do not deadlock. If a repository's row is locked too, lock that one first."""
     query = select(*RUNS.c, database.moment().label("now")).where(*which)
-    # Not by the bare id: SQLite would go through the whole history in that order to save the sorting of a few rows.
+    # Not by the bare id: SQLite would scan the whole history in that order to save sorting a few rows.
     return query.order_by(RUNS.c.id.concat("")).with_for_update()
 
 
 async def lock_unfinished(connection: AsyncConnection, database: Database, identity: str) -> list[Row[Any]]:
-    """The runs of the repository that something may still happen to, `locked`. The caller has locked the repository."""
+    """The unfinished and blocked runs of the repository, `locked`. The caller has locked the repository."""
     mine = RUNS.c.repository_id == identity
     rows: list[Row[Any]] = []
-    # One query after the other: each has its index.
+    # Separate queries, each with its index.
     for which in (is_active(), and_(is_over(), status_is(RunStatus.BLOCKED))):
         rows += (await connection.execute(locked(database, mine, which))).all()
     return rows
 
 
-async def move(connection: AsyncConnection, database: Database, row: Row[Any], event: Event, **said: Any) -> Row[Any]:
-    """The row after `event`, with the columns that are `said` besides; `row` as `locked` returned it. A run that waits
-    again does so as `retrying` where another run of its repository is queued: there is one place for `queued`. The
-    caller has locked the repository then. Raises RunStateConflict."""
+async def move(
+    connection: AsyncConnection, database: Database, row: Row[Any], event: Event, **columns: Any
+) -> Row[Any]:
+    """The row after `event`, with these columns changed as well; `row` as `locked` returned it. A run that waits again
+    becomes `retrying` if a different run of its repository is queued: only one can be `queued`. In that case the caller
+    has locked the repository. Raises RunStateConflict."""
     step = transition(row.status, event, row.id)
-    status, changes = step.to, {**step.sets, **said}
+    status, changes = step.to, {**step.sets, **columns}
     if status in WAITING:
-        if status is RunStatus.QUEUED and await _is_taken(connection, row):
+        if status is RunStatus.QUEUED and await _has_queued(connection, row):
             status = RunStatus.RETRYING
         await database.announce(connection, QUEUE)
     if status in FINAL:
@@ -136,7 +137,7 @@ async def move(connection: AsyncConnection, database: Database, row: Row[Any], e
     return (await connection.execute(query.returning(*RUNS.c, database.moment().label("now")))).one()
 
 
-async def _is_taken(connection: AsyncConnection, row: Row[Any]) -> bool:
+async def _has_queued(connection: AsyncConnection, row: Row[Any]) -> bool:
     queued = select(RUNS.c.id).where(
         RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id
     )

@@ -20,7 +20,7 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.paths import path_text
 from reposync.sources.port import Commit, TreeEntry
 from reposync.store.manifest import ManifestRow, Manifests
-from reposync.store.versions import IndexVersion
+from reposync.store.tables import IndexVersion
 from reposync.sync.pipeline import read_batches
 from reposync.sync.plan import Plan, make_plan
 from reposync.sync.prepare import ContentWorkers
@@ -371,7 +371,7 @@ async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVer
     not skip are read again: the reason in the manifest may be wrong.
 
     Raises what the source raises, also if it does not have that commit any more, or cannot read these files."""
-    held = version.partial_commit or version.commit
+    held = version.partial_commit or version.commit_sha
     if held is None:
         return []
     attributes = await parts.versions.attributes(version.id)

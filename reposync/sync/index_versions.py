@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +17,8 @@ from reposync.errors import IndexHeld, LeaseLost, RepoSyncError
 from reposync.store.columns import known_fields
 from reposync.store.repository import Repository
 from reposync.store.run import Run
-from reposync.store.versions import Hold, IndexVersion, VersionState, unwritten_version
+from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.versions import IndexHold, unwritten_version
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_before_02, same_content_before_02
 from reposync.vectors.collection import SCHEMA_REVISION, drop_if_empty, move_name, physical_collection
@@ -128,7 +129,8 @@ class VersionChoice:
         for version in reversed(versions):
             if version.state is VersionState.RETIRED and version.settings_key == wanted.key:
                 if self._run is None:
-                    return replace(version, state=VersionState.BUILDING, fingerprint=None, **common)
+                    again = {"state": VersionState.BUILDING, "fingerprint": None, **common}
+                    return version.model_copy(update=again)
                 return await self._parts.versions.build_again(self._run, version, **common)
         return await self._add(
             VersionState.BUILDING,
@@ -149,7 +151,7 @@ class VersionChoice:
         stored = self._repository.index_hold
         if stored is None:
             return None
-        hold, made = Hold.read(stored), VersionSettings.read(live.settings)
+        hold, made = IndexHold.read(stored), VersionSettings.read(live.settings)
         if not hold.covers(wanted.key):
             return None
         if made is None or (made.source, made.branch) != (wanted.source, wanted.branch):
@@ -205,11 +207,9 @@ class VersionChoice:
             elif first.state is VersionState.BUILDING:
                 columns["state"] = VersionState.LIVE
             if self._run is not None:
-                changed = await self._parts.versions.note(self._run, first.id, **columns)
+                changed = await self._parts.versions.set_columns(self._run, first.id, **columns)
             else:
-                if "commit_sha" in columns:
-                    columns["commit"] = columns.pop("commit_sha")
-                changed = replace(first, **columns)
+                changed = first.model_copy(update=columns)
             return [changed if each.id == changed.id else each for each in versions]
         state = VersionState.LIVE if synced else VersionState.BUILDING
         return [await self._add(state, generation=row.generation, **columns)]

@@ -59,7 +59,7 @@ async def preview(
         state = await inspect_index(index, spec, version, parts.manifests, thorough=full)
     attributes = await parts.versions.attributes(version.id)
     current = await rules_fingerprint(settings, attributes)
-    unchanged = head.sha == version.commit and version.fingerprint == current and not situation.builds
+    unchanged = head.sha == version.commit_sha and version.fingerprint == current and not situation.builds
     if unchanged and state.audit.clean and not state.failed and not full:
         return Preview(repository.name, head.sha, repository.last_commit)
     target = await read_target(parts.source, settings, head, attributes)

@@ -11,8 +11,7 @@ from reposync.sources.paths import path_bytes, path_text
 from reposync.sources.port import Commit
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
-from reposync.store.version_attributes import AttributeFiles
-from reposync.store.versions import Published
+from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_for_repair, inspect_index
 from reposync.sync.index_versions import Retirement, Situation, VersionChoice
 from reposync.sync.lease import Lease
@@ -135,7 +134,7 @@ class SyncRun:
         version = situation.working
         return (
             not situation.builds
-            and head.sha == version.commit
+            and head.sha == version.commit_sha
             and state.audit.clean
             and state.failed == 0
             and version.index_identity == state.identity
@@ -208,7 +207,7 @@ class SyncRun:
             )
         if strays:
             rebuilt.append(f"{strays:,} points in other collections were removed.")
-        if self._run.repair and head.sha == situation.working.commit and (wrong := _wrong_rows(state, work)):
+        if self._run.repair and head.sha == situation.working.commit_sha and (wrong := _wrong_rows(state, work)):
             rebuilt.append(f"The manifest was wrong about {wrong:,} files of the commit.")
         notice = " ".join([*rebuilt, *([state.note] if state.note else [])])
         # What a repair fixed was requested.

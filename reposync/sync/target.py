@@ -18,8 +18,8 @@ from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.runs import Runs
-from reposync.store.version_attributes import AttributeFiles
-from reposync.store.versions import IndexVersion, Versions
+from reposync.store.tables import IndexVersion
+from reposync.store.versions import AttributeFiles, Versions
 from reposync.sync.lease import Lease
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.progress import RunProgress

@@ -129,7 +129,7 @@ class VersionUpdate:
             source, settings = self._parts.source, self._context.settings
             raise await with_cause(error, source, self._situation, self._target, settings, losses) from error
         if facts is not None:
-            await self._parts.runs.note_brake(self._run, facts.as_json())
+            await self._parts.runs.record_brake(self._run, facts.as_json())
 
     async def _begin(self, index: Index, state: IndexState) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
@@ -137,7 +137,7 @@ class VersionUpdate:
         version, repository, head = self._situation.working, self._repository, self._target.head
         # Programs before 0.2 read every file again if this fingerprint is not theirs.
         today = fingerprint_before_02(self._context.settings, self._target.attributes)
-        is_todays = version.commit is None or same_content_before_02(repository.content_fingerprint, today)
+        is_todays = version.commit_sha is None or same_content_before_02(repository.content_fingerprint, today)
         # After the database was restored to an older state, deletes with its epoch would miss newer points.
         later = await index.later_epoch(version.id, repository.epoch)
         epoch = await self._parts.versions.begin_epoch(

@@ -9,7 +9,7 @@ from typing import TypeVar
 from reposync.content.model import Skip, Skipped
 from reposync.sources.paths import path_bytes
 from reposync.store.manifest import ManifestRow
-from reposync.store.runs import RunProblem
+from reposync.store.run import RunProblem
 from reposync.sync.brake import Losses
 from reposync.sync.dense import EmbeddedFile
 from reposync.sync.plan import PathSkip, Plan

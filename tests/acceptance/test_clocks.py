@@ -12,10 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run
-from reposync.store.workers import Worker, Workers
+from reposync.store.tables import Worker
+from reposync.store.workers import Workers
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository

@@ -266,7 +266,8 @@ def test_the_beginning_of_several_ids_is_a_conflict(configured: Person):
         for table, column in (("run_attempts", "run_id"), ("run_requests", "run_id"), ("sync_runs", "id")):
             database.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", (shared + ids[1][8:], ids[1]))
 
-    assert f"Several runs begin with '{shared}'" in configured.types("runs", "show", shared, exit_code=4).stderr
+    refused = configured.types("runs", "show", shared, exit_code=4)
+    assert f"The ids of several runs begin with '{shared}'" in refused.stderr
 
 
 def test_history_says_that_a_filter_matches_nothing(configured: Person):

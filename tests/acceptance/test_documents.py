@@ -9,9 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
-from reposync.store.runs import Run, Runs
+from reposync.store.database_url import sqlite_url
+from reposync.store.run import Run
+from reposync.store.runs import Runs
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository

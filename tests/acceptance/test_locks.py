@@ -8,7 +8,6 @@ import shutil
 import signal
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,8 @@ import pytest
 import redis
 
 from reposync.runs.locks import LOCK_PREFIX, LockHolder
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from tests.acceptance.conftest import Person
@@ -153,7 +152,7 @@ def test_the_lock_of_another_installation_is_removed_with_force_alone(
 ):
     run = scene.running("payments")
     scene.ends(run)
-    key = lock(server, replace(run, id=str(uuid.uuid4())))
+    key = lock(server, run.model_copy(update={"id": str(uuid.uuid4())}))
     (shown,) = person.asks("locks", "list")
     assert (shown["repository"], shown["state"]) == ("payments", "foreign")
     assert "not written by this installation" in person.types("locks", "release", "payments", exit_code=4).stderr

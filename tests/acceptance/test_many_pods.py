@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from reposync.runs.locks import LOCK_PREFIX
-from reposync.store.repositories import repository_id
+from reposync.store.repository import repository_id
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.pods import ExecutionLog, Pod, stored_points, until

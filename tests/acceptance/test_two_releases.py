@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reposync.store.versions import VersionState
+from reposync.store.tables import VersionState
 from tests.acceptance.test_two_versions import (  # noqa: F401
     TwoVersions,
     qdrant_server,

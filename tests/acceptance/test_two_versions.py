@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.versions import IndexVersion, VersionState
+from reposync.store.tables import IndexVersion, VersionState
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import database_kind, empty_database_url, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.earlier_versions import BEFORE_0_2, RELEASE_BEFORE, earlier_version

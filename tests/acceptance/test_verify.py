@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from reposync.store.addresses import sqlite_url
-from reposync.store.repositories import repository_id
+from reposync.store.database_url import sqlite_url
+from reposync.store.repository import repository_id
 from reposync.vectors.index import open_index
 from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope
 from tests.acceptance.conftest import Person

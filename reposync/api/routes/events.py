@@ -19,10 +19,8 @@ from reposync.api.routing import PREFIX, Router
 from reposync.api.server import stopping_of
 from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
 from reposync.runs.progress_reports import current_progress
-from reposync.store.following import runs_by_id
 from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import Run
-from reposync.store.run_keys import run_json
 
 MAX_STREAMS = 200
 """A pod serves 500 connections; these may take less than half of them."""
@@ -67,7 +65,7 @@ def event_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["runs"])
 
     async def fetch(ids: Any) -> dict[str, Run]:
-        return await runs_by_id(parts.application().database, ids)
+        return await parts.application().runs.by_ids(ids)
 
     following = RowWatch(fetch, max_watchers=MAX_STREAMS)
 
@@ -177,7 +175,7 @@ class RunEvents:
         run = self._run
         self._is_over = run.is_final
         return format_sse_event(
-            data_str=to_json({**run_json(run), "progress": current_progress(run)}).decode(),
+            data_str=to_json({**run.document, "progress": current_progress(run)}).decode(),
             event="ended" if run.is_final else "progress",
             id=_end_id(run) if run.is_final else None,
             retry=RETRY_MILLISECONDS if first else None,

@@ -57,12 +57,10 @@ from reposync.errors import (
     SourceNotAllowed,
     UsageError,
 )
-from reposync.store.asking import IdempotencyKeyReused
-from reposync.store.following import runs_by_id
-from reposync.store.repositories import Repository
+from reposync.store.repository import Repository
 from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
-from reposync.store.run_keys import run_json
+from reposync.store.run_queue import IdempotencyKeyReused
 from reposync.store.status import RunTrigger
 
 HTTP = "http"
@@ -105,7 +103,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     operates = [parts.access.requires(Role.OPERATE)]
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
-        return await runs_by_id(parts.application().database, ids)
+        return await parts.application().runs.by_ids(ids)
 
     following = RowWatch(fetch)
 
@@ -221,7 +219,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             row = await syncable(app, name)
 
             def answer(run: Run) -> dict[str, Any]:
-                document: dict[str, Any] = to_jsonable_python({**run_json(run), "asked_by": [asked_by]})
+                document: dict[str, Any] = to_jsonable_python({**run.document, "asked_by": [asked_by]})
                 return document
 
             how |= {"answer": answer, "credential": credential}

@@ -19,7 +19,6 @@ from reposync.errors import RepositoryNotFound
 from reposync.search.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
 from reposync.sources.ancestry import CommitAmbiguous
 from reposync.store.row_watch import TooManyWatchers
-from reposync.store.run_keys import run_json
 
 MAX_WAITING = 200
 
@@ -129,7 +128,7 @@ async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: Co
         "tells_descendants": state.tells_descendants,
         "trouble": state.trouble,
         "limit": limit,
-        "run": run_json(run) if run is not None else None,
+        "run": run.document if run is not None else None,
     }
     holds = (
         f"the index holds {state.last_commit[:10]}" if state.last_commit else "no commit of it is indexed completely"

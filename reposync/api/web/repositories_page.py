@@ -17,8 +17,8 @@ from reposync.api.web.rendering import Renderer
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes
 from reposync.catalog.overview import Overview, late_after, overviews, state_words
-from reposync.store.database_clock import AHEAD_SECONDS
-from reposync.store.following import incomplete_versions
+from reposync.store.database import AHEAD_SECONDS
+from reposync.store.index_queries import incomplete_versions
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.status import RunStatus
 

@@ -25,10 +25,9 @@ from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
 from reposync.runs.progress_reports import current_progress
 from reposync.store.repository import MAX_NAME_CHARS
-from reposync.store.requests import RunRequest
-from reposync.store.run import Run, RunProblem
+from reposync.store.run import MissedTick, Run, RunProblem, RunRequest
 from reposync.store.status import FINAL, RunStatus, RunTrigger
-from reposync.store.ticks import MissedTick, Ticks
+from reposync.store.ticks import Ticks
 from reposync.sync.brake import BrakeFacts, read_brake
 from reposync.words import duration
 

@@ -1,14 +1,16 @@
-"""Alembic migrations, run from the package with no `alembic.ini`.
+"""Alembic migrations, run from the package without an `alembic.ini`.
 
 Expand only: a migration adds tables, indexes, and columns that are nullable or have a default, because pods of the
-version before go on working while it runs and after it. What nobody uses any more is taken out by a later version,
-which then names in OLDEST_PROGRAM the first one that did without it.
+version before go on working while it runs and after it. A later version removes what is no longer used, and names in
+OLDEST_PROGRAM the first version that works without it.
 """
 
 from __future__ import annotations
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
-"""Oldest first. Named here too, so that finding the schema up to date costs one query and no import of Alembic."""
+from pathlib import Path
+
+REVISIONS = tuple(sorted(path.name[:4] for path in Path(__file__).with_name("versions").glob("[0-9]*_*.py")))
+"""Oldest first. From the file names: a current schema is recognised without importing Alembic."""
 
 HEAD = REVISIONS[-1]
 

@@ -1,4 +1,4 @@
-"""Alembic, imported only where the schema has to change (its import alone takes 0.3 s)."""
+"""Runs Alembic. Imported only if the schema has to change."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def alembic_config(connection: Connection | None = None) -> Config:
 
 
 def migrate(connection: Connection, revision: str = "head") -> bool:
-    """Bring the schema to head, or to an earlier `revision`, inside the connection's transaction. Whether there was
-    something to do: another process may have done it just before, even one of a newer version."""
+    """Upgrade the schema to head, or to an earlier `revision`, in the connection's transaction. Returns whether that
+    changed it: a different process, even of a newer version, may have done it just before."""
     before = MigrationContext.configure(connection).get_current_revision()
     if before not in (None, *REVISIONS):
         return False

@@ -13,10 +13,9 @@ import pytest
 from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.runs.progress_reports import report_progress
-from reposync.store.repositories import Registration
+from reposync.store.repository import Registration
 from reposync.store.row_watch import RowWatch, TooManyWatchers
-from reposync.store.run import Run, RunFigures
-from reposync.store.run_keys import RUN_KEYS
+from reposync.store.run import RUN_KEYS, Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
 from tests.fixtures.world import World
@@ -67,7 +66,7 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
         assert claimed is not None
         assert (await said(stream, status="running")).data["worker"] == "pod-2:1:a"
 
-        await runs.tell_progress(claimed, {"phase": "indexing", "files_done": 3, "files_total": 9})
+        await runs.report_progress(claimed, {"phase": "indexing", "files_done": 3, "files_total": 9})
         assert (await anext(stream)).data["progress"] == {"phase": "indexing", "files_done": 3, "files_total": 9}
 
         await runs.finish(claimed, RunStatus.COMPLETED, RunFigures(files_processed=9, commit_after="c" * 40))

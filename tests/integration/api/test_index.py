@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from reposync.app.index_overview import collection_changes, failed_files
-from reposync.store.index_changes import version_states
+from reposync.store.index_queries import version_states
 from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving

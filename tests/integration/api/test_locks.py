@@ -10,7 +10,7 @@ import pytest
 
 from reposync.runs.locks import stale_by
 from reposync.runs.redis_locks import RedisLocks
-from reposync.store.repositories import Registration
+from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from reposync.app.daemon import Daemon, Roles
 from reposync.config.loading import load_registry
-from reposync.store.index_changes import version_states
+from reposync.store.index_queries import version_states
 from reposync.store.run import RunProblem
 from reposync.store.status import RunTrigger
-from reposync.store.versions import VersionState
+from reposync.store.tables import VersionState
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets

@@ -100,7 +100,7 @@ def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
         ("GET", "/actions/sync", 405, "This address is for a button", "GET is not possible"),
         ("GET", "/logout", 405, "This address is for a button", "GET is not possible"),
         ("POST", "/", 405, "This address is for a button", "POST is not possible"),
-        ("GET", "/runs?before=rubbish", 422, "This is not valid", "cursor is not one of ours"),
+        ("GET", "/runs?before=rubbish", 422, "This is not valid", "cursor is not valid"),
         ("GET", "/?after=***", 422, "This is not valid", "cursor is not valid"),
         ("GET", "/search?q=%00", 422, "This is not valid", "NUL"),
         ("GET", "/search?q=" + "a" * 9_000, 414, "This address is too long", "the limit is 8,192"),

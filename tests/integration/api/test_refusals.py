@@ -107,7 +107,7 @@ async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:  
     for path in (f"/runs/{digit}", f"/runs/{digit}/problems", f"/runs/{digit}/events"):
         error = (await rest.answers("GET", path, 409))["error"]
         assert error["code"] == "RUN_AMBIGUOUS", path
-        assert error["message"] == f"Several runs begin with '{digit}'. Give more of the id."
+        assert error["message"] == f"The ids of several runs begin with '{digit}'. Give more of the id."
 
 
 async def test_a_change_needs_the_whole_id_and_says_where_it_is(rest: Rest) -> None:  # noqa: F811

@@ -9,8 +9,7 @@ import pytest
 
 from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
-from reposync.store.run import RunProblem
-from reposync.store.run_keys import RUN_KEYS
+from reposync.store.run import RUN_KEYS, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.databases import (  # noqa: F401
     database_kind,

@@ -13,7 +13,7 @@ from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.ended_sessions import StoredEndings
+from reposync.store.ended_sessions import StoredEndedSessions
 from tests.fixtures.databases import (  # noqa: F401
     database_kind,
     database_url,
@@ -185,8 +185,8 @@ async def test_a_cookie_that_somebody_copied_ends_with_the_session_on_every_pod(
     async with (
         await Database.open(database_url) as here,
         await Database.open(database_url) as there,
-        server(Access(TOKENS, ended=StoredEndings(lambda: here))) as browser,
-        server(Access(TOKENS, ended=StoredEndings(lambda: there))) as other_pod,
+        server(Access(TOKENS, ended=StoredEndedSessions(lambda: here))) as browser,
+        server(Access(TOKENS, ended=StoredEndedSessions(lambda: there))) as other_pod,
     ):
         await log_in(browser, OPERATOR)
         copied, csrf = dict(browser.cookies), await csrf_of(browser)
@@ -210,7 +210,7 @@ async def test_without_a_database_that_knows_nobody_is_let_in_by_a_cookie() -> N
     def away() -> Database:
         raise StoreUnavailable("The database does not answer.")
 
-    async with server(Access(TOKENS, ended=StoredEndings(away))) as browser:
+    async with server(Access(TOKENS, ended=StoredEndedSessions(away))) as browser:
         await log_in(browser, OPERATOR)
         for path in ("/test/page", "/test/read"):
             assert (await browser.get(path)).status_code == 503

@@ -15,7 +15,7 @@ from reposync.app.daemon import Daemon, Roles
 from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.config.loading import load_registry
 from reposync.config.settings import Settings
-from reposync.store.repositories import Repository
+from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics

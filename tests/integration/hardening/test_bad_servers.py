@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from reposync.errors import EmbeddingUnavailable, IndexUnavailable, RepoSyncError, SourceUnavailable
-from reposync.store import connecting
+from reposync.store import postgresql
 from tests.fixtures.network import Answering, BadServer
 from tests.integration.hardening.conftest import EMBEDDING, GIT, GITLAB, HTTP, POSTGRESQL, QDRANT, REDIS, SECRET, Client
 
@@ -154,7 +154,7 @@ async def test_a_list_of_refs_that_says_nothing_without_end_is_not_kept() -> Non
 
 @pytest.mark.parametrize("client", [REDIS, POSTGRESQL], ids=str)
 async def test_a_database_that_says_nothing_is_not_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", SECONDS)
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", SECONDS)
 
     error, _ = await asked(client, nothing)
 
@@ -180,7 +180,7 @@ async def endless_resp(client: Client) -> AsyncIterator[bytes]:
 async def test_a_database_that_never_comes_to_an_end_is_given_up(
     client: Client, behaviour: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connecting, "CONNECT_SECONDS", SECONDS)
+    monkeypatch.setattr(postgresql, "CONNECT_SECONDS", SECONDS)
 
     error, _ = await asked(client, behaviour)
 

@@ -14,7 +14,8 @@ from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, stale_by
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
-from reposync.store.repositories import Registration, Repositories
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger

@@ -17,7 +17,8 @@ from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, Exe
 from reposync.runs.locks import LockGuard, NoLocks
 from reposync.runs.observer import Observer
 from reposync.store.database import Database
-from reposync.store.repositories import Registration, Repositories
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration
 from reposync.store.run import HeartbeatState, Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger

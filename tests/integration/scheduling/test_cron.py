@@ -12,8 +12,9 @@ import pytest
 from reposync.config.sections import DaemonConfig
 from reposync.scheduling.cron import CronScheduler
 from reposync.store.database import Database
-from reposync.store.news import News
-from reposync.store.repositories import Registration, Repositories
+from reposync.store.notifications import Notifications
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
@@ -32,7 +33,7 @@ async def until(found: Callable[[], Awaitable[bool]]) -> None:
 
 @contextlib.asynccontextmanager
 async def scheduling(database: Database, told: list[TickOutcome]) -> AsyncIterator[None]:
-    cron = CronScheduler(Ticks(database), News(database), DaemonConfig, on_ticks=told.append)
+    cron = CronScheduler(Ticks(database), Notifications(database), DaemonConfig, on_ticks=told.append)
     task = asyncio.create_task(cron.run())
     try:
         yield

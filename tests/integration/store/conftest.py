@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,13 +9,14 @@ from sqlalchemy import update
 
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
-from reposync.store.repositories import Registration, Repositories, Repository, repository_id
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration, Repository, repository_id
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.store.tables import REPOSITORIES
+from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
-from reposync.store.versions import IndexVersion, Published, Versions, VersionState
+from reposync.store.versions import Published, Versions
 from tests.fixtures.databases import (  # noqa: F401
     database,
     database_kind,
@@ -80,7 +81,7 @@ class Store:
     async def database_rows(self, names: list[str]) -> None:
         """Repositories, many at a time."""
         row = await self.repository(names[0])
-        same = {key: value for key, value in asdict(row).items() if key not in ("id", "name")}
+        same = {key: value for key, value in row.model_dump().items() if key not in ("id", "name")}
         rows = [{"id": repository_id(name), "name": name, "attributes": {}, **same} for name in names[1:]]
         async with self.database.write() as connection:
             await connection.execute(REPOSITORIES.insert(), rows)

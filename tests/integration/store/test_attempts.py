@@ -8,10 +8,9 @@ from itertools import pairwise
 import pytest
 
 from reposync.errors import LeaseLost, LockHeld, RepoSyncError, SecretMissing
-from reposync.store.attempts import LOST, RELEASED, YIELDED
-from reposync.store.requests import MAX_ATTEMPTS
 from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.run_requests import MAX_ATTEMPTS
+from reposync.store.status import LOST, RELEASED, YIELDED, RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
 SOME = RunFigures(files_processed=1, files_deleted=2, files_skipped=3, chunks_embedded=4, chunks_reused=5)

@@ -8,10 +8,9 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import update
 
-from reposync.store.attempts import LostAttempt
-from reposync.store.claims import LONGEST_LEASE_SECONDS
-from reposync.store.groups import Groups
-from reposync.store.run import RunFigures
+from reposync.config.sections import LONGEST_LEASE_SECONDS
+from reposync.store.project_groups import ProjectGroups
+from reposync.store.run import LostAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES, REQUESTS, RUNS
@@ -175,7 +174,7 @@ async def test_a_group_is_looked_through_again_after_the_clock_went_back(
     store: Store,
     database_time: DatabaseTime,  # noqa: F811
 ) -> None:
-    groups = Groups(store.database)
+    groups = ProjectGroups(store.database)
     await groups.declare(["looked through", "begun"])
     claim = await groups.claim("looked through", "worker-1", 300.0)
     await groups.record(claim, lambda now: now + timedelta(hours=6), projects=3)

@@ -12,10 +12,10 @@ from datetime import UTC, datetime, timedelta
 from reposync.errors import DefinitionChanged, LeaseLost, UsageError
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow
-from reposync.store.repositories import Registration
+from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.versions import IndexVersion, VersionState
+from reposync.store.tables import IndexVersion, VersionState
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
 
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -129,7 +129,7 @@ class Pod:
         for run in (await self.store.runs.history(status={RunStatus.FAILED, RunStatus.BLOCKED}, limit=3))[1:]:
             with suppress(UsageError):
                 await (self.store.runs.retry if run.status == "failed" else self.store.runs.approve)(run.id)
-        await self.store.runs.purge(datetime.now(UTC), at_once=2)
+        await self.store.runs.purge(datetime.now(UTC), batch=2)
         await self.store.runs.queue()
 
 

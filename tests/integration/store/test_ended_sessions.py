@@ -5,13 +5,13 @@ from __future__ import annotations
 from sqlalchemy import select, update
 
 from reposync.api.sessions import EndedInMemory, EndedSessions
-from reposync.store.ended_sessions import KEPT_SECONDS, StoredEndings
+from reposync.store.ended_sessions import KEPT_SECONDS, StoredEndedSessions
 from reposync.store.tables import ENDED_SESSIONS
 from tests.integration.store.conftest import Store
 
 
 async def test_a_session_has_ended_once_it_was_signed_out_and_twice_does_no_harm(store: Store) -> None:
-    kinds: list[EndedSessions] = [StoredEndings(lambda: store.database), EndedInMemory()]
+    kinds: list[EndedSessions] = [StoredEndedSessions(lambda: store.database), EndedInMemory()]
     for ended in kinds:
         assert not await ended.has_ended("one")
         for _ in range(2):
@@ -21,7 +21,7 @@ async def test_a_session_has_ended_once_it_was_signed_out_and_twice_does_no_harm
 
 
 async def test_what_is_over_in_any_case_is_forgotten_when_another_one_ends(store: Store) -> None:
-    ended = StoredEndings(lambda: store.database)
+    ended = StoredEndedSessions(lambda: store.database)
     for name, age_seconds in (("old", KEPT_SECONDS + 60), ("young", KEPT_SECONDS - 60)):
         await ended.end(name)
         async with store.database.write() as connection:

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from reposync.errors import LeaseLost
-from reposync.store.run import RunFigures
-from reposync.store.runs import RunProblem
+from reposync.store.run import RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -32,12 +31,12 @@ async def test_a_blocked_run_says_what_it_stopped_at_and_needs_a_new_approval(st
 async def test_what_an_approval_beforehand_turned_out_to_be_is_noted_while_the_run_goes_on(store: Store) -> None:
     run = await store.running()
 
-    await store.runs.note_brake(run, BRAKE)
+    await store.runs.record_brake(run, BRAKE)
 
     assert (await store.runs.get(run.id)).brake == BRAKE
     await store.taken_over(run)
     with pytest.raises(LeaseLost):
-        await store.runs.note_brake(run, {**BRAKE, "indexed": 1})
+        await store.runs.record_brake(run, {**BRAKE, "indexed": 1})
     assert (await store.runs.get(run.id)).brake == BRAKE
 
 

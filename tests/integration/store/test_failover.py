@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from reposync.errors import StoreUnavailable
 from reposync.store.database import QUEUE, Database
-from reposync.store.news import News
+from reposync.store.notifications import Notifications
 from reposync.store.repositories import Repositories
 from reposync.store.runs import Runs
 from tests.fixtures.databases import REPLICATED, PostgresqlServer, started_postgresql
@@ -108,7 +108,7 @@ async def test_of_several_servers_the_one_that_can_be_written_to_is_found_and_fo
     url = f"postgresql://postgres@/postgres?host={standby.home},{primary.home}"
     async with await Database.open(url) as both:
         await well(both)
-        news = News(both)
+        news = Notifications(both)
         listening = asyncio.create_task(news.listen())
         assert await news.wait(QUEUE, LONG_SECONDS)
 
@@ -175,6 +175,6 @@ async def test_a_mistake_in_a_statement_is_waited_for_like_an_outage_and_told_wi
         async with database.write() as connection:
             await connection.execute(text("SELECT no_such_function_of_ours()"))
 
-    assert "refused a statement for a reason that was not foreseen (42883)" in str(caught.value)
+    assert "refused a statement for an unexpected reason (42883)" in str(caught.value)
     assert "no_such_function_of_ours" not in str(caught.value)
     assert "no_such_function_of_ours" in caplog.text, "the log has it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import LeaseLost
-from reposync.store.following import indexed_commits, runs_by_id
+from reposync.store.index_queries import indexed_commits
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from tests.integration.store.conftest import Store
@@ -14,16 +14,16 @@ from tests.integration.store.conftest import Store
 async def test_runs_are_read_by_their_ids_and_those_that_are_gone_are_left_out(store: Store):
     runs = [await store.queued(name) for name in ("a", "b", "c")]
 
-    found = await runs_by_id(store.database, {runs[0].id, runs[2].id, "gone"})
+    found = await store.runs.by_ids({runs[0].id, runs[2].id, "gone"})
 
     assert found == {run.id: run for run in (runs[0], runs[2])}
-    assert await runs_by_id(store.database, []) == {}
+    assert await store.runs.by_ids([]) == {}
 
 
 async def test_progress_is_told_without_touching_lease_or_figures(store: Store):
     run = await store.running()
 
-    await store.runs.tell_progress(run, {"phase": "indexing", "files_done": 3})
+    await store.runs.report_progress(run, {"phase": "indexing", "files_done": 3})
 
     told = await store.runs.get(run.id)
     assert told.progress == {"phase": "indexing", "files_done": 3}
@@ -35,10 +35,10 @@ async def test_nobody_tells_the_progress_of_a_run_that_is_another_attempts_or_ov
     second = await store.taken_over(first)
 
     with pytest.raises(LeaseLost):
-        await store.runs.tell_progress(first, {"phase": "indexing"})
+        await store.runs.report_progress(first, {"phase": "indexing"})
     await store.runs.finish(second, RunStatus.COMPLETED, RunFigures())
     with pytest.raises(LeaseLost):
-        await store.runs.tell_progress(second, {"phase": "indexing"})
+        await store.runs.report_progress(second, {"phase": "indexing"})
     assert (await store.runs.get(first.id)).progress is None
 
 

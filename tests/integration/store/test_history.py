@@ -10,8 +10,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reposync.errors import LeaseLost, RunAmbiguous, RunNotFound, UsageError
+from reposync.store.columns import MAX_MESSAGE_CHARS
 from reposync.store.run import Run, RunFigures, RunProblem
-from reposync.store.runs import MAX_DETAIL_CHARS, MAX_MESSAGE_CHARS, Runs
+from reposync.store.runs import MAX_DETAIL_CHARS, Runs
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import Store
@@ -80,7 +81,7 @@ async def test_a_beginning_that_fits_several_runs_is_refused(store: Store) -> No
     first = [run.id[0] for run in runs]
     shared = next(digit for digit in first if first.count(digit) > 1)
 
-    with pytest.raises(RunAmbiguous, match="Several runs"):
+    with pytest.raises(RunAmbiguous, match="several runs"):
         await store.runs.get(shared)
 
 
@@ -156,8 +157,8 @@ async def test_a_long_history_is_shortened_a_few_runs_at_a_time(store: Store) ->
     waiting = await store.queued("c")
     tomorrow = datetime.now(UTC) + timedelta(days=1)
 
-    assert await store.runs.purge(tomorrow, at_once=3) == 7
-    assert await store.runs.purge(tomorrow, at_once=3) == 0
+    assert await store.runs.purge(tomorrow, batch=3) == 7
+    assert await store.runs.purge(tomorrow, batch=3) == 0
 
     assert {each.id for each in await store.runs.history()} == {blocked.id, waiting.id}
     assert [await store.runs.attempts(run.id) for run in runs] == [[]] * 7
@@ -198,7 +199,7 @@ async def test_two_pods_that_shorten_the_history_at_once_do_not_get_in_each_othe
     others = [Runs(await open_database()) for _ in range(2)]
     tomorrow = datetime.now(UTC) + timedelta(days=1)
 
-    counts = await asyncio.gather(*(each.purge(tomorrow, at_once=2) for each in (store.runs, *others)))
+    counts = await asyncio.gather(*(each.purge(tomorrow, batch=2) for each in (store.runs, *others)))
 
     assert sum(counts) <= 9
     assert sum(counts) + await store.runs.purge(tomorrow) == 9
@@ -218,7 +219,7 @@ async def test_a_run_that_is_sent_back_while_the_history_is_shortened_is_kept_or
                 kept.append((await other.retry(run.id)).id)
         return kept
 
-    kept, gone = await asyncio.gather(retry_all(), store.runs.purge(datetime.now(UTC) + timedelta(days=1), at_once=1))
+    kept, gone = await asyncio.gather(retry_all(), store.runs.purge(datetime.now(UTC) + timedelta(days=1), batch=1))
 
     assert {run.id for run in await store.runs.history()} == set(kept)
     assert len(kept) + gone == 10

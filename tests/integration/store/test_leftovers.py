@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from reposync.store.leftovers import begin_leftover_removal, ever_known
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
@@ -14,12 +13,12 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
     row = await store.repository()
     await store.repositories.remove(row.name)
 
-    run = await begin_leftover_removal(store.database, row.id, row.name, WORKER, 60.0)
+    run = await store.runs.claim_orphan_removal(row.id, row.name, WORKER, 60.0)
 
     assert run is not None
     assert (run.status, run.worker, run.attempt, run.removal, run.repair) == ("running", WORKER, 1, True, True)
     assert (await store.runs.attempts(run.id))[0].worker == WORKER
-    assert await begin_leftover_removal(store.database, row.id, row.name, "another", 60.0) is None
+    assert await store.runs.claim_orphan_removal(row.id, row.name, "another", 60.0) is None
     again = await store.repository()
     assert again.id == row.id
     sync, is_new = await store.runs.enqueue(row.name, RunTrigger.COMMAND)
@@ -33,7 +32,7 @@ async def test_it_is_its_workers_from_the_first_moment_and_keeps_syncs_of_that_i
 async def test_there_is_none_for_what_is_registered(store: Store) -> None:
     row = await store.repository()
 
-    assert await begin_leftover_removal(store.database, row.id, row.name, WORKER, 60.0) is None
+    assert await store.runs.claim_orphan_removal(row.id, row.name, WORKER, 60.0) is None
     assert await store.runs.history() == []
 
 
@@ -44,4 +43,4 @@ async def test_what_had_a_run_here_is_known_by_its_latest_name(store: Store) -> 
     await store.repositories.rename(row.id, "renamed")
     await store.repositories.remove("renamed")
 
-    assert await ever_known(store.database, [row.id, "unheard of"]) == {row.id: "renamed"}
+    assert await store.runs.past_names([row.id, "unheard of"]) == {row.id: "renamed"}

@@ -12,8 +12,9 @@ import pytest
 from sqlalchemy import text
 
 from reposync.store.database import Database
-from reposync.store.followed import Change, FollowedRepositories
-from reposync.store.repositories import Registration, Repository, lock_repository, repository_id
+from reposync.store.project_groups import GroupRepositories, RepositoryChange
+from reposync.store.repositories import lock_repository
+from reposync.store.repository import Registration, Repository, repository_id
 from reposync.store.ticks import Ticks
 from reposync.store.versions import Versions
 from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
@@ -32,7 +33,7 @@ async def applies_a_registry_file(database: Database, rows: Sequence[Repository]
 
 
 async def follows_a_group(database: Database, rows: Sequence[Repository]) -> None:
-    await FollowedRepositories(database).settle([Change(row, {"paused_reason": "moved"}) for row in rows])
+    await GroupRepositories(database).apply_changes([RepositoryChange(row, {"paused_reason": "moved"}) for row in rows])
 
 
 async def holds_changes_back(database: Database, rows: Sequence[Repository]) -> None:

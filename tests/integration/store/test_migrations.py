@@ -13,10 +13,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from reposync.errors import StoreUnavailable
+from reposync.store.columns import metadata
 from reposync.store.database import Database
 from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 from reposync.store.migrations.runner import alembic_config
-from reposync.store.tables import metadata
 
 # Of SQLite: SQLAlchemy does not compare them, `definitions` does.
 pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index")
@@ -92,7 +92,7 @@ async def test_an_upgrade_that_is_cut_off_leaves_nothing_behind(empty: Database)
     async with empty.write() as connection:
         await connection.execute(text("CREATE TABLE run_problems (x INTEGER)"))
 
-    with pytest.raises(StoreUnavailable, match="refused a statement for a reason that was not foreseen"):
+    with pytest.raises(StoreUnavailable, match="refused a statement for an unexpected reason"):
         await empty.upgrade()
     assert await empty.current() is None
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import DefinitionChanged, RunStateConflict
+from reposync.store.index_queries import search_scope, searched_repository
 from reposync.store.run import RunFigures
-from reposync.store.served import searched_repository, served
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.versions import Hold
+from reposync.store.versions import IndexHold
 from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer_run, newer_versions
 from tests.integration.store.conftest import Store
 
@@ -85,11 +85,11 @@ async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: S
 
     assert (seen.id, seen.state) == (version.id, STATE)
     assert [each.state for each in (await store.versions.all())[run.repository_id]] == [STATE]
-    assert version.id in (await served(store.database)).hidden_in("code")
+    assert version.id in (await search_scope(store.database)).hidden_in("code")
     assert (await searched_repository(store.database, "payments")).versions == {STATE: ("code", version.id)}
     # A run of this program builds its own beside it.
     assert (await store.publishes(run, await store.building(run))).number == 2
 
 
 def test_a_hold_with_more_facts_than_are_known_holds() -> None:
-    assert Hold.read({"reason": "r", "settings_key": None, "until": "2030"}) == Hold("r", None)
+    assert IndexHold.read({"reason": "r", "settings_key": None, "until": "2030"}) == IndexHold("r", None)

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 
 from reposync.store.database import QUEUE, REGISTRATIONS, Database
-from reposync.store.news import News
+from reposync.store.notifications import Notifications
 from reposync.store.repositories import Repositories
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -29,7 +29,7 @@ LISTENERS = """
 
 
 @contextlib.asynccontextmanager
-async def listening(news: News) -> AsyncIterator[asyncio.Task[None]]:
+async def listening(news: Notifications) -> AsyncIterator[asyncio.Task[None]]:
     task = asyncio.create_task(news.listen())
     try:
         yield task
@@ -38,14 +38,14 @@ async def listening(news: News) -> AsyncIterator[asyncio.Task[None]]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def quiet(news: News) -> None:
+async def quiet(news: Notifications) -> None:
     """Nothing is left of what was announced before."""
     for channel in (QUEUE, REGISTRATIONS):
         while await news.wait(channel, 0.0):
             pass
 
 
-async def heard_of_nothing(news: News, channel: str = QUEUE) -> bool:
+async def heard_of_nothing(news: Notifications, channel: str = QUEUE) -> bool:
     return not await news.wait(channel, 0.02)
 
 
@@ -53,7 +53,7 @@ async def heard_of_nothing(news: News, channel: str = QUEUE) -> bool:
 
 
 async def test_what_is_queued_in_this_process_is_heard_without_listening(store: Store) -> None:
-    news = News(store.database)
+    news = Notifications(store.database)
     await store.repository()
 
     waiting = asyncio.create_task(news.wait(QUEUE, LONG_SECONDS))
@@ -64,7 +64,7 @@ async def test_what_is_queued_in_this_process_is_heard_without_listening(store: 
 
 
 async def test_news_that_came_before_the_wait_count(store: Store) -> None:
-    news = News(store.database)
+    news = Notifications(store.database)
     await store.queued()
 
     assert await news.wait(QUEUE, LONG_SECONDS)
@@ -72,11 +72,11 @@ async def test_news_that_came_before_the_wait_count(store: Store) -> None:
 
 
 async def test_a_wait_ends_by_itself(store: Store) -> None:
-    assert await News(store.database).wait(QUEUE, 0.01) is False
+    assert await Notifications(store.database).wait(QUEUE, 0.01) is False
 
 
 async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:
-    news = News(store.database)
+    news = Notifications(store.database)
     run = await store.running()
 
     async def announced(what: object) -> bool:
@@ -105,7 +105,7 @@ async def test_everything_that_gives_a_worker_something_to_do_is_announced(store
 
 
 async def test_changes_of_registrations_are_announced_and_repetitions_are_not(store: Store) -> None:
-    news = News(store.database)
+    news = Notifications(store.database)
 
     async def announced(what: object) -> bool:
         await quiet(news)
@@ -126,7 +126,7 @@ async def test_changes_of_registrations_are_announced_and_repetitions_are_not(st
 
 async def test_what_was_rolled_back_is_not_announced(store: Store, open_database: Callable) -> None:
     other = await open_database()
-    news, elsewhere = News(store.database), News(other)
+    news, elsewhere = Notifications(store.database), Notifications(other)
     async with listening(elsewhere):
         if other.is_postgresql:
             assert await elsewhere.wait(QUEUE, LONG_SECONDS), "what may have been announced before it listened"
@@ -147,7 +147,7 @@ async def test_what_was_rolled_back_is_not_announced(store: Store, open_database
 
 
 async def test_listening_ends_when_it_is_cancelled(store: Store) -> None:
-    news = News(store.database)
+    news = Notifications(store.database)
     task = asyncio.create_task(news.listen())
     if store.database.is_postgresql:
         assert await news.wait(QUEUE, LONG_SECONDS)
@@ -201,7 +201,7 @@ async def terminate(url: str, pid: int) -> None:
 
 async def test_a_run_that_another_process_queued_is_heard_of(pods: tuple[Store, Database, str]) -> None:
     store, other, _ = pods
-    news = News(other)
+    news = Notifications(other)
     async with listening(news):
         assert await news.wait(QUEUE, LONG_SECONDS)
         assert await news.wait(REGISTRATIONS, LONG_SECONDS)
@@ -217,7 +217,7 @@ async def test_a_run_that_another_process_queued_is_heard_of(pods: tuple[Store, 
 
 async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(pods: tuple[Store, Database, str]) -> None:
     store, other, url = pods
-    news = News(other)
+    news = Notifications(other)
     await store.repository()
     async with listening(news):
         first = await listener(url)
@@ -245,7 +245,7 @@ async def test_a_server_that_is_away_for_a_while_is_listened_to_again(pods: tupl
         return await real()
 
     other.connect = connect
-    news = News(other)
+    news = Notifications(other)
     await store.queued()
     async with listening(news):
         assert await news.wait(QUEUE, LONG_SECONDS)
@@ -255,7 +255,7 @@ async def test_a_server_that_is_away_for_a_while_is_listened_to_again(pods: tupl
 
 async def test_a_listener_that_is_cancelled_leaves_no_connection(pods: tuple[Store, Database, str]) -> None:
     _, other, url = pods
-    news = News(other)
+    news = Notifications(other)
     async with listening(news):
         await listener(url)
 

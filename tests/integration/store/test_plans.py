@@ -14,12 +14,11 @@ import pytest
 from sqlalchemy import event
 
 from reposync.errors import RunNotFound
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
-from reposync.store.pushed import repositories_of_project
-from reposync.store.repositories import repository_id
+from reposync.store.database_url import sqlite_url
+from reposync.store.index_queries import findable, search_scope, searched_repository
+from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
-from reposync.store.served import findable, searched_repository, served
 from reposync.store.status import WAITING, RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -146,11 +145,11 @@ PLACE = "https://gitlab.example.com/platform/payments"
 @pytest.mark.parametrize(
     ("operation", "indexes"),
     [
-        (lambda store: served(store.database), {"ix_index_versions_physical", "ix_index_versions_live_at"}),
+        (lambda store: search_scope(store.database), {"ix_index_versions_physical", "ix_index_versions_live_at"}),
         (lambda store: findable(store.database, ["1", "2"]), set()),
         (lambda store: searched_repository(store.database, "payments"), set()),
         (
-            lambda store: repositories_of_project(store.database, 1, [PLACE, f"{PLACE}.git"]),
+            lambda store: store.repositories.of_project(1, [PLACE, f"{PLACE}.git"]),
             {"ix_repositories_project_id", "ix_repositories_location"},
         ),
         (lambda store: store.tick(NOW), set()),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from reposync.store.database import Database
-from reposync.store.pushed import PushedRepository, Standing, enqueue_pushed, repositories_of_project
-from reposync.store.repositories import Registration, Repositories
-from reposync.store.runs import RunFigures, Runs
+from reposync.store.repositories import PushedRepository, Repositories
+from reposync.store.repository import Registration
+from reposync.store.run import RunFigures
+from reposync.store.run_queue import PushIgnored
+from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -20,11 +22,11 @@ async def registered(database: Database, name: str, location: str = HERE, **said
 
 
 async def found(database: Database, number: int, *locations: str) -> list[str]:
-    return [each.name for each in await repositories_of_project(database, number, locations)]
+    return [each.name for each in await Repositories(database).of_project(number, locations)]
 
 
 async def one(database: Database, name: str = "app") -> PushedRepository:
-    rows = await repositories_of_project(database, 7, [HERE])
+    rows = await Repositories(database).of_project(7, [HERE])
     return next(row for row in rows if row.name == name)
 
 
@@ -53,10 +55,10 @@ async def test_a_push_concerns_repositories_whose_schedule_is_never(database: Da
 async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(database: Database) -> None:
     await registered(database, "app")
     pushed, runs = await one(database), Runs(database)
-    asked = await asyncio.gather(*(enqueue_pushed(database, runs, pushed, NEW, max_attempts=5) for _ in range(4)))
+    asked = await asyncio.gather(*(runs.enqueue_for_push(pushed, NEW, max_attempts=5) for _ in range(4)))
     (run,) = await runs.history()
     assert (run.trigger, run.max_attempts, run.status) == (RunTrigger.WEBHOOK, 5, RunStatus.QUEUED)
-    assert sorted(each[1] for each in asked if not isinstance(each, Standing)) == [False, False, False, True]
+    assert sorted(each[1] for each in asked if not isinstance(each, PushIgnored)) == [False, False, False, True]
 
 
 async def test_a_commit_that_is_indexed_asks_for_nothing_unless_something_is_under_way(database: Database) -> None:
@@ -67,19 +69,19 @@ async def test_a_commit_that_is_indexed_asks_for_nothing_unless_something_is_und
     assert claimed is not None
     await Store(database).publishes(claimed, commit=OLD)
 
-    under_way = await enqueue_pushed(database, runs, pushed, OLD, max_attempts=3)
+    under_way = await runs.enqueue_for_push(pushed, OLD, max_attempts=3)
     assert isinstance(under_way, tuple)
     assert under_way[1]
     await runs.request_cancel(under_way[0].id)
     await runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
 
-    assert await enqueue_pushed(database, runs, pushed, OLD, max_attempts=3) == Standing(True, None)
-    assert isinstance(await enqueue_pushed(database, runs, pushed, NEW, max_attempts=3), tuple)
+    assert await runs.enqueue_for_push(pushed, OLD, max_attempts=3) == PushIgnored(True, None)
+    assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
 
 
 async def test_a_paused_repository_gets_no_run_of_a_push(database: Database) -> None:
     await registered(database, "app")
     pushed = await one(database)
     await Repositories(database).pause("app", "holidays")
-    assert await enqueue_pushed(database, Runs(database), pushed, NEW, max_attempts=3) == Standing(False, "holidays")
+    assert await Runs(database).enqueue_for_push(pushed, NEW, max_attempts=3) == PushIgnored(False, "holidays")
     assert await Runs(database).history() == []

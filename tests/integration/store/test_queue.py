@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
-from reposync.store.requests import MAX_ATTEMPTS
-from reposync.store.run import QueueFigures
-from reposync.store.runs import RunFigures, Runs
+from reposync.store.run import QueueFigures, RunFigures
+from reposync.store.run_requests import MAX_ATTEMPTS
+from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 

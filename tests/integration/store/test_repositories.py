@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta, timezone
 
 import pytest
@@ -11,7 +10,7 @@ from sqlalchemy import update
 
 from reposync.errors import LeaseLost, RepositoryExists, RepositoryNotFound, UsageError
 from reposync.store.manifest import ManifestRow
-from reposync.store.repositories import Registration, Repository, repository_id
+from reposync.store.repository import Registration, Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES
@@ -67,7 +66,7 @@ async def test_a_changed_schedule_keeps_what_was_synced(store: Store) -> None:
     assert changed.cron_expression == "0 3 * * *"
     assert changed.scheduled_since > synced.scheduled_since, "no tick of the new one can have been missed before"
     before = {"cron_expression": None, "updated_at": synced.updated_at, "scheduled_since": synced.scheduled_since}
-    assert replace(changed, **before) == synced
+    assert changed.model_copy(update=before) == synced
 
 
 DEFINITION = {"name": "payments", "path": "/srv/git/payments.git"}
@@ -209,10 +208,10 @@ async def test_a_renamed_repository_keeps_what_it_is_and_did(store: Store) -> No
 
     renamed = await store.repositories.rename(before.id, "new")
 
-    assert renamed == replace(before, name="new", updated_at=renamed.updated_at)
+    assert renamed == before.model_copy(update={"name": "new", "updated_at": renamed.updated_at})
     assert await store.repositories.get("new") == await store.repositories.by_id(before.id) == renamed
     assert await store.manifests.load(before.id) == {"a.py": FILE}
-    assert await store.runs.history("new") == [replace(done, repository="new")]
+    assert await store.runs.history("new") == [done.model_copy(update={"repository": "new"})]
     assert await store.runs.history("old") == []
     with pytest.raises(RepositoryNotFound, match="'old'"):
         await store.repositories.get("old")
@@ -298,7 +297,7 @@ async def test_a_name_that_is_taken_or_none_is_refused(store: Store) -> None:
     run = await store.queued("mine")
     await store.repository("theirs")
 
-    with pytest.raises(UsageError, match="another repository called 'theirs'"):
+    with pytest.raises(UsageError, match="A different repository has the name 'theirs'"):
         await store.repositories.rename(row.id, "theirs")
     for name in ("", "n" * 256):
         with pytest.raises(UsageError, match="1 to 255 characters"):

@@ -26,10 +26,10 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
-from reposync.store.requests import RunRequest, derive
-from reposync.store.run import Run, RunFigures
+from reposync.store.database_url import sqlite_url
+from reposync.store.run import Run, RunFigures, RunRequest
+from reposync.store.run_requests import derive
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
 from tests.fixtures.examples import SLOW_EXAMPLES

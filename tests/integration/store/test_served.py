@@ -11,45 +11,43 @@ import pytest
 from sqlalchemy import delete, event
 
 from reposync.errors import RepositoryNotFound
-from reposync.store.pushed import repositories_of_project
-from reposync.store.served import Served, findable, searched_repository, served
-from reposync.store.tables import REPOSITORIES, VERSIONS
-from reposync.store.versions import VersionState
+from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
+from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
 from tests.integration.store.conftest import WHEN, Store
 
 
 async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(store: Store) -> None:
     run = await store.running()
-    seen = await served(store.database)
+    seen = await search_scope(store.database)
 
-    async def has_changed(seen: Served) -> Served:
-        now = await served(store.database)
-        assert not seen.lasts(now)
+    async def has_changed(seen: SearchScope) -> SearchScope:
+        now = await search_scope(store.database)
+        assert not seen.still_holds(now)
         return now
 
     await store.publishes(run)
     seen = await has_changed(seen)
     second = await store.building(run, settings_key="settings-2")
-    seen, before = await served(store.database), seen
-    assert before.lasts(seen), "nothing became live"
+    seen, before = await search_scope(store.database), seen
+    assert before.still_holds(seen), "nothing became live"
     await store.publishes(run, second)
     seen = await has_changed(seen)
     await store.versions.roll_back("payments")
     seen = await has_changed(seen)
     await store.versions.roll_back("payments")
     seen = await has_changed(seen)
-    assert await served(store.database) == seen, "and of nothing else"
+    assert await search_scope(store.database) == seen, "and of nothing else"
 
 
 async def test_search_learns_of_a_version_that_was_built_and_became_live_between_two_looks(store: Store) -> None:
     run = await store.running()
     first = await store.publishes(run)
-    seen = await served(store.database)
+    seen = await search_scope(store.database)
 
     await store.publishes(run, await store.building(run, settings_key="settings-2"))
     await store.versions.remove(run, first.id)
 
-    assert not seen.lasts(await served(store.database))
+    assert not seen.still_holds(await search_scope(store.database))
 
 
 async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection_that_has_them(store: Store) -> None:
@@ -58,7 +56,7 @@ async def test_points_of_versions_that_are_not_live_are_hidden_in_the_collection
     building = await store.building(run, settings_key="settings-3", physical="code--3")
     await store.publishes(other)
 
-    found = await served(store.database)
+    found = await search_scope(store.database)
 
     assert (found.collections, found.names) == ({"code", "code--2"}, set())
     assert {name: found.hidden_in(name) for name in ("code", "code--2", "code--3")} == {
@@ -75,7 +73,7 @@ async def test_a_repository_that_older_programs_alone_have_synced_is_searched_by
     await store.synced_by_an_old_pod("payments")
     row = await store.repositories.get("payments")
 
-    found = await served(store.database)
+    found = await search_scope(store.database)
 
     assert (found.names, found.collections) == ({"code"}, set())
     assert await findable(store.database, [row.id]) == {row.id: True}
@@ -176,12 +174,12 @@ async def test_a_search_and_a_push_read_the_same_rows_however_many_repositories_
         await registered(store, count)
         ids = [(await store.repositories.get(f"repository-{number:04}")).id for number in (1, 2)]
         with rows_read(store) as counted:
-            found = await served(store.database)
+            found = await search_scope(store.database)
             assert await findable(store.database, ids) == dict.fromkeys(ids, True)
             assert len((await searched_repository(store.database, "repository-0003")).versions) == 1
             places = ["https://gitlab.example.com/group/repository-0004"]
-            assert len(await repositories_of_project(store.database, 1, ["https://elsewhere.example.com/x"])) == 1
-            assert len(await repositories_of_project(store.database, 4, places)) == 1
+            assert len(await store.repositories.of_project(1, ["https://elsewhere.example.com/x"])) == 1
+            assert len(await store.repositories.of_project(4, places)) == 1
         assert (found.collections, found.hidden) == ({"code"}, {})
         assert counted, "no statement was seen"
         read[count] = [number for _, number in counted]

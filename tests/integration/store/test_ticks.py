@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reposync.store.repositories import repository_id
+from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks

@@ -39,9 +39,9 @@ ALLOWED = {
     Event.FAIL: {"running": "failed"},
     Event.STOP: {"running": "cancelled"},
     Event.BLOCK: {"running": "blocked"},
-    Event.STOP_AGAIN: {"blocked": "blocked"},
+    Event.BLOCK_AGAIN: {"blocked": "blocked"},
     Event.ABANDON: {"running": "failed"},
-    Event.NOBODY_ASKS: {
+    Event.WITHDRAW: {
         "queued": "cancelled",
         "retrying": "cancelled",
         "blocked": "cancelled",
@@ -107,7 +107,7 @@ async def test_what_a_run_carries_fits_its_new_state(store: Store, status: RunSt
         assert run.brake == (None if event is Event.REQUEUE else USED["brake"]), "an approval is of what was met"
     if event in (Event.CLAIM, Event.TAKE_OVER):
         assert run.progress is None
-    if event is Event.NOBODY_ASKS and status is RunStatus.RUNNING:
+    if event is Event.WITHDRAW and status is RunStatus.RUNNING:
         assert run.cancel_requested and run.lease_until == EARLIER
 
 

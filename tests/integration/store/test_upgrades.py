@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Inspector, inspect
 
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 from reposync.store.migrations.runner import migrate
-from reposync.store.repositories import repository_id
+from reposync.store.repository import repository_id
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.released_schemas import Rows, at_revision, execute, make, rows, with_rows
 from tests.integration.store.conftest import Store

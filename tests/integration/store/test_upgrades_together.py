@@ -19,8 +19,8 @@ import pytest
 from reposync.app.daemon import MetricsObserver
 from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 from reposync.store.migrations import HEAD
 from reposync.store.schema import MIGRATION_LOCK
 from reposync.telemetry.health import Health
@@ -123,16 +123,14 @@ async def test_of_several_processes_at_once_one_changes_the_schema_and_nothing_i
     }
 
 
-async def test_a_migration_that_meets_a_long_transaction_steps_aside_and_says_whose_it_is(
-    empty_postgresql: str, upgrades: Upgrades
-) -> None:
+async def test_a_migration_that_meets_a_long_transaction_steps_aside(empty_postgresql: str, upgrades: Upgrades) -> None:
     url = empty_postgresql
     await make(url, "0001")
     before = await rows(url)
 
     async with report_in_psql(url):
         killed = upgrades(url)
-        await until(lambda: has_said(killed, "waiting for psql", "whose transaction uses its tables"))
+        await until(lambda: has_said(killed, "waiting for a transaction that uses its tables"))
         pod = await asyncpg.connect(url)
         try:
             # It asks for the table, and does not keep those waiting who only want to write a heartbeat.
@@ -166,7 +164,7 @@ async def test_a_process_that_waits_for_another_ones_migration_says_so_and_for_h
         async with await Database.open(url) as database, migrating.transaction():
             await migrating.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
 
-            with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for reposync .*brings the schema up"):
+            with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for a different process"):
                 await database.upgrade(wait_seconds=0.1)
             assert await database.current() == "0003"
     finally:
@@ -182,7 +180,7 @@ async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgr
 
     async def is_told() -> bool:
         found = health.snapshot()
-        return found.status == "down" and "which brings the schema up to date" in str(
+        return found.status == "down" and "a different process, which upgrades it" in str(
             found.components["database"].reason
         )
 
@@ -213,7 +211,7 @@ async def test_sqlite_waits_for_who_writes_and_says_so(tmp_path: Path) -> None:
 
     with closing(writer):
         async with await Database.open(url) as database:
-            assert await database.upgrade(told=hear) is True
+            assert await database.upgrade(report=hear) is True
             assert await database.current() == HEAD
 
     assert len(told) == 1 and "waiting for another process that writes to it" in told[0]

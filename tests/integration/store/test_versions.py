@@ -12,8 +12,8 @@ from reposync.errors import DefinitionChanged, LeaseLost, RepositoryNotFound, St
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from reposync.store.tables import REPOSITORIES, VERSIONS
-from reposync.store.versions import Hold, VersionState
+from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
+from reposync.store.versions import IndexHold
 from tests.integration.store.conftest import COMMIT, WHEN, Store
 
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
@@ -85,12 +85,12 @@ async def test_each_attempt_writes_under_a_higher_epoch_than_any_before_it(store
 async def test_until_a_run_publishes_the_manifest_is_a_mixture_and_says_so(store: Store) -> None:
     run = await store.running()
     version = await store.publishes(run, branch_name="main")
-    assert (version.fingerprint, version.commit) == ("rules-1", COMMIT)
+    assert (version.fingerprint, version.commit_sha) == ("rules-1", COMMIT)
 
     epoch = await store.versions.begin_epoch(run, version, identity="index-2", fingerprint_before_02="settings-0")
 
     (begun,) = await store.versions.of(run.repository_id)
-    assert (begun.fingerprint, begun.commit, begun.branch_name) == (None, COMMIT, "main")
+    assert (begun.fingerprint, begun.commit_sha, begun.branch_name) == (None, COMMIT, "main")
     assert (begun.epoch, begun.index_identity) == (epoch, "index-2")
     row = await store.repositories.get("payments")
     assert (row.content_fingerprint, row.indexed_collection) == ("settings-0", "code")
@@ -123,8 +123,8 @@ async def test_the_version_that_becomes_live_retires_the_one_before(store: Store
     first, second = await store.replaced(run)
 
     before, live = await store.versions.of(run.repository_id)
-    assert (before.id, before.state, before.commit) == (first.id, RETIRED, COMMIT)
-    assert (live.id, live.state, live.commit) == (second.id, LIVE, "d" * 40)
+    assert (before.id, before.state, before.commit_sha) == (first.id, RETIRED, COMMIT)
+    assert (live.id, live.state, live.commit_sha) == (second.id, LIVE, "d" * 40)
     assert before.retired_at is not None and live.live_at is not None and live.retired_at is None
     row = await store.repositories.get("payments")
     assert (row.live_version, row.last_commit) == (second.id, "d" * 40)
@@ -136,7 +136,7 @@ async def test_a_live_version_that_goes_on_keeps_the_moment_in_which_it_became_l
 
     later = await store.publishes(run, commit="d" * 40)
 
-    assert (later.id, later.live_at, later.commit) == (first.id, first.live_at, "d" * 40)
+    assert (later.id, later.live_at, later.commit_sha) == (first.id, first.live_at, "d" * 40)
 
 
 async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_of_the_complete_one(
@@ -146,11 +146,11 @@ async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_
     await store.publishes(run)
 
     partial = await store.publishes(run, commit="d" * 40, complete=False)
-    assert (partial.commit, partial.partial_commit) == (COMMIT, "d" * 40)
+    assert (partial.commit_sha, partial.partial_commit) == (COMMIT, "d" * 40)
     assert (await store.repositories.get("payments")).last_commit == COMMIT
 
     complete = await store.publishes(run, commit="d" * 40)
-    assert (complete.commit, complete.partial_commit) == ("d" * 40, None)
+    assert (complete.commit_sha, complete.partial_commit) == ("d" * 40, None)
 
 
 async def moves(store: Store) -> None:
@@ -179,7 +179,7 @@ async def test_a_run_that_read_another_definition_publishes_nothing(
     row, versions = await store.repositories.get("payments"), await store.versions.of(run.repository_id)
 
     for version in (versions[0], built):
-        with pytest.raises(DefinitionChanged, match="'payments' was registered differently"):
+        with pytest.raises(DefinitionChanged, match="The definition of 'payments' changed"):
             await store.publishes(run, version, read=read, commit="d" * 40)
 
     assert await store.repositories.get("payments") == row
@@ -196,7 +196,7 @@ async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_bei
 
     assert await states(store, run.repository_id) == [(1, BUILDING), (2, LIVE), (3, RETIRED)]
     assert (again.retired_at, again.fingerprint, again.generation) == (None, None, 7)
-    assert (again.commit, await store.manifests.load(first.id)) == (COMMIT, {"a.py": FILE}), "what it has counts"
+    assert (again.commit_sha, await store.manifests.load(first.id)) == (COMMIT, {"a.py": FILE}), "what it has counts"
     await store.publishes(run, again)
     assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, RETIRED)]
 
@@ -222,7 +222,7 @@ async def test_an_attempt_that_lost_the_run_changes_no_version(store: Store) -> 
 
     for write in (
         store.building(stale),
-        store.versions.note(stale, second.id, links="late"),
+        store.versions.set_columns(stale, second.id, links="late"),
         store.versions.build_again(stale, first),
         store.versions.begin_epoch(stale, second, identity="late", fingerprint_before_02="late"),
         store.publishes(stale, second, commit="e" * 40),
@@ -253,7 +253,7 @@ async def test_a_rollback_makes_the_version_before_live_and_keeps_its_settings_f
     row = await store.repositories.get("payments")
     assert (row.live_version, row.last_commit, row.content_fingerprint) == (first.id, COMMIT, None)
     assert row.index_hold is not None
-    hold = Hold(**row.index_hold)
+    hold = IndexHold(**row.index_hold)
     assert hold.reason == "rolled back from version 2"
     assert hold.covers("settings-2") and not hold.covers("settings-3"), "other settings are built"
     again, _ = await store.versions.roll_back("payments")
@@ -282,12 +282,12 @@ async def test_a_hold_is_set_and_lifted_for_those_that_are_named(store: Store) -
     for name in ("a", "b", "c"):
         await store.repository(name)
 
-    await store.versions.set_hold(["a", "b"], Hold("an audit", None))
+    await store.versions.set_hold(["a", "b"], IndexHold("an audit", None))
     await store.versions.set_hold(["b"], None)
 
     held = {row.name: row.index_hold for row in await store.repositories.list()}
     assert held == {"a": {"reason": "an audit", "settings_key": None}, "b": None, "c": None}
-    assert Hold(**held["a"]).covers("whatever")
+    assert IndexHold(**held["a"]).covers("whatever")
 
 
 async def test_a_name_may_move_when_every_active_repository_of_the_collection_is_live_there(store: Store) -> None:

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import text
 
 from reposync.errors import StoreUnavailable
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 
 # Nobody waits for so long: what ends, ends for another reason.
 FOR_EVER_SECONDS = 3_600.0
@@ -72,7 +72,7 @@ async def test_a_write_gives_up_when_its_time_to_wait_is_over(tmp_path: Path) ->
         other = sqlite3.connect(file, isolation_level=None)
         try:
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(StoreUnavailable, match="another process holds the write lock"):
+            with pytest.raises(StoreUnavailable, match="a different process holds the write lock"):
                 await _note(database, "never")
             other.execute("ROLLBACK")
         finally:

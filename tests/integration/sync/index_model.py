@@ -20,7 +20,7 @@ from reposync.app.application import Application
 from reposync.errors import UsageError
 from reposync.runs.execution import STOPPING, Execution
 from reposync.store.run import Run
-from reposync.store.versions import IndexVersion
+from reposync.store.tables import IndexVersion
 from tests.fixtures.boundaries import Fault
 from tests.fixtures.index_world import Files, IndexWorld, Point, Setup, without_links
 from tests.fixtures.repositories import Content, Executable, Symlink
@@ -312,7 +312,7 @@ class Index(RuleBasedStateMachine):
         published = self.served is None or _state(live) != self.served.state
         if run.status == "completed" or published:
             assert commit is not None
-            assert live.commit == commit or live.partial_commit == commit
+            assert live.commit_sha == commit or live.partial_commit == commit
             await self._check_exact(app, run, live, wanted, commit, unproven)
         else:
             await self._check_between(app, live)
@@ -365,7 +365,7 @@ class Index(RuleBasedStateMachine):
 
 def _state(live: IndexVersion) -> tuple[object, ...]:
     """Another one after each run that published something new."""
-    return live.id, live.commit, live.partial_commit, live.live_at
+    return live.id, live.commit_sha, live.partial_commit, live.live_at
 
 
 def _difference(found: Files, expected: Files, but_for: set[str]) -> dict[str, list[list[object]]]:

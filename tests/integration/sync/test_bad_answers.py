@@ -8,7 +8,7 @@ from reposync.runs.execution import ExecutionPolicy
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import Run
 from reposync.store.status import FINAL, RunTrigger
-from reposync.store.versions import IndexVersion
+from reposync.store.tables import IndexVersion
 from tests.fixtures.missing_blobs import unreadable
 from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
@@ -49,7 +49,7 @@ async def exact(world: World) -> Run:
     run = await world.completed()
     assert (run.error_code, run.error_message, run.files_failed) == (None, None, 0)
     now = await kept(world)
-    assert now.last_commit == now.version.commit == world.repository.head("main")
+    assert now.last_commit == now.version.commit_sha == world.repository.head("main")
     assert (now.version.partial_commit, now.failed) == (None, set())
     assert await world.indexed() == await world.expected()
     return run
@@ -71,7 +71,7 @@ async def test_a_file_that_cannot_be_read_keeps_its_points_and_is_read_by_the_ne
         assert await world.indexed() == new | {"a.py": old["a.py"]}
         now = await kept(world)
         assert now.rows["a.py"].wanted_sha == new["a.py"]
-        assert (now.last_commit, now.version.commit, now.version.partial_commit) == (first, first, second)
+        assert (now.last_commit, now.version.commit_sha, now.version.partial_commit) == (first, first, second)
         hits = {hit.path: hit.outdated for hit in await world.app.searching.search("answer return c b value", limit=50)}
         assert hits == {"a.py": True, "b.py": False, "c.py": False}
 

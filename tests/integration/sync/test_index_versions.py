@@ -12,14 +12,15 @@ from reposync.errors import UsageError
 from reposync.runs.execution import ExecutionPolicy, Released
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.versions import Hold, IndexVersion, VersionState
+from reposync.store.tables import IndexVersion, VersionState
+from reposync.store.versions import IndexHold
 from reposync.sync.progress import RunProgress
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import CODE, module
 
 FILES = {"a.py": module("alpha"), "b.py": module("beta"), "docs/c.md": b"# Gamma\n\nwords about gamma\n"}
-PAUSED = Hold("paused", None)
+PAUSED = IndexHold("paused", None)
 Change = Callable[[World], None]
 
 

@@ -11,8 +11,7 @@ import httpx
 import pytest
 from sqlalchemy import event
 
-from reposync.store.tables import REPOSITORIES, VERSIONS
-from reposync.store.versions import VersionState
+from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
 from tests.fixtures.world import World
 from tests.integration.sync.test_exactness import module
 from tests.integration.sync.test_index_versions import another_chunk_size, another_collection, another_model, live

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
 from typing import Any
 
 from reposync.api.web.runs_page import CHART_HEIGHT, MIN_BAR_HEIGHT, run_chart
@@ -12,9 +11,9 @@ from reposync.store.status import RunStatus
 
 
 def run(seconds: float | None, files: int = 0, status: RunStatus = RunStatus.COMPLETED, attempt: int = 1) -> Run:
-    every: dict[str, Any] = dict.fromkeys(each.name for each in fields(Run))
+    every: dict[str, Any] = dict.fromkeys(Run.model_fields)
     told = {"status": status, "attempt": attempt, "duration_seconds": seconds, "files_processed": files}
-    return Run(**every | told)
+    return Run.model_construct(**every | told)
 
 
 def heights(svg: str) -> list[float]:
@@ -50,7 +49,7 @@ def test_where_nothing_ended_there_is_no_chart() -> None:
 
 
 def test_a_run_that_could_not_read_every_file_is_no_success_and_its_bar_says_why() -> None:
-    chart = run_chart([replace(run(2.0), files_failed=3), run(1.0)])
+    chart = run_chart([run(2.0).model_copy(update={"files_failed": 3}), run(1.0)])
 
     assert chart is not None
     assert chart.success_rate == "50%"

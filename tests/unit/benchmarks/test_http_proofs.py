@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,10 +18,10 @@ def at(seconds: float) -> datetime:
 
 
 def run(identity: str, queued: float, started: float | None, commit: str | None = "c1", **changes: Any) -> Run:
-    every: dict[str, Any] = dict.fromkeys(each.name for each in fields(Run))
+    every: dict[str, Any] = dict.fromkeys(Run.model_fields)
     every |= {"id": identity, "repository": "payments", "status": RunStatus.COMPLETED, "commit_after": commit}
     every |= {"queued_at": at(queued), "started_at": None if started is None else at(started)}
-    return Run(**every | changes)
+    return Run.model_construct(**every | changes)
 
 
 COMMITS = Commits(["c1", "c2", "c3"], [0.0, 10.0, 20.0])
@@ -48,8 +47,12 @@ def test_what_is_right_is_found_right() -> None:
         ([*REQUESTS, SyncRequest(0, 10.5, 10.6, 202, "r1")], RUNS, "run r1 took an older commit than was there"),
         (REQUESTS, [*RUNS, run("r4", 5, 22, "c3")], "run r4 was queued while r2 waited"),
         (REQUESTS, [*RUNS, run("r4", 30, 31, "c3")], "run r4 was not requested"),
-        (REQUESTS, [*RUNS[:2], replace(RUNS[2], status=RunStatus.FAILED, error_message="no")], "run r3 is failed: no"),
-        (REQUESTS, [*RUNS[:2], replace(RUNS[2], commit_after=None)], "run r3 is completed"),
+        (
+            REQUESTS,
+            [*RUNS[:2], RUNS[2].model_copy(update={"status": RunStatus.FAILED, "error_message": "no"})],
+            "run r3 is failed: no",
+        ),
+        (REQUESTS, [*RUNS[:2], RUNS[2].model_copy(update={"commit_after": None})], "run r3 is completed"),
     ],
 )
 def test_what_is_lost_or_doubled_is_found(requests: list[SyncRequest], runs: list[Run], expected: str) -> None:

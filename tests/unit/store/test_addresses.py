@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.errors import ConfigError
-from reposync.store.addresses import PostgresqlAddress, SqliteAddress, parse_address, sqlite_url
+from reposync.store.database_url import PostgresqlAddress, SqliteAddress, parse_address, sqlite_url
 
 SECRET = "s3cr3t-pa55word"
 

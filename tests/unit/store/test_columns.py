@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.store.columns import path_key, storable
+from reposync.store.columns import path_key, sanitize_text
 
 ANY_TEXT = st.text(st.characters(), max_size=50)
 LONG_TEXT = st.builds(lambda text, times: text * times, st.text(min_size=1, max_size=20), st.integers(1, 200))
@@ -13,16 +13,16 @@ LONG_TEXT = st.builds(lambda text, times: text * times, st.text(min_size=1, max_
 
 @given(ANY_TEXT)
 def test_stored_text_has_no_nul_and_can_be_encoded(text: str) -> None:
-    stored = storable(text)
+    stored = sanitize_text(text)
 
     assert "\0" not in stored
     stored.encode()
-    assert storable(stored) == stored
+    assert sanitize_text(stored) == stored
 
 
 @given(st.text(st.characters(exclude_characters="\0", codec="utf-8")))
 def test_ordinary_text_is_stored_as_it_is(text: str) -> None:
-    assert storable(text) == text
+    assert sanitize_text(text) == text
 
 
 @given(ANY_TEXT | LONG_TEXT)
@@ -34,7 +34,7 @@ def test_a_key_fits_into_an_index_entry_of_postgresql(path: str) -> None:
 @given(st.text(min_size=1, max_size=4), st.integers(500, 530), st.text(max_size=5), st.text(max_size=5))
 def test_different_paths_have_different_keys(piece: str, times: int, one: str, other: str) -> None:
     start = piece * times
-    same = storable(start + one) == storable(start + other)
+    same = sanitize_text(start + one) == sanitize_text(start + other)
 
     assert (path_key(start + one) == path_key(start + other)) == same
-    assert path_key(path_key(start)) != path_key(start) or len(storable(start)) <= 512
+    assert path_key(path_key(start)) != path_key(start) or len(sanitize_text(start)) <= 512

@@ -16,9 +16,10 @@ from reposync.catalog.group_follow import DiscoveryReport
 from reposync.catalog.groups import Discovery
 from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
-from reposync.store.addresses import sqlite_url
-from reposync.store.groups import Groups, GroupState
-from reposync.store.repositories import Repository
+from reposync.store.database_url import sqlite_url
+from reposync.store.project_groups import ProjectGroups
+from reposync.store.repository import Repository
+from reposync.store.tables import ProjectGroup
 from tests.fixtures.applied import apply_again
 from tests.fixtures.databases import (  # noqa: F401
     database_kind,
@@ -83,8 +84,8 @@ class GroupWorld(World):
     async def run_due(self) -> int:
         return await self.discovery.run_due(self.app.configuration.registry)
 
-    async def group(self, number: int = 0) -> GroupState:
-        return (await Groups(self.app.database).list())[number]
+    async def group(self, number: int = 0) -> ProjectGroup:
+        return (await ProjectGroups(self.app.database).list())[number]
 
     async def rows(self) -> dict[str, Repository]:
         return {row.name: row for row in await self.app.repositories.list()}

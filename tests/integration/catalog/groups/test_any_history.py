@@ -20,12 +20,15 @@ from reposync.catalog.group_plan import is_paused_by_group
 from reposync.catalog.groups import Discovery
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
-from reposync.store.repositories import Repositories, Repository
-from reposync.store.runs import RunFigures, Runs
+from reposync.store.database_url import sqlite_url
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Repository
+from reposync.store.run import RunFigures
+from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.store.versions import Versions, VersionState
+from reposync.store.tables import VersionState
+from reposync.store.versions import Versions
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import IndexSettings, WriteScope
 from tests.fixtures.examples import SLOW_EXAMPLES

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from reposync.store.repositories import Registration
-from reposync.store.repository import is_registered
+from reposync.store.repository import Registration, is_registered
 from tests.integration.catalog.groups.conftest import PLATFORM, GroupWorld
 
 

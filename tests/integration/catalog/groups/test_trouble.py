@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reposync.errors import ConfigError, RepoSyncError, SourceDenied, SourceError, SourceGone
-from reposync.store.groups import Groups
+from reposync.store.project_groups import ProjectGroups
 from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
 
 LIST = "/api/v4/groups/"
@@ -74,7 +74,7 @@ async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_w
         assert await world.run_due() == 2
 
         assert await world.names() == {"platform/a"}
-        assert [state.error_code for state in await Groups(world.app.database).list()] == ["SOURCE_GONE", None]
+        assert [state.error_code for state in await ProjectGroups(world.app.database).list()] == ["SOURCE_GONE", None]
 
 
 async def test_the_token_of_nobody_is_an_error_in_words(world: GroupWorld) -> None:

@@ -8,7 +8,8 @@ from reposync.errors import LockHeld
 from reposync.runs.lock_overview import lock_overviews, release_lock
 from reposync.runs.locks import stale_by
 from reposync.runs.redis_locks import RedisLocks
-from reposync.store.repositories import Registration, Repositories
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.clocks import DatabaseTime, ShiftedClock, database_time  # noqa: F401

@@ -7,7 +7,6 @@ import contextlib
 import shutil
 import ssl
 import uuid
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +15,8 @@ import redis
 from reposync.errors import LockHeld
 from reposync.runs.locks import LockHolder, stale_by
 from reposync.runs.redis_locks import RedisLocks
-from reposync.store.addresses import sqlite_url
 from reposync.store.database import Database
+from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
@@ -147,7 +146,7 @@ async def test_without_an_answer_from_the_database_a_holder_counts(
     tmp_path: Path,
 ) -> None:
     run = await log.running()
-    another = value(replace(run, id=str(uuid.uuid4())))
+    another = value(run.model_copy(update={"id": str(uuid.uuid4())}))
     server.set(key(run), another, px=60_000)
     async with await Database.open(sqlite_url(tmp_path / "without-tables.db")) as broken:
         locks = RedisLocks.open(redis_url, is_stale=stale_by(Runs(broken)))
@@ -201,7 +200,7 @@ async def test_of_two_installations_that_share_a_redis_one_gets_the_lock(
 
     async with await Database.open(sqlite_url(tmp_path / "other.db")) as database:
         other = Log("", database)
-        theirs = replace(await other.running(), repository_id=mine.repository_id)
+        theirs = (await other.running()).model_copy(update={"repository_id": mine.repository_id})
         their_locks = RedisLocks.open(redis_url, is_stale=other.is_stale)
         await asyncio.gather(enter(open_locks(redis_url), mine), enter(their_locks, theirs))
         await their_locks.close()
@@ -253,7 +252,7 @@ async def test_an_answer_that_was_lost_does_not_lose_the_lock(
             proxy.cut()
             proxy.resume()
             await until(lambda: heard.told == ["available", "unavailable", "available"], "our own value is found")
-            elsewhere = replace(run, id=str(uuid.uuid4()), worker="elsewhere:1:aaaaaa")
+            elsewhere = run.model_copy(update={"id": str(uuid.uuid4()), "worker": "elsewhere:1:aaaaaa"})
             with pytest.raises(LockHeld):
                 async with locks.guard(elsewhere):
                     pytest.fail("entered")

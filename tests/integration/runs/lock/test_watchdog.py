@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 import redis
@@ -251,6 +250,6 @@ async def test_a_second_worker_of_the_same_installation_waits_its_turn(
     locks = open_locks(redis_url)
     async with watched(locks, run):
         with pytest.raises(LockHeld):
-            async with locks.guard(replace(run, worker="pod-9:9:eeeeee")):
+            async with locks.guard(run.model_copy(update={"worker": "pod-9:9:eeeeee"})):
                 pytest.fail("entered")
         assert server.get(key(run)) == value(run)

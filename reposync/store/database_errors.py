@@ -1,4 +1,4 @@
-"""Failures of the database in words for a person. No statement, parameter, user or password is ever in them."""
+"""Errors of the database in words for people, never with a statement, parameter, user or password."""
 
 from __future__ import annotations
 
@@ -22,43 +22,43 @@ log = logging.getLogger(__name__)
 
 _CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
-UPGRADE = Remedy("Run `reposync db upgrade`.", "Whoever runs this server has to upgrade its database.")
+UPGRADE = Remedy("Run `reposync db upgrade`.", "The administrator of this server has to upgrade its database.")
 
 # Reason and remedy.
 _Words: TypeAlias = tuple[str, str | Remedy]
-_PROMOTE = "Work goes on by itself as soon as a server that can be written to answers at that address."
+_PROMOTE = "Work continues as soon as a writable server answers at that address."
 
-# https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest prefix that fits wins.
+# https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest matching prefix wins.
 _POSTGRESQL: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
     "25006": ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
     "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
     "28": ("it refused the user or the password", "Check both in DATABASE_URL."),
-    "3D000": ("there is no database of that name", "Create it, or name another one in DATABASE_URL."),
-    "40": ("it broke off the transaction in favour of another one", _TRY_AGAIN),
-    "42501": ("the user lacks a right there", "Grant it the rights on the schema."),
+    "3D000": ("there is no database of that name", "Create it, or name a different one in DATABASE_URL."),
+    "40": ("it aborted the transaction because of a conflicting one", _TRY_AGAIN),
+    "42501": ("the user lacks a privilege", "Grant it the privileges on the schema."),
     "42703": ("its tables lack a column", UPGRADE),
     "42P01": ("its tables are missing", UPGRADE),
     "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
     "54": ("a limit of the server was exceeded", "See the server's log."),
-    "55": ("it is not in the state that this needs", _TRY_AGAIN),
-    "55P03": ("another process holds a lock for too long", _TRY_AGAIN),
-    "57": ("it is starting, stopping or broke the query off", _TRY_AGAIN),
+    "55": ("it is not in the required state", _TRY_AGAIN),
+    "55P03": ("a different process holds a lock for too long", _TRY_AGAIN),
+    "57": ("it is starting, stopping or cancelled the query", _TRY_AGAIN),
     "58": ("its disk failed", "See the server's log."),
-    "XX": ("its data are damaged", "See the server's log."),
+    "XX": ("its data is damaged", "See the server's log."),
 }
 _FULL = "the disk is full", "Make room."
-_FAILED = "the disk failed", "Check the disk and its rights."
+_FAILED = "the disk failed", "Check the disk and its permissions."
 _LEAST_ROOM_BYTES = 1_000_000
 _SQLITE: tuple[tuple[str, str, str | Remedy], ...] = (
-    ("locked", "another process holds the write lock for too long", _TRY_AGAIN),
-    ("busy", "another process holds the write lock for too long", _TRY_AGAIN),
+    ("locked", "a different process holds the write lock for too long", _TRY_AGAIN),
+    ("busy", "a different process holds the write lock for too long", _TRY_AGAIN),
     ("no such table", "its tables are missing", UPGRADE),
     ("no such column", "its tables lack a column", UPGRADE),
     ("has no column", "its tables lack a column", UPGRADE),
     ("unable to open", "the file cannot be opened", "Check that its folder exists and can be written."),
-    ("readonly", "the file cannot be written", "Check its rights and those of its folder."),
-    ("not a database", "the file is not an SQLite database", "Move it away, or name another one in DATABASE_URL."),
+    ("readonly", "the file cannot be written", "Check its permissions and those of its folder."),
+    ("not a database", "the file is not an SQLite database", "Move it away, or name a different one in DATABASE_URL."),
     ("malformed", "the file is damaged", "Restore it from a backup, or move it away to start afresh."),
     ("full", *_FULL),
     ("disk i/o", *_FAILED),
@@ -67,16 +67,16 @@ _SQLITE: tuple[tuple[str, str, str | Remedy], ...] = (
 
 @contextmanager
 def translated(where: str) -> Iterator[None]:
-    """StoreUnavailable for whatever the database refuses or the way to it does wrong. What was not foreseen, such as
-    our own mistakes in SQL, is logged, and waited for like the rest: a loop of a daemon goes on when it has passed.
-    IntegrityError passes as it is, for callers that look for it."""
+    """Raise StoreUnavailable for errors of the database and the connection to it. Unexpected ones, such as mistakes in
+    our SQL, are also logged with an incident number, and retried by the daemon like the rest. IntegrityError passes
+    unchanged."""
     try:
         yield
     except IntegrityError:
         raise
     except (DBAPIError, PoolTimeout, sqlite3.Error, OSError) as error:
-        if isinstance(error, DBAPIError) and not _is_foreseen(error):
-            raise _unforeseen(where, error) from error
+        if isinstance(error, DBAPIError) and not _is_expected(error):
+            raise _unexpected(where, error) from error
         raise connection_failure(where, error) from error
     except Exception as error:
         if type(error).__module__.startswith("asyncpg"):
@@ -85,28 +85,23 @@ def translated(where: str) -> Iterator[None]:
 
 
 def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
-    """What to raise for `error`, which is left for the log as its cause."""
-    reason, remedy = described(error)
-    # Where SQLite cannot make its files longer it says no more than that the disk failed.
+    """What to raise from `error`."""
+    reason, remedy = describe(error)
+    # If SQLite cannot extend its files, it only reports that the disk failed.
     if (reason, remedy) == _FAILED and _has_no_room(Path(where.removeprefix("in ")).parent):
         reason, remedy = _FULL
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
 
 
-def _unforeseen(where: str, error: DBAPIError) -> StoreUnavailable:
+def _unexpected(where: str, error: DBAPIError) -> StoreUnavailable:
     incident = uuid.uuid4().hex[:12]
     log.error("incident %s: the database refused a statement", incident, exc_info=error)
     driver_error = _driver_error(error)
     kind = _sqlstate(driver_error) or type(driver_error).__name__
     return StoreUnavailable(
-        f"The database {where} refused a statement for a reason that was not foreseen ({kind}).",
-        remedy=f"The log has the details under {incident}; please report it.",
+        f"The database {where} refused a statement for an unexpected reason ({kind}).",
+        remedy=f"The log has the details of incident {incident}; please report it.",
     )
-
-
-def described(error: BaseException) -> _Words:
-    """What the database did wrong, as the end of a sentence, and what to do about it."""
-    return _words(error)
 
 
 def _has_no_room(folder: Path) -> bool:
@@ -117,7 +112,7 @@ def _has_no_room(folder: Path) -> bool:
 
 
 def is_locked(error: BaseException) -> bool:
-    """Another process holds SQLite's lock."""
+    """A different process holds SQLite's lock."""
     driver_error = _driver_error(error)
     return isinstance(driver_error, sqlite3.OperationalError) and bool(re.search("locked|busy", str(driver_error)))
 
@@ -128,7 +123,7 @@ def is_lock_timeout(error: BaseException) -> bool:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """PostgreSQL cannot be written to: a hot standby, a demoted primary, or one that its administrator made so."""
+    """PostgreSQL is read-only: a hot standby, a demoted primary, or made so by its administrator."""
     return _sqlstate(_driver_error(error)) == "25006"
 
 
@@ -137,7 +132,7 @@ def is_missing_table(error: DBAPIError) -> bool:
     return _sqlstate(driver_error) == "42P01" or "no such table" in str(driver_error)
 
 
-def _is_foreseen(error: DBAPIError) -> bool:
+def _is_expected(error: DBAPIError) -> bool:
     driver_error = _driver_error(error)
     if error.connection_invalidated:
         return True
@@ -157,15 +152,16 @@ def _sqlstate(error: BaseException) -> str | None:
     return state if isinstance(state, str) else None
 
 
-def _words(error: BaseException) -> _Words:
+def describe(error: BaseException) -> _Words:
+    """What the database did wrong, as the end of a sentence, and what to do about it."""
     if isinstance(error, PoolTimeout):
         return "all of this process's connections to it are in use", _TRY_AGAIN
     driver_error = _driver_error(error)
     if isinstance(driver_error, sqlite3.Error):
         return _sqlite_words(driver_error) or ("SQLite failed", _CHECK_ADDRESS)
     if isinstance(driver_error, ssl.SSLCertVerificationError):
-        told = driver_error.verify_message or "it was refused"
-        return f"its certificate is not trusted ({told})", "Name the certificate of its authority in PGSSLROOTCERT."
+        reason = driver_error.verify_message or "it was refused"
+        return f"its certificate is not trusted ({reason})", "Name the certificate of its authority in PGSSLROOTCERT."
     if isinstance(driver_error, TimeoutError):
         return "it did not answer in time", _CHECK_ADDRESS
     if isinstance(driver_error, ConnectionRefusedError):
@@ -177,7 +173,7 @@ def _words(error: BaseException) -> _Words:
 
 def _sqlite_words(error: sqlite3.Error) -> _Words | None:
     text = str(error).lower()
-    return next(((reason, remedy) for sign, reason, remedy in _SQLITE if sign in text), None)
+    return next(((reason, remedy) for part, reason, remedy in _SQLITE if part in text), None)
 
 
 def _postgresql_words(error: BaseException) -> _Words | None:

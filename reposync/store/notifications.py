@@ -1,4 +1,4 @@
-"""Waiting for what other processes write: PostgreSQL's LISTEN where there is one, and a time-out always."""
+"""Waiting for what other processes write: by PostgreSQL's LISTEN if possible, and always with a timeout."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from reposync.store.database import PROBE, QUEUE, REGISTRATIONS, Database
 
 log = logging.getLogger(__name__)
 
-# A connection that was cut without a word, or whose server was demoted, is noticed by asking.
+# A connection that was cut silently, or whose server was demoted, is noticed by a probe.
 _PROBE_SECONDS = 30.0
 _PROBE_TIMEOUT_SECONDS = 5.0
-_LONGEST_PAUSE_SECONDS = 10.0
+_MAX_PAUSE_SECONDS = 10.0
 
 
-class News:
-    """One per process, with one waiter a channel. News come sooner; without them (SQLite written by another process, a
-    PgBouncer in between, a broken connection) every wait still ends by its time-out, and the waiter looks."""
+class Notifications:
+    """One per process, with one waiter for each channel. They only shorten waits: without them (SQLite written by a
+    different process, PgBouncer, a broken connection) every wait ends by its timeout, and the waiter polls."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._events = {QUEUE: asyncio.Event(), REGISTRATIONS: asyncio.Event()}
-        database.on_news(self._hear)
+        database.subscribe(self._notified)
 
     async def wait(self, channel: str, seconds: float) -> bool:
-        """Until something new is there or `seconds` have passed; whether there was news. News that came since the last
-        wait count."""
+        """Until a notification arrives or `seconds` have passed; whether one arrived. Notifications since the last wait
+        count."""
         event = self._events[channel]
         try:
             async with asyncio.timeout(seconds):
@@ -39,7 +39,7 @@ class News:
         return True
 
     async def listen(self) -> None:
-        """Keep a connection that listens, until cancelled."""
+        """Keep a listening connection open, until cancelled."""
         if self._database.connect is None:
             return
         pause = 0.5
@@ -52,27 +52,27 @@ class News:
                 pause = 0.5
                 await self._listen_on(connection)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            pause = min(pause * 2, _MAX_PAUSE_SECONDS)
 
     async def _listen_on(self, connection: Any) -> None:
-        gone = asyncio.Event()
-        connection.add_termination_listener(lambda _: gone.set())
+        closed = asyncio.Event()
+        connection.add_termination_listener(lambda _: closed.set())
         try:
             for channel in self._events:
-                await connection.add_listener(channel, lambda *told: self._database.hear(told[2]))
-                # What was announced while nobody listened.
-                self._database.hear(channel)
-            while not gone.is_set():
+                await connection.add_listener(channel, lambda *message: self._database.notify(message[2]))
+                # Something may have been announced before.
+                self._database.notify(channel)
+            while not closed.is_set():
                 try:
                     async with asyncio.timeout(_PROBE_SECONDS):
-                        await gone.wait()
+                        await closed.wait()
                 except TimeoutError:
                     await connection.execute(PROBE, timeout=_PROBE_TIMEOUT_SECONDS)
         except Exception as error:  # noqa: BLE001 - as above
-            log.debug("the connection that listens broke: %s", type(error).__name__)
+            log.debug("the listening connection broke: %s", type(error).__name__)
         finally:
             connection.terminate()
 
-    def _hear(self, channel: str) -> None:
+    def _notified(self, channel: str) -> None:
         if channel in self._events:
             self._events[channel].set()

@@ -1,4 +1,4 @@
-"""`DATABASE_URL`: which database it names, and what of it may be shown to a person."""
+"""Parsing `DATABASE_URL`, and the parts of it that can be shown to people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class SqliteAddress:
 
 @dataclass(frozen=True, slots=True)
 class PostgresqlAddress:
-    """`dsn`, which may hold a password, is read by asyncpg itself as libpq does: sslmode, sslrootcert, several hosts.
+    """`dsn`, which may hold a password, is parsed by asyncpg like libpq: sslmode, sslrootcert, several hosts.
     `statement_cache_size` is 0 behind a PgBouncer that pools transactions."""
 
     dsn: str
@@ -34,8 +34,8 @@ class PostgresqlAddress:
 
     @property
     def servers(self) -> list[str]:
-        """The address of each server by itself, in libpq's order. Of several only one that can be written to is of use:
-        that is asked for, unless the address says what to ask for."""
+        """One address for each server, in libpq's order. Of several servers a writable one is required, unless the
+        address has its own `target_session_attrs`."""
         parts = urlsplit(self.dsn)
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         user, at, listed = parts.netloc.rpartition("@")
@@ -46,7 +46,7 @@ class PostgresqlAddress:
             if len(ports) == 1:
                 ports *= len(hosts)
             if len(ports) != len(hosts):
-                return [self.dsn]  # asyncpg says what is wrong with it
+                return [self.dsn]  # asyncpg reports the error
             named = zip(hosts, ports, strict=True)
             alone = [
                 (parts.netloc, options | {key: value for key, value in (("host", host), ("port", port)) if value})
@@ -63,7 +63,7 @@ def sqlite_url(path: Path) -> str:
 
 
 def parse_address(url: str) -> SqliteAddress | PostgresqlAddress:
-    """Raises ConfigError for an address that names neither; never with a part of it that may be a password."""
+    """Raises ConfigError for any other address, never with a part of it that may be a password."""
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
         raise ConfigError("The address of the database is not a URL.", remedy=_FORMS)
@@ -75,9 +75,9 @@ def parse_address(url: str) -> SqliteAddress | PostgresqlAddress:
     raise ConfigError(f"reposync cannot keep its state in a {kind!r} database.", remedy=_FORMS)
 
 
-def not_understood(reason: str = "") -> ConfigError:
+def malformed_address(reason: str = "") -> ConfigError:
     return ConfigError(
-        "The address of the PostgreSQL database cannot be understood" + (f": {reason}." if reason else "."),
+        "The address of the PostgreSQL database is malformed" + (f": {reason}." if reason else "."),
         remedy=f"{_FORMS} Special characters of user and password must be percent-encoded (%40 for @, %2F for /).",
     )
 
@@ -86,7 +86,7 @@ def _sqlite(rest: str) -> SqliteAddress:
     path = unquote(rest.partition("?")[0].removeprefix("/"))
     if not path or path == ":memory:":
         raise ConfigError(
-            "The state of reposync cannot live in memory: its processes share it.",
+            "The state of reposync cannot be in memory: its processes share it.",
             remedy="Give DATABASE_URL a path: sqlite:///path.",
         )
     if rest[0] != "/":
@@ -98,15 +98,15 @@ def _postgresql(rest: str) -> PostgresqlAddress:
     try:
         parts = urlsplit(f"postgresql://{rest}")
     except ValueError:
-        raise not_understood() from None
-    # A `/`, `?` or `#` inside a password cuts it in two, and the first half would be shown as the host.
+        raise malformed_address() from None
+    # A `/`, `?` or `#` inside a password splits it, and its first part would be shown as the host.
     if "@" in parts.path or "@" in parts.fragment or ("@" in parts.query and "@" not in parts.netloc):
-        raise not_understood()
+        raise malformed_address()
     options = parse_qsl(parts.query, keep_blank_values=True)
     size = dict(options).get(_CACHE_OPTION, str(_CACHE_SIZE))
     if not size.isdecimal():
-        raise ConfigError(f"{_CACHE_OPTION} in DATABASE_URL is not a number.", remedy="0 suits PgBouncer.")
-    # SQLAlchemy's name for `sslmode` is `ssl`, and addresses are copied from project to project.
+        raise ConfigError(f"{_CACHE_OPTION} in DATABASE_URL is not a number.", remedy="Use 0 behind PgBouncer.")
+    # SQLAlchemy's name for `sslmode` is `ssl`, and people copy addresses between projects.
     kept = {"sslmode" if key == "ssl" else key: value for key, value in options if key != _CACHE_OPTION}
     return PostgresqlAddress(_dsn(parts.netloc, parts.path, kept), _shown(parts, dict(options)), int(size))
 

@@ -1,0 +1,233 @@
+"""Queries over index versions for searches, pages and metrics. They read indexes with few entries, or let the database
+count, however many repositories there are. All raise StoreUnavailable."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    CompoundSelect,
+    Text,
+    and_,
+    cast,
+    func,
+    literal,
+    literal_column,
+    null,
+    or_,
+    select,
+    union_all,
+)
+
+from reposync.store.columns import sanitize_text
+from reposync.store.database import Database
+from reposync.store.repositories import unknown_repository
+from reposync.store.tables import FILES, REPOSITORIES, VERSIONS, VersionState, live_commit, with_live_version
+
+_LIVE: ColumnElement[str] = literal_column("'live'")
+
+# SQLite allows 32,766 variables in a statement; callers have far fewer.
+MAX_KEYS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SearchScope:
+    """What can be searched at one moment. `collections`: physical collections with a live version; `names`: collections
+    that only programs before 0.2 have synced to. `hidden`: ids of versions that searches must exclude, by physical
+    collection. `last_live_at`: when a version became live last.
+
+    A version that becomes live was in `hidden` before, or is newer than both readings and changes `last_live_at`."""
+
+    collections: frozenset[str]
+    names: frozenset[str]
+    hidden: Mapping[str, frozenset[str]]
+    last_live_at: str | None
+
+    def hidden_in(self, physical: str) -> frozenset[str]:
+        return self.hidden.get(physical, frozenset())
+
+    def still_holds(self, later: SearchScope) -> bool:
+        """Whether nothing became live or was retired until `later`. A new version that is being built does not matter:
+        `findable` excludes its points one by one."""
+        same = (self.collections, self.names, self.last_live_at) == (later.collections, later.names, later.last_live_at)
+        return same and all(ids <= later.hidden_in(physical) for physical, ids in self.hidden.items())
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedRepository:
+    """`collection`: where a program before 0.2 indexed it, None if it did not. `versions`: by state, the physical
+    collection and the id."""
+
+    id: str
+    collection: str | None
+    versions: Mapping[VersionState | str, tuple[str, str]]
+
+
+async def search_scope(database: Database) -> SearchScope:
+    """One exchange."""
+    async with database.read() as connection:
+        rows = (await connection.execute(_SEARCH_SCOPE)).all()
+    hidden: dict[str, set[str]] = {}
+    for row in rows:
+        if row.kind == "hidden":
+            hidden.setdefault(row.place, set()).add(row.id)
+    return SearchScope(
+        collections=frozenset(row.place for row in rows if row.kind == "live"),
+        names=frozenset(row.place for row in rows if row.kind == "name"),
+        hidden={physical: frozenset(ids) for physical, ids in hidden.items()},
+        last_live_at=next((row.place for row in rows if row.kind == "last"), None),
+    )
+
+
+async def searched_repository(database: Database, name: str) -> SearchedRepository:
+    """Raises RepositoryNotFound."""
+    each, version = REPOSITORIES.c, VERSIONS.c
+    place = func.coalesce(each.indexed_collection, each.collection).label("place")
+    query = select(each.id, place, each.last_sync_at, version.state, version.physical, version.id.label("version"))
+    joined = REPOSITORIES.outerjoin(VERSIONS, version.repository_id == each.id)
+    async with database.read() as connection:
+        rows = (await connection.execute(query.select_from(joined).where(each.name == sanitize_text(name)))).all()
+        if not rows:
+            raise await unknown_repository(connection, name)
+    versions = {row.state: (row.physical, row.version) for row in rows if row.version is not None}
+    unversioned = not versions and rows[0].last_sync_at is not None
+    return SearchedRepository(rows[0].id, rows[0].place if unversioned else None, versions)
+
+
+async def findable(database: Database, ids: Collection[str]) -> dict[str, bool]:
+    """Whether searches may return points with these version ids now. Unknown ids are left out: their points belong to a
+    removed repository, or to a different installation."""
+    each, version = REPOSITORIES.c, VERSIONS.c
+    known = select(version.id, version.state == _LIVE).where(version.id.in_(sorted(ids)))
+    # A program before 0.2 writes under the repository's id, even if a different version is live now.
+    has_first = select(version.id).where(version.id == each.id).exists()
+    has_any = select(version.id).where(version.repository_id == each.id).exists()
+    first = select(each.id, ~has_any).where(each.id.in_(sorted(ids)), ~has_first)
+    async with database.read() as connection:
+        return {row[0]: bool(row[1]) for row in await connection.execute(union_all(known, first))}
+
+
+def _search_scope() -> CompoundSelect[tuple[str, str, str]]:
+    each, version = REPOSITORIES.c, VERSIONS.c
+    # One index probe for each collection; `SELECT DISTINCT` would read the entries of all versions.
+    live = select(func.min(version.physical).label("physical")).where(version.state == _LIVE).cte(recursive=True)
+    following = select(func.min(version.physical)).where(version.state == _LIVE, version.physical > live.c.physical)
+    live = live.union_all(select(following.scalar_subquery()).where(live.c.physical.is_not(None)))
+    hidden = select(literal("hidden"), version.physical, version.id).where(version.state != _LIVE)
+    # Few: a run of this program gives its repository a live version.
+    unversioned = each.live_version.is_(None) & each.last_sync_at.is_not(None)
+    has_version = select(version.id).where(version.repository_id == each.id).exists()
+    name = select(literal("name"), func.coalesce(each.indexed_collection, each.collection), null()).distinct()
+    last = select(literal("last"), cast(func.max(version.live_at), Text), null())
+    physical = live.c.physical.label("place")
+    found = select(literal("live").label("kind"), physical, cast(null(), Text).label("id")).where(physical.is_not(None))
+    return union_all(found, hidden, name.where(unversioned, ~has_version), last)
+
+
+_SEARCH_SCOPE = _search_scope()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedCommit:
+    """The `commit` that the index holds completely, at the latest since `last_sync_at`. Both None if there was no
+    complete sync since the repository was registered, or registered differently."""
+
+    repository_id: str
+    name: str
+    commit: str | None
+    last_sync_at: datetime | None
+    is_active: bool
+    paused_reason: str | None
+
+
+async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str, IndexedCommit]:
+    """Of the repositories with these ids; removed ones are left out."""
+    each = REPOSITORIES.c
+    columns = (each.id, each.name, live_commit(), each.last_sync_at, each.is_active, each.paused_reason)
+    query = with_live_version(select(*columns)).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
+    async with database.read() as connection:
+        return {row.id: IndexedCommit(*row) for row in await connection.execute(query)}
+
+
+async def incomplete_versions(database: Database) -> dict[str, str]:
+    """Name of a repository -> id of its live version, if that lacks files because they could not be read."""
+    lacks_files = and_(
+        VERSIONS.c.repository_id == REPOSITORIES.c.id, VERSIONS.c.state == _LIVE, VERSIONS.c.partial_commit.is_not(None)
+    )
+    query = select(REPOSITORIES.c.name, VERSIONS.c.id).select_from(REPOSITORIES).join(VERSIONS, lacks_files)
+    async with database.read() as connection:
+        return {row[0]: row[1] for row in await connection.execute(query)}
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarIndexes:
+    """Active repositories of a collection whose live versions are alike. `live_collection`: the name that these were
+    made under, None without a live version; `spec`: of their model, None if it is unknown. `chunks` is 0 if they were
+    not counted."""
+
+    collection: str
+    live_collection: str | None
+    spec: Mapping[str, Any] | None
+    is_held: bool
+    is_building: bool
+    repositories: int
+    chunks: int
+
+
+async def similar_indexes(database: Database, *, count_chunks: bool) -> list[SimilarIndexes]:
+    """Of all active repositories with an index."""
+    each, live = REPOSITORIES.c, VERSIONS.c
+    building = VERSIONS.alias("building")
+    is_building = select(building.c.id).where(
+        building.c.repository_id == each.id, building.c.state == literal_column("'building'")
+    )
+    groups = (
+        each.collection.label("collection"),
+        live.collection.label("live_collection"),
+        cast(live.settings["spec"], Text).label("spec"),
+        each.index_hold.is_not(None).label("is_held"),
+        is_building.exists().label("is_building"),
+    )
+    joined = REPOSITORIES.outerjoin(VERSIONS, and_(live.repository_id == each.id, live.state == _LIVE))
+    chunks: Any = null()
+    if count_chunks:
+        held = select(FILES.c.repository_id, func.sum(FILES.c.chunks).label("chunks")).group_by(FILES.c.repository_id)
+        counts = held.subquery()
+        joined = joined.outerjoin(counts, counts.c.repository_id == live.id)
+        chunks = counts.c.chunks
+    indexed = (
+        select(*groups, chunks.label("chunks"))
+        .select_from(joined)
+        .where(each.is_active, or_(live.id.is_not(None), each.last_sync_at.is_not(None)))
+        .subquery()
+    )
+    keys = [indexed.c[column.name] for column in groups]
+    total = func.coalesce(func.sum(indexed.c.chunks), 0) if count_chunks else literal_column("0")
+    query = select(*keys, func.count().label("repositories"), total.label("chunks")).group_by(*keys)
+    async with database.read() as connection:
+        rows = (await connection.execute(query)).all()
+    return [
+        SimilarIndexes(
+            row.collection,
+            row.live_collection,
+            None if row.spec is None else json.loads(row.spec),
+            bool(row.is_held),
+            bool(row.is_building),
+            row.repositories,
+            int(row.chunks),
+        )
+        for row in rows
+    ]
+
+
+async def version_states(database: Database) -> dict[str, int]:
+    """How many versions of all repositories are in each state."""
+    query = select(VERSIONS.c.state, func.count()).group_by(VERSIONS.c.state)
+    async with database.read() as connection:
+        counted = {str(row[0]): row[1] for row in await connection.execute(query)}
+    return {**{state.value: 0 for state in VersionState}, **counted}

@@ -1,0 +1,142 @@
+"""Connections of asyncpg to the servers of a database URL, and hooks for SQLAlchemy's pool of them."""
+
+from __future__ import annotations
+
+import select
+import ssl
+import time
+import weakref
+from collections import deque
+from typing import Any
+
+import asyncpg
+from asyncpg.exceptions import ClientConfigurationError, TargetServerAttributeNotMatched
+from sqlalchemy import event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import InvalidatePoolError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from reposync.store.database_errors import is_read_only
+from reposync.store.database_url import PostgresqlAddress, malformed_address
+
+CONNECT_SECONDS = 10.0
+# For each of several servers: a heartbeat times out after 5 s, and the next one should reach the next server.
+CONNECT_SECONDS_OF_SEVERAL = 4.0
+STATEMENT_SECONDS = 60.0
+# By SET and not as start-up parameters, which PgBouncer refuses. A process that froze inside a transaction would hold
+# its row locks for ever, and its run could not be taken over: hence the first one.
+POSTGRESQL_SETTINGS = """
+    SET idle_in_transaction_session_timeout = '15s';
+    SET application_name = 'reposync'"""
+
+TRUSTED_SECONDS = 5.0
+"""An idle connection is not checked for this long, unless its socket is readable: a server that was stopped or killed
+closes it. Only if the server or the network fell silent does a dead connection look alive."""
+_IDLE_SINCE = "reposync_idle_since"
+
+
+class Connector:
+    """Tries one server after the other, beginning with the last usable one. asyncpg does that within one timeout for
+    all servers, and would never reach those behind a silent one."""
+
+    def __init__(self, address: PostgresqlAddress, lock_seconds: float) -> None:
+        self.connections: weakref.WeakSet[asyncpg.Connection] = weakref.WeakSet()
+        """Those that were opened and are still referenced."""
+        self._servers = deque(address.servers)
+        self._cache_size = address.statement_cache_size
+        self._settings = f"{POSTGRESQL_SETTINGS}; SET lock_timeout = {int(lock_seconds * 1000)}"
+        self._connect_seconds = CONNECT_SECONDS if len(self._servers) == 1 else CONNECT_SECONDS_OF_SEVERAL
+
+    async def connect(self, statement_seconds: float | None = STATEMENT_SECONDS) -> asyncpg.Connection:
+        """Raises ConfigError for an address that asyncpg cannot parse, ReadOnlySQLTransactionError if servers answer
+        but none is writable, and what asyncpg raises."""
+        read_only: TargetServerAttributeNotMatched | None = None
+        for remaining in range(len(self._servers), 0, -1):
+            server = self._servers[0]
+            try:
+                return await self._open(server, statement_seconds)
+            except TargetServerAttributeNotMatched as error:
+                read_only = error
+                self._skip(server)
+            except (OSError, asyncpg.PostgresError):
+                self._skip(server)
+                if remaining == 1 and read_only is None:
+                    raise
+            except BaseException:  # cancelled by a caller that stopped waiting: the next caller tries the next server
+                self._skip(server)
+                raise
+        raise asyncpg.ReadOnlySQLTransactionError("no server is writable") from read_only
+
+    def _skip(self, server: str) -> None:
+        if self._servers[0] == server:  # otherwise a concurrent connection attempt did so
+            self._servers.rotate(-1)
+
+    async def _open(self, server: str, statement_seconds: float | None) -> asyncpg.Connection:
+        try:
+            connection = await asyncpg.connect(
+                server,
+                timeout=self._connect_seconds,
+                command_timeout=statement_seconds,
+                statement_cache_size=self._cache_size,
+            )
+        except ClientConfigurationError as error:
+            raise malformed_address(str(error)) from None
+        except ssl.SSLError:  # one about a certificate is a ValueError, too
+            raise
+        except ValueError:  # about a part of the address that is no number, and may be a part of the password
+            raise malformed_address() from None
+        try:
+            await connection.execute(self._settings)
+        except BaseException:
+            connection.terminate()
+            raise
+        self.connections.add(connection)
+        return connection
+
+
+def leave_read_only_servers(engine: AsyncEngine) -> None:
+    """Treat a server that refuses to write as disconnected, so that the pool drops its connections. They would survive
+    a demotion without a restart, and never reach the promoted server."""
+
+    def failed(context: ExceptionContext) -> None:
+        if context.original_exception is not None and is_read_only(context.original_exception):
+            context.is_disconnect = True
+
+    event.listen(engine.sync_engine, "handle_error", failed)
+
+
+def check_idle_connections(engine: AsyncEngine) -> None:
+    """Ping only connections that were idle for a while. SQLAlchemy's `pool_pre_ping` pings each time, with three
+    exchanges on asyncpg, and most work of the daemon is one exchange. A connection that is found dead invalidates all
+    idle ones, and is replaced."""
+    pool = engine.sync_engine
+
+    def returned(_connection: Any, record: Any) -> None:
+        record.info[_IDLE_SINCE] = time.monotonic()
+
+    def handed_out(connection: Any, record: Any, _proxy: Any) -> None:
+        since = record.info.pop(_IDLE_SINCE, None)
+        if since is None:  # it is new
+            return
+        if time.monotonic() - since < TRUSTED_SECONDS and _is_quiet(connection.driver_connection):
+            return
+        try:
+            pool.dialect.do_ping(connection)
+        except pool.dialect.loaded_dbapi.Error as error:
+            raise InvalidatePoolError("no answer") from error
+
+    event.listen(pool, "checkin", returned)
+    event.listen(pool, "checkout", handed_out)
+
+
+def _is_quiet(connection: Any) -> bool:
+    """Whether the socket of an idle connection has nothing to read, such as its end."""
+    if connection.is_closed():
+        return False
+    # asyncpg has no public access to its socket, and learns of the end only from the event loop.
+    socket = connection._transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0:
+        return False
+    readable = select.poll()
+    readable.register(socket, select.POLLIN)
+    return not readable.poll(0)

@@ -1,0 +1,231 @@
+"""GitLab groups whose projects register themselves: when each is due, which worker updates it, and the repositories
+that it registered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, and_, case, delete, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from reposync.errors import LeaseLost, RepoSyncError
+from reposync.store.columns import truncate
+from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Database
+from reposync.store.repositories import Guard, Repositories, lock_repositories
+from reposync.store.repository import Repository
+from reposync.store.status import RunStatus
+from reposync.store.tables import GROUPS, REPOSITORIES, RUNS, ProjectGroup
+
+_LONGEST_LEASE_SECONDS = 3600.0
+# Changes of a repository are decided from these columns: if one of them differs by now, they have to be decided again.
+_DECIDED_BY = ("name", "origin", "group_key", "project_id", "is_active", "paused_reason")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupClaim:
+    """A claimed update of a group, and the fence of its writes: an `attempt` is never reused."""
+
+    key: str
+    worker: str
+    attempt: int
+
+
+class ProjectGroups:
+    """Every method raises StoreUnavailable. The key of a group is `<server's address>/<path>`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def declare(self, keys: Collection[str]) -> None:
+        """These groups are configured, and due at once: a new configuration should take effect."""
+        async with self._database.write() as connection:
+            for key in sorted(keys):
+                now = self._database.moment()
+                insert = self._database.insert(GROUPS).values(key=key, due_at=now, projects=0)
+                sooner = case((GROUPS.c.due_at > now, now), else_=GROUPS.c.due_at)
+                await connection.execute(insert.on_conflict_do_update(index_elements=["key"], set_={"due_at": sooner}))
+
+    async def claim_due(self, worker: str, lease_seconds: float, *, among: Collection[str]) -> GroupClaim | None:
+        """Claim the group of `among` that has been due for longest and has no lease, or one that ended."""
+        now = self._database.moment()
+        # Neither a lease nor a check can be in the future: the database's clock was set back since.
+        lost = or_(GROUPS.c.lease_until < now, GROUPS.c.lease_until > self._database.moment(_LONGEST_LEASE_SECONDS))
+        free = or_(GROUPS.c.lease_until.is_(None), lost)
+        due = or_(GROUPS.c.due_at <= now, GROUPS.c.checked_at > self._database.moment(AHEAD_SECONDS))
+        query = select(GROUPS.c.key).where(GROUPS.c.key.in_(among), due, free)
+        query = query.order_by(GROUPS.c.due_at, GROUPS.c.key).limit(1)
+        async with self._database.read() as connection:  # first without a lock: most polls find none
+            if await connection.scalar(query) is None:
+                return None
+        async with self._database.write() as connection:
+            chosen = query.with_for_update(skip_locked=True).scalar_subquery()
+            return await self._take(connection, GROUPS.c.key == chosen, worker, lease_seconds)
+
+    async def claim(self, key: str, worker: str, lease_seconds: float) -> GroupClaim:
+        """Claim this group for a person who waits, even if it is not due or a different worker has it, which then loses
+        its claim."""
+        async with self._database.write() as connection:
+            insert = self._database.insert(GROUPS).values(key=key, due_at=self._database.moment(), projects=0)
+            await connection.execute(insert.on_conflict_do_nothing())
+            claim = await self._take(connection, GROUPS.c.key == key, worker, lease_seconds)
+        if claim is None:
+            raise LeaseLost(f"Group {key} left the registry at this moment.")
+        return claim
+
+    async def _take(
+        self, connection: AsyncConnection, which: ColumnElement[bool], worker: str, lease_seconds: float
+    ) -> GroupClaim | None:
+        lease_until = self._database.moment(lease_seconds)
+        taken = update(GROUPS).where(which).values(worker=worker, lease_until=lease_until, attempt=GROUPS.c.attempt + 1)
+        row = (await connection.execute(taken.returning(GROUPS.c.key, GROUPS.c.attempt))).one_or_none()
+        return None if row is None else GroupClaim(row.key, worker, row.attempt)
+
+    async def renew(self, claim: GroupClaim, lease_seconds: float) -> None:
+        """Extend the lease. Raises LeaseLost."""
+        async with self._database.write() as connection:
+            renewed = update(GROUPS).where(_held(claim)).values(lease_until=self._database.moment(lease_seconds))
+            if not (await connection.execute(renewed)).rowcount:
+                raise _lost(claim)
+
+    async def require_held(self, claim: GroupClaim, connection: AsyncConnection) -> None:
+        """Raises LeaseLost unless the claim is valid, and keeps it valid until the transaction ends."""
+        query = select(GROUPS.c.key).where(_held(claim)).with_for_update(read=True)
+        if await connection.scalar(query) is None:
+            raise _lost(claim)
+
+    async def record(
+        self,
+        claim: GroupClaim,
+        next_due: Callable[[datetime], datetime],
+        *,
+        projects: int | None = None,
+        error_code: str | None = None,
+        error_message: str | None = None,
+    ) -> bool:
+        """Record the result and give up the claim. `next_due` maps the database's time to the next due time; `projects`
+        is None if the listing was incomplete. Returns False, and writes nothing, if the claim is lost."""
+        async with self._database.write() as connection:
+            now: datetime = (await connection.execute(select(self._database.moment()))).scalar_one()
+            ended: dict[str, Any] = {
+                "due_at": next_due(now),
+                "worker": None,
+                "lease_until": None,
+                "error_code": error_code,
+                "error_message": truncate(error_message) if error_message else None,
+            }
+            if projects is not None:
+                ended |= {"projects": projects, "checked_at": now}
+            query = update(GROUPS).where(_held(claim)).values(**ended)
+            return (await connection.execute(query)).rowcount == 1
+
+    async def release(self, claim: GroupClaim) -> None:
+        """Give up the claim before the end: the group stays due, and the next worker can claim it at once."""
+        async with self._database.write() as connection:
+            await connection.execute(update(GROUPS).where(_held(claim)).values(worker=None, lease_until=None))
+
+    async def forget(self, keep: Collection[str]) -> list[str]:
+        """Delete groups that are no longer configured; returns their keys."""
+        async with self._database.write() as connection:
+            gone = delete(GROUPS).where(GROUPS.c.key.not_in(keep)).returning(GROUPS.c.key)
+            return sorted((await connection.execute(gone)).scalars())
+
+    async def list(self) -> list[ProjectGroup]:
+        """By key."""
+        async with self._database.read() as connection:
+            rows = await connection.execute(select(GROUPS).order_by(GROUPS.c.key))
+            return [ProjectGroup.of(row) for row in rows]
+
+
+def _held(claim: GroupClaim) -> ColumnElement[bool]:
+    """Including the worker: programs before 0.2 count no attempts."""
+    return and_(GROUPS.c.key == claim.key, GROUPS.c.attempt == claim.attempt, GROUPS.c.worker == claim.worker)
+
+
+def _lost(claim: GroupClaim) -> LeaseLost:
+    return LeaseLost(f"Group {claim.key} was claimed by a different worker.")
+
+
+class RegistrationsChanged(RepoSyncError):
+    """A repository was changed while its group was updated."""
+
+    code = "REGISTRATIONS_CHANGED"
+    status = 409
+    retryable = True
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryChange:
+    """New values of columns of a repository; `before`: the row from which they were decided."""
+
+    before: Repository
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.values.get("name", self.before.name))
+
+
+class GroupRepositories(Repositories):
+    """The repositories of a group: changes of several are applied together."""
+
+    async def apply_changes(self, changes: Sequence[RepositoryChange], *, guard: Guard | None = None) -> None:
+        """One transaction: two repositories that swap names always have one. A new name applies to the history too; a
+        pause withdraws requests of ticks and pushes. The index is unchanged. `guard`: see `register_all`.
+
+        Raises RegistrationsChanged if a row differs from what was read, or a name was taken meanwhile.
+        """
+        if not changes:
+            return
+        try:
+            await self._apply(changes, guard)
+        except IntegrityError as error:
+            raise RegistrationsChanged("A different repository took the name of a project of the group.") from error
+
+    async def _apply(self, changes: Sequence[RepositoryChange], guard: Guard | None) -> None:
+        columns = REPOSITORIES.c
+        async with self._database.write() as connection:
+            if guard is not None:
+                await guard(connection)
+            touched = columns.id.in_([change.before.id for change in changes])
+            present = {row.id: row for row in await lock_repositories(connection, touched)}
+            for change in changes:
+                row = present.get(change.before.id)
+                if row is None or any(getattr(row, name) != getattr(change.before, name) for name in _DECIDED_BY):
+                    raise RegistrationsChanged(f"Repository {change.before.name!r} was changed meanwhile.")
+            renamed = [change for change in changes if change.name != change.before.name]
+            for change in renamed:  # first to temporary names; no valid name has a line break
+                aside = {"name": f"\n{change.before.id}"}
+                await connection.execute(update(REPOSITORIES).where(columns.id == change.before.id).values(**aside))
+            now = self._database.moment()
+            for change in changes:
+                values = {**change.values, "updated_at": now}
+                if values.get("is_active"):  # ticks during the pause are not missed
+                    values["scheduled_since"] = now
+                await connection.execute(update(REPOSITORIES).where(columns.id == change.before.id).values(**values))
+            for change in renamed:
+                runs = update(RUNS).where(RUNS.c.repository_id == change.before.id)
+                await connection.execute(runs.values(repository=change.name))
+            if paused := [change.before.id for change in changes if change.values.get("is_active") is False]:
+                await self._withdraw_automatic(connection, paused, "its group")
+            await self._database.announce(connection, REGISTRATIONS)
+
+    async def relocate(self, repository: Repository, location: str, *, guard: Guard | None = None) -> None:
+        """The same project has a new address: nothing else changes. `guard`: see `register_all`."""
+        columns = REPOSITORIES.c
+        same = and_(columns.id == repository.id, columns.name == repository.name)
+        async with self._database.write() as connection:
+            if guard is not None:
+                await guard(connection)
+            await connection.execute(update(REPOSITORIES).where(same).values(location=location))
+
+    async def running(self, identities: Collection[str]) -> set[str]:
+        """The ids of those that have a running run."""
+        query = select(RUNS.c.repository_id).where(
+            RUNS.c.repository_id.in_(identities), RUNS.c.status == RunStatus.RUNNING
+        )
+        async with self._database.read() as connection:
+            return set((await connection.execute(query)).scalars())

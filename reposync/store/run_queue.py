@@ -1,0 +1,440 @@
+"""Requesting runs, and withdrawing, approving and retrying them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Boolean, ColumnElement, Row, Select, and_, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlmodel.sql.sqltypes import UTCDateTime
+
+from reposync.errors import Remedy, RepoSyncError, RunStateConflict
+from reposync.store.claims import CLAIM_ORDER, take
+from reposync.store.columns import sanitize_text
+from reposync.store.database import QUEUE
+from reposync.store.history import RunHistory, no_such_run
+from reposync.store.repositories import PushedRepository, lock_repository, lock_repository_by_id
+from reposync.store.run import Run, RunRequest
+from reposync.store.run_requests import (
+    MAX_ATTEMPTS,
+    MAX_REQUESTER_CHARS,
+    add_requests,
+    apply_requests,
+    live_requests,
+    new_request,
+    new_run,
+    withdraw,
+)
+from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import (
+    IDEMPOTENCY_KEYS,
+    REPOSITORIES,
+    REQUESTS,
+    RUNS,
+    is_active,
+    live_commit,
+    status_is,
+    with_live_version,
+)
+from reposync.store.transitions import Event, lock_unfinished, locked, move
+
+KEY_SECONDS = 24 * 3600.0
+"""How long an `Idempotency-Key` is kept."""
+
+
+class IdempotencyKeyReused(RepoSyncError):
+    """The key was sent before, with a different request."""
+
+    code = "IDEMPOTENCY_KEY_REUSED"
+    status = 422
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentAnswer:
+    """`answer`: the answer to the first request with the key; `is_repeat`: this is not the first."""
+
+    run_id: str
+    answer: Mapping[str, Any]
+    is_repeat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PushIgnored:
+    """Why a push starts no run. If neither paused nor inactive: the index holds that commit already."""
+
+    is_active: bool
+    paused_reason: str | None
+
+
+def _stored_key(key: str, credential: str) -> str:
+    """`asked_by` does not identify the client: a token's place in the list may be that of a different token later."""
+    return hashlib.sha256(f"{credential}\n{key}".encode()).hexdigest() if credential else key
+
+
+def _covering(now: ColumnElement[Any]) -> Select[Any]:
+    """A waiting run that has a live request of the same client for the same, or for more."""
+    waits = and_(RUNS.c.repository_id == REPOSITORIES.c.id, is_active(), status_is(*WAITING), RUNS.c.not_before <= now)
+    same = exists().where(
+        REQUESTS.c.run_id == RUNS.c.id,
+        REQUESTS.c.withdrawn_at.is_(None),
+        REQUESTS.c.asked_by == bindparam("asked_by"),
+        REQUESTS.c.trigger == bindparam("trigger"),
+        or_(REQUESTS.c.full, ~bindparam("full", type_=Boolean)),
+    )
+    # A repository that left the registry is not synced any more; `enqueue` reports that.
+    stays = or_(REPOSITORIES.c.is_active, REPOSITORIES.c.paused_reason.is_not(None))
+    named = and_(REPOSITORIES.c.name == bindparam("repository"), stays)
+    return select(*RUNS.c).join_from(REPOSITORIES, RUNS, and_(waits, same)).where(named).order_by(*CLAIM_ORDER).limit(1)
+
+
+# Built once: building the statement takes longer than executing it.
+_BY_SERVERS_CLOCK = _covering(func.statement_timestamp(type_=UTCDateTime()))
+_BY_OUR_CLOCK = _covering(bindparam("now", type_=UTCDateTime()))
+
+
+class RunQueue(RunHistory):
+    """Every method raises StoreUnavailable. `asked_by` and `by`: see `RunRequest`; by default the trigger's name."""
+
+    async def enqueue(
+        self,
+        repository: str,
+        trigger: RunTrigger,
+        *,
+        asked_by: str = "",
+        request_id: str | None = None,
+        full: bool = False,
+        approved: bool = False,
+        removal: bool = False,
+        repair: bool = False,
+        priority: int | None = None,
+        max_attempts: int = MAX_ATTEMPTS,
+        within: AsyncConnection | None = None,
+    ) -> tuple[Run, bool]:
+        """Request a run of the repository with this name. Returns the run, and whether it is new (for ticks see
+        `Ticks`).
+
+        A run that waits already is returned instead; the request is added to it, with the better priority and no
+        further wait before a retry. A removal (of the repository) withdraws all other requests for it. `request_id`: a
+        UUID with which the caller can withdraw the request. `within`: as part of that transaction. Raises
+        RepositoryNotFound.
+        """
+        async with self._database.write() if within is None else nullcontext(within) as connection:
+            identity = await lock_repository(connection, repository)
+            request = new_request(
+                trigger,
+                self._database.moment(),
+                asked_by=asked_by,
+                request_id=request_id,
+                priority=priority,
+                max_attempts=max_attempts,
+                full=full,
+                repair=repair,
+                removal=removal,
+                approval={} if approved else None,
+            )
+            run, is_new = await self._enqueue(connection, identity, repository, request)
+            if removal and not repair:
+                await self._withdraw_others(connection, identity, request)
+                run = Run.of((await connection.execute(select(RUNS).where(RUNS.c.id == run.id))).one())
+            return run, is_new
+
+    async def _enqueue(
+        self, connection: AsyncConnection, identity: str, name: str, request: RunRequest, **columns: Any
+    ) -> tuple[Run, bool]:
+        """`columns`: further ones of the request's row. The caller has locked the repository."""
+        row = await self._next(connection, identity)
+        await self._database.announce(connection, QUEUE)
+        now = self._database.moment()
+        if row is None:
+            new = insert(RUNS).values(**new_run(identity, name, now, [request])).returning(*RUNS.c)
+            row = (await connection.execute(new)).one()
+            await add_requests(connection, [request], run_id=row.id, repository_id=identity, **columns)
+            return Run.of(row), True
+        live = await live_requests(connection, row)
+        await add_requests(connection, [request], run_id=row.id, repository_id=identity, **columns)
+        at_once = {"not_before": now} if row.not_before > row.now else {}
+        return Run.of(await apply_requests(connection, row, [*live, request], **at_once)), False
+
+    async def _next(self, connection: AsyncConnection, identity: str) -> Row[Any] | None:
+        """The waiting run of the repository that will be claimed first."""
+        waiting: Select[Any] = (
+            select(*RUNS.c, self._database.moment().label("now"))
+            .where(RUNS.c.repository_id == identity, is_active(), status_is(*WAITING))
+            .order_by(*CLAIM_ORDER)
+            .limit(1)
+            .with_for_update()
+        )
+        row: Row[Any] | None = (await connection.execute(waiting)).one_or_none()
+        return row
+
+    async def _withdraw_others(self, connection: AsyncConnection, identity: str, removal: RunRequest) -> None:
+        for row in await lock_unfinished(connection, self._database, identity):
+            live = await live_requests(connection, row)
+            others = [each for each in live if each.id != removal.id]
+            if others:
+                await withdraw(connection, self._database, row, others, live, f"the removal by {removal.asked_by}")
+
+    async def enqueue_for_push(
+        self, repository: PushedRepository, commit: str, *, asked_by: str = "", max_attempts: int
+    ) -> tuple[Run, bool] | PushIgnored:
+        """A run of `repository`, whose branch is at `commit` since a push, and whether it is new; or why there is none.
+
+        One transaction, so that a pause comes before or after it. If the index holds the commit, the push is ignored
+        only if no run is active: a run that began before the push may move the index to a different commit. Raises
+        RepositoryNotFound.
+        """
+        columns = REPOSITORIES.c
+        async with self._database.write() as connection:
+            await lock_repository_by_id(connection, repository.id, repository.name)
+            query = select(
+                columns.name,
+                columns.is_active,
+                columns.paused_reason,
+                live_commit().label("last_commit"),
+                exists().where(RUNS.c.repository_id == repository.id, is_active()).label("busy"),
+            ).where(columns.id == repository.id)
+            row = (await connection.execute(with_live_version(query))).one()
+            if not row.is_active or (row.last_commit == commit and not row.busy):
+                return PushIgnored(row.is_active, row.paused_reason)
+            return await self.enqueue(
+                row.name, RunTrigger.WEBHOOK, asked_by=asked_by, max_attempts=max_attempts, within=connection
+            )
+
+    async def claim_orphan_removal(
+        self, identity: str, name: str, worker: str, lease_seconds: float, *, asked_by: str = ""
+    ) -> Run | None:
+        """A new run that removes the points of a repository that is no longer registered. `worker` claims it in the
+        same transaction, so that a new registration of the name cannot join it, and no sync of this id begins while it
+        runs. None if the id is registered, or has an active run."""
+        registered = select(REPOSITORIES.c.id).where(REPOSITORIES.c.id == identity)
+        active = select(RUNS.c.id).where(RUNS.c.repository_id == identity, is_active()).limit(1)
+        try:
+            async with self._database.write() as connection:
+                for known in (registered, active):
+                    if await connection.scalar(known) is not None:
+                        return None
+                now = self._database.moment()
+                flags: dict[str, Any] = {"max_attempts": 1, "removal": True, "repair": True}
+                request = new_request(RunTrigger.COMMAND, now, asked_by=asked_by, **flags)
+                run = new_run(identity, name, now, [request])
+                await connection.execute(insert(RUNS).values(**run))
+                await add_requests(connection, [request], run_id=run["id"], repository_id=identity)
+                claimed, _ = await take(connection, self._database, worker, lease_seconds, run["id"])
+                return claimed
+        except IntegrityError:
+            return None  # it was registered, and a sync was requested, at the same time
+
+    # Fast path and idempotency ---------------------------------------------------------------------------------------
+
+    async def waiting_run(
+        self, repository: str, trigger: RunTrigger, *, asked_by: str = "", full: bool = False
+    ) -> Run | None:
+        """Fast path: the queued run that already covers the same request of this client, without a write. None if there
+        is none, or if the repository left the registry. The run had not begun when this was called, so it will see
+        whatever the caller saw in the source."""
+        values: dict[str, Any] = {"repository": sanitize_text(repository), "trigger": trigger, "full": full}
+        values["asked_by"] = asked_by or trigger
+        query = _BY_SERVERS_CLOCK
+        if not self._database.is_postgresql:
+            query = _BY_OUR_CLOCK
+            values["now"] = self.now()
+        async with self._database.read() as connection:
+            row = (await connection.execute(query, values)).one_or_none()
+        return None if row is None else Run.of(row)
+
+    async def enqueue_once(
+        self,
+        key: str,
+        fingerprint: str,
+        repository: str,
+        trigger: RunTrigger,
+        *,
+        asked_by: str = "",
+        credential: str = "",
+        answer: Callable[[Run], Mapping[str, Any]],
+        full: bool = False,
+        approved: bool = False,
+        max_attempts: int,
+    ) -> IdempotentAnswer:
+        """`enqueue`, once for each key of this credential in 24 hours. `fingerprint`: of the request that the key is
+        for; `answer`: the JSON answer for the run, stored for repeats.
+
+        Raises IdempotencyKeyReused, and RepositoryNotFound, which does not consume the key.
+        """
+        requester, stored = (asked_by or trigger)[:MAX_REQUESTER_CHARS], _stored_key(key, credential)
+        try:
+            async with self._database.write() as connection:
+                identity = await lock_repository(connection, repository)
+                if before := await self._answer(connection, key, fingerprint, requester, credential):
+                    return before
+                request = new_request(
+                    trigger,
+                    self._database.moment(),
+                    asked_by=asked_by,
+                    full=full,
+                    approval={} if approved else None,
+                    max_attempts=max_attempts,
+                )
+                mine = and_(REQUESTS.c.asked_by == request.asked_by, REQUESTS.c.idempotency_key == stored)
+                expired = {"idempotency_key": None, "fingerprint": None, "answer": None}
+                await connection.execute(update(REQUESTS).where(mine).values(**expired))
+                kept = {"idempotency_key": stored, "fingerprint": fingerprint}
+                run, _ = await self._enqueue(connection, identity, repository, request, **kept)
+                text = json.dumps(answer(run))
+                await connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(answer=text))
+                return IdempotentAnswer(run.id, json.loads(text), False)
+        except IntegrityError:  # the key was sent for a different repository at the same time
+            if before := await self.answered(key, fingerprint, asked_by=requester, credential=credential):
+                return before
+            raise
+
+    async def answered(
+        self, key: str, fingerprint: str, *, asked_by: str, credential: str = ""
+    ) -> IdempotentAnswer | None:
+        """The answer to an earlier request of this credential with this key; None if the key is unused. Raises
+        IdempotencyKeyReused."""
+        async with self._database.read() as connection:
+            return await self._answer(connection, key, fingerprint, asked_by, credential)
+
+    async def _answer(
+        self, connection: AsyncConnection, key: str, fingerprint: str, asked_by: str, credential: str
+    ) -> IdempotentAnswer | None:
+        since = self._database.moment(-KEY_SECONDS)
+        same_key = REQUESTS.c.idempotency_key == _stored_key(key, credential)
+        mine = and_(REQUESTS.c.asked_by == asked_by, same_key, REQUESTS.c.asked_at >= since)
+        query = select(REQUESTS.c.run_id, REQUESTS.c.fingerprint, REQUESTS.c.answer).where(mine)
+        row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            old = IDEMPOTENCY_KEYS.c
+            same = and_(old.key == key, old.fingerprint == fingerprint, old.created_at >= since)
+            row = (await connection.execute(select(old.run_id, old.fingerprint, old.answer).where(same))).one_or_none()
+        if row is None:
+            return None
+        if row.fingerprint != fingerprint:
+            raise IdempotencyKeyReused(
+                "This Idempotency-Key was sent with a different request before.",
+                remedy="Send a new key with each new request, and the same one only to repeat it.",
+            )
+        return IdempotentAnswer(row.run_id, json.loads(row.answer), True)
+
+    # Withdrawing -----------------------------------------------------------------------------------------------------
+
+    async def withdraw(self, request_id: str, *, by: str) -> Run | None:
+        """Withdraw one request. A run without live requests ends: a waiting or blocked one at once, a running one at
+        its next heartbeat. Returns the run after that; None if there is no such live request."""
+        of = select(REQUESTS.c.run_id).where(REQUESTS.c.id == request_id, REQUESTS.c.withdrawn_at.is_(None))
+        async with self._database.write() as connection:
+            # The request may be transferred to a different run between the first look and the lock.
+            while (run_id := await connection.scalar(of)) is not None:
+                row = (await connection.execute(locked(self._database, RUNS.c.id == run_id))).one_or_none()
+                if row is not None and await connection.scalar(of) == run_id:
+                    return await self._withdraw(connection, row, by, request_id)
+            return None
+
+    async def request_cancel(self, run_id: str, *, by: str = "") -> Run:
+        """Withdraw all current requests of the run. A waiting or blocked run ends at once; a running one at its next
+        heartbeat, or when its lease ends; a finished one is unchanged. Raises RunNotFound."""
+        async with self._database.write() as connection:
+            row = await self._locked(connection, run_id)
+            return await self._withdraw(connection, row, by, cancel_requested=True)
+
+    async def _withdraw(
+        self, connection: AsyncConnection, row: Row[Any], by: str, request_id: str | None = None, **ending: Any
+    ) -> Run:
+        if row.status not in (*WAITING, RunStatus.RUNNING, RunStatus.BLOCKED):
+            return Run.of(row)
+        live = await live_requests(connection, row)
+        withdrawn = [each for each in live if request_id in (None, each.id)]
+        return Run.of(await withdraw(connection, self._database, row, withdrawn, live, by or "cancel", **ending))
+
+    # Approving and retrying ------------------------------------------------------------------------------------------
+
+    async def approve(
+        self,
+        run_id: str,
+        *,
+        by: str = "",
+        trigger: RunTrigger = RunTrigger.COMMAND,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> Run:
+        """Allow the deletions that a blocked run stopped at: it waits again, with `max_attempts` further attempts and
+        before scheduled runs. Raises RunNotFound, RunStateConflict if it is not blocked, RepositoryNotFound if the
+        repository was removed."""
+
+        def approval(row: Row[Any]) -> dict[str, Any]:
+            if row.status == RunStatus.BLOCKED:
+                return {"approval": row.brake or {}}
+            raise RunStateConflict(
+                f"Run {row.id} is {row.status}, and only a blocked run can be approved.",
+                remedy=Remedy(
+                    f"`reposync sync {row.repository} --allow-mass-delete` starts a new one.",
+                    f'`POST /api/v1/repositories/{row.repository}/sync` with `{{"allow_mass_delete": true}}` '
+                    "starts a new one.",
+                ),
+            )
+
+        return await self._send_back(run_id, Event.APPROVE, approval, by, trigger, max_attempts)
+
+    async def retry(
+        self,
+        run_id: str,
+        *,
+        by: str = "",
+        trigger: RunTrigger = RunTrigger.COMMAND,
+        max_attempts: int = MAX_ATTEMPTS,
+    ) -> Run:
+        """Queue a failed or cancelled run again, to do the same, with `max_attempts` further attempts and before
+        scheduled runs. Raises RunNotFound, RunStateConflict if it is in a different state, RepositoryNotFound."""
+
+        def same_flags(row: Row[Any]) -> dict[str, Any]:
+            if row.status in (RunStatus.FAILED, RunStatus.CANCELLED):
+                approval = (row.brake or {}) if row.approved else None
+                return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
+            raise RunStateConflict(
+                f"Run {row.id} is {row.status}, and only a failed or cancelled run can be tried again.",
+                remedy=Remedy(
+                    f"`reposync sync {row.repository}` starts a new one.",
+                    f"`POST /api/v1/repositories/{row.repository}/sync` starts a new one.",
+                ),
+            )
+
+        return await self._send_back(run_id, Event.RETRY, same_flags, by, trigger, max_attempts)
+
+    async def _send_back(
+        self,
+        run_id: str,
+        event: Event,
+        columns: Callable[[Row[Any]], dict[str, Any]],
+        by: str,
+        trigger: RunTrigger,
+        max_attempts: int,
+    ) -> Run:
+        seen = await self.get(run_id)
+        async with self._database.write() as connection:
+            await lock_repository_by_id(connection, seen.repository_id, seen.repository)
+            row = await self._locked(connection, seen.id)
+            request = new_request(
+                trigger,
+                self._database.moment(),
+                asked_by=by,
+                priority=PRIORITIES[RunTrigger.COMMAND],
+                max_attempts=row.attempt - row.handed_back + max_attempts,
+                **columns(row),
+            )
+            live = await live_requests(connection, row)
+            await add_requests(connection, [request], run_id=row.id, repository_id=row.repository_id)
+            row = await move(connection, self._database, row, event, not_before=self._database.moment())
+            return Run.of(await apply_requests(connection, row, [*live, request]))
+
+    async def _locked(self, connection: AsyncConnection, run_id: str) -> Row[Any]:
+        found = await self._found(connection, run_id)
+        row: Row[Any] | None = (await connection.execute(locked(self._database, RUNS.c.id == found.id))).one_or_none()
+        if row is None:  # purged in between
+            raise no_such_run(run_id)
+        return row
