@@ -221,7 +221,7 @@ async def _watch(database: Database, run_id: str) -> tuple[Run, dict[str, Any]]:
 
     log = Runs(database)
     run = await log.get(run_id)
-    following = RowWatch(runs.by_ids)
+    following = RowWatch(log.by_ids)
     try:
         with following.watching(run.id), open_display(run.repository) as display:
             run = await _follow(following, run, display, Workers(database))
