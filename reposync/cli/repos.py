@@ -10,13 +10,14 @@ import click
 
 from reposync.cli.commands import Group, json_option, repository_names
 from reposync.cli.output import Cell, print_fields, print_json, print_table, short
-from reposync.cli.startup import current_user, run_with_app
+from reposync.cli.startup import current_user, run_with_app, run_with_database
 from reposync.words import ago, duration, until
 from reposync.words import escape_unprintable as visible
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.catalog.overview import Overview, RepositoryDetail
+    from reposync.store.database import Database
     from reposync.store.run import Run
 
 MISSED_TICKS_SHOWN = 5
@@ -32,12 +33,15 @@ def repos() -> None:
 def list_(as_json: bool) -> None:
     """All repositories: those of registry files and groups, and those that were synced by path or URL."""
 
-    async def load(app: Application) -> list[Overview]:
+    async def load(database: Database) -> list[Overview]:
         from reposync.catalog.overview import overviews
+        from reposync.store.manifest import Manifests
+        from reposync.store.repositories import Repositories
+        from reposync.store.runs import Runs
 
-        return await overviews(app.repositories, app.manifests, app.runs)
+        return await overviews(Repositories(database), Manifests(database), Runs(database))
 
-    found = run_with_app(load)
+    found = run_with_database(load)
     if as_json:
         print_json([each.as_json() for each in found])
     elif not found:

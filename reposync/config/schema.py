@@ -20,7 +20,7 @@ _SOURCES = ({"gitlab", "project"}, {"git"}, {"path"})
 
 
 def registry_schema() -> str:
-    """JSON text, ending in a line break. What it accepts the loader may still refuse (a cron that never fires)."""
+    """JSON text, ending in a line break. The loader may refuse what it accepts (a cron that never fires)."""
     schema = Registry.model_json_schema(schema_generator=_Generator)
     definitions = schema["$defs"]
     definitions["Repository"]["anyOf"] = [_exactly(keys) for keys in _SOURCES]
@@ -29,14 +29,14 @@ def registry_schema() -> str:
     ]
     schema = {"$schema": _DIALECT, **schema, "title": "reposync registry"}
     _without_noise(schema)
-    # An empty file is a registry, too.
+    # An empty file is a registry too.
     schema["type"] = ["object", "null"]
     schema["patternProperties"] = {f"^{EXTENSION}": {}}
     return json.dumps(schema, indent=2) + "\n"
 
 
 class _Generator(GenerateJsonSchema):
-    """Where a number, true or false or one of some words is asked for, a `${VARIABLE}` may stand instead."""
+    """A `${VARIABLE}` is accepted in place of a number, true, false or a fixed set of words."""
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         return _or_variable(super().int_schema(schema))
@@ -78,7 +78,7 @@ def _provider_rule(name: str) -> dict[str, Any]:
 
 
 def _without_noise(schema: Any) -> None:
-    """Titles that repeat the key say nothing. Lists and mappings may be left empty (null)."""
+    """Remove titles that repeat the key. Lists and mappings may be null."""
     if isinstance(schema, list):
         for item in schema:
             _without_noise(item)

@@ -11,10 +11,10 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, select, text
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
@@ -25,6 +25,9 @@ from reposync.store.database_errors import connection_failure, is_locked, transl
 from reposync.store.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.migrations import HEAD
 from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
+
+if TYPE_CHECKING:
+    from sqlalchemy.dialects import postgresql
 
 log = logging.getLogger(__name__)
 
@@ -262,6 +265,8 @@ class Database:
     def insert(self, table: Table) -> postgresql.Insert:
         """An INSERT with `ON CONFLICT`, which has the same form in both databases."""
         if self.is_postgresql:
+            from sqlalchemy.dialects import postgresql  # not needed with SQLite
+
             return postgresql.insert(table)
         return cast("postgresql.Insert", sqlite.insert(table))
 

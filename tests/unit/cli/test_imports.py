@@ -46,6 +46,7 @@ def heavy_modules(folder: Path, *arguments: str, **environ: str) -> set[str]:
         (("sync", "--help"), set()),
         (("version",), set()),
         (("history",), DATABASE),
+        (("repos", "list"), DATABASE),
         (("locks", "list"), DATABASE),
         (("db", "current"), DATABASE),
         (("config", "check"), {"pydantic"}),
