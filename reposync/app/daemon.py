@@ -63,25 +63,22 @@ class MetricsObserver(Observer):
         self._metrics = metrics
         self._health = health
 
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._metrics.count(name, *labels, by=by)
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        self._metrics.observe(name, seconds, *labels)
+
     def store_waited(self, reason: str) -> None:
         super().store_waited(reason)
         self._health.report("database", "down", reason)
 
     def request(self, kind: str) -> None:
-        self._metrics.count("source_requests", kind)
+        self.count("source_requests", kind)
 
     def rate_limited(self, seconds: float) -> None:
-        self._metrics.count("rate_limit_waits")
-        self._metrics.count("rate_limit_wait_seconds", by=seconds)
-
-    def lock_taken(self, seconds: float) -> None:
-        self._metrics.observe("lock_wait_seconds", seconds)
-
-    def lock_missing(self) -> None:
-        self._metrics.count("lock_unavailable")
-
-    def lock_lost(self, reason: str) -> None:
-        self._metrics.count("lock_losses", reason)
+        self.count("rate_limit_waits")
+        self.count("rate_limit_wait_seconds", by=seconds)
 
     def lock_unavailable(self, reason: str) -> None:
         self._health.report("redis", "degraded", f"{reason} The database's claim guards every sync alone.")
@@ -90,7 +87,7 @@ class MetricsObserver(Observer):
         self._health.report("redis", "ok")
 
     def run_started(self, run: Run) -> None:
-        self._metrics.observe("queue_wait_seconds", run.waited_seconds)
+        self.observe("queue_wait_seconds", run.waited_seconds)
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
         self._metrics.run_ended(

@@ -11,7 +11,14 @@ log = logging.getLogger(__name__)
 
 
 class Observer:
-    """Called on the event loop; every method must return at once and raise nothing. Is a `RequestObserver` too."""
+    """Called on the event loop; every method must return at once and raise nothing. Is a `RequestObserver` too.
+
+    `count` and `observe` increase a counter and add a value to a histogram of `telemetry.metrics`, by its name there.
+    """
+
+    def count(self, name: str, *labels: str, by: float = 1) -> None: ...
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None: ...
 
     def store_waited(self, reason: str) -> None:
         """The database cannot be used yet: a different process migrates its schema, or blocks the migration."""
@@ -22,16 +29,6 @@ class Observer:
 
     def rate_limited(self, seconds: float) -> None:
         """A source requested a pause."""
-
-    def lock_taken(self, seconds: float) -> None:
-        """A sync took its Redis lock; `seconds`: how long that took."""
-
-    def lock_missing(self) -> None:
-        """A sync starts without its Redis lock, because Redis is unavailable."""
-
-    def lock_lost(self, reason: str) -> None:
-        """A sync must stop. `unreachable`: Redis was unavailable until the lock nearly expired; `taken`: a live holder
-        has the lock; `superseded`: the run belongs to a different attempt by now."""
 
     def lock_unavailable(self, reason: str) -> None:
         """Redis cannot be used; only the database's claim guards. `reason`: a sentence without secrets."""

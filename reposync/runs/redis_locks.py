@@ -110,7 +110,7 @@ class RedisGuard:
         try:
             other = await self._take()
         except RedisUnavailable as error:
-            self._observer.lock_missing()
+            self._observer.count("lock_unavailable")
             log.warning("the sync of %s starts without its Redis lock: %s", self._run.repository, error)
             return
         if other is not None:
@@ -118,7 +118,7 @@ class RedisGuard:
                 f"The sync of {self._run.repository!r} waits for its Redis lock: {other}.",
                 remedy="`reposync locks list` shows it, and `reposync locks release` removes it.",
             )
-        self._observer.lock_taken(elapsed_seconds() - started)
+        self._observer.observe("lock_wait_seconds", elapsed_seconds() - started)
 
     async def watch(self) -> None:
         """Extend the lock until cancelled. Raises LockLost."""
@@ -206,7 +206,9 @@ class RedisGuard:
         return self._held_since + self._ttl_seconds * LOST_AFTER - elapsed_seconds()
 
     def _lost(self, reason: str, why: str) -> LockLost:
-        self._observer.lock_lost(reason)
+        """`reason`: `unreachable`, Redis was unavailable until the lock nearly expired; `taken`, a live holder has it;
+        `superseded`, the run belongs to a different attempt by now."""
+        self._observer.count("lock_losses", reason)
         return LockLost(f"The sync of {self._run.repository!r} was stopped because it lost its Redis lock: {why}.")
 
 

@@ -7,6 +7,7 @@ import contextlib
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,17 +93,15 @@ class Heard(Observer):
 
     told: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    taken: int = 0
-    missing: int = 0
+    counted: Counter[str] = field(default_factory=Counter)
 
-    def lock_taken(self, seconds: float) -> None:
-        self.taken += 1
+    def count(self, name: str, *labels: str, by: float = 1) -> None:
+        if name == "lock_losses":
+            self.told.append(f"lost: {labels[0]}")
+        self.counted[name] += 1
 
-    def lock_missing(self) -> None:
-        self.missing += 1
-
-    def lock_lost(self, reason: str) -> None:
-        self.told.append(f"lost: {reason}")
+    def observe(self, name: str, seconds: float, *labels: str) -> None:
+        self.counted[name] += 1
 
     def lock_unavailable(self, reason: str) -> None:
         self.told.append("unavailable")
