@@ -16,11 +16,9 @@ import argparse
 import asyncio
 import contextlib
 import random
-import statistics
-import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
@@ -28,8 +26,8 @@ import psutil  # type: ignore[import-untyped]
 from sqlalchemy import update
 
 from benchmarks.filling import address
-from benchmarks.measure import machine
-from benchmarks.storm.pods import Pod
+from benchmarks.measure import machine, spread
+from benchmarks.storm.pods import Pod, running
 from reposync.store.database import Database
 from reposync.store.runs import Runs
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
@@ -37,7 +35,6 @@ from reposync.store.tables import RUNS, is_active, status_is
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 
-SERVE = (sys.executable, "-m", "reposync", "serve", "--port", "0")
 # The first is what nothing but waiting costs. Cron spread over five minutes, then all of them at one moment.
 SCHEDULES = {
     "no tick": "0 3 29 2 *",
@@ -72,7 +69,10 @@ async def enqueue_to_start(url: str, folder: Path, requests: int) -> None:
     repository.commit({f"file_{number}.py": b"def answer():\n    return 42\n" for number in range(5)})
     text = "embedding: {provider: none}\nrepositories:\n"
     configure(folder, text + f'  - {{name: small, path: "{repository.path}", schedule: "{SCHEDULES["no tick"]}"}}\n')
-    with QdrantServer(folder / "qdrant") as qdrant, running(folder, url, QDRANT_URL=qdrant.url) as pod:
+    with (
+        QdrantServer(folder / "qdrant") as qdrant,
+        running(folder, environment(folder, url, QDRANT_URL=qdrant.url)) as pod,
+    ):
         await pod.ready()
         async with await Database.open(url) as database:
             runs = Runs(database)
@@ -85,10 +85,10 @@ async def enqueue_to_start(url: str, folder: Path, requests: int) -> None:
                 await asyncio.sleep(dice.uniform(0.05, 0.5))
                 run = await ended(runs, await ask(runs))
                 assert run.started_at is not None
-                waited.append((run.started_at - run.queued_at).total_seconds())
-                lasted.append(run.duration_seconds or 0.0)
-    show("enqueue to start", spread(waited, 1_000, "ms"))
-    show("a run with no change", spread(lasted, 1_000, "ms"))
+                waited.append((run.started_at - run.queued_at).total_seconds() * 1_000)
+                lasted.append((run.duration_seconds or 0.0) * 1_000)
+    show("enqueue to start", spread(waited))
+    show("a run with no change", spread(lasted))
 
 
 async def ask(runs: Runs) -> str:
@@ -114,7 +114,7 @@ async def many_repositories(url: str, folder: Path, options: argparse.Namespace)
         configure(folder, registry(count, schedule))
         async with await Database.open(url) as database, ending(database):
             began = time.perf_counter()
-            with running(folder, url, "--no-workers") as pod:
+            with running(folder, environment(folder, url), "--no-workers") as pod:
                 await pod.ready()
                 started = time.perf_counter() - began
                 await settled(database, pod)
@@ -124,7 +124,7 @@ async def many_repositories(url: str, folder: Path, options: argparse.Namespace)
                 await pod.terminate(30)
             if number == 0:
                 began = time.perf_counter()
-                with running(folder, url, "--no-workers") as pod:
+                with running(folder, environment(folder, url), "--no-workers") as pod:
                     await pod.ready()
                     show(f"start with {count} known repositories", f"{time.perf_counter() - began:.1f} s")
 
@@ -202,21 +202,8 @@ def configure(folder: Path, text: str) -> None:
     (folder / "repositories.yaml").write_text(text)
 
 
-@contextlib.contextmanager
-def running(folder: Path, url: str, *options: str, **environment: str) -> Iterator[Pod]:
-    environment |= {"REPOSYNC_CONFIG": str(folder / "repositories.yaml"), "DATABASE_URL": url}
-    pod = Pod("bench", folder, environment, (*SERVE, *options))
-    try:
-        pod.start()
-        yield pod
-    finally:
-        pod.end()
-
-
-def spread(seconds: list[float], factor: float, unit: str) -> str:
-    cuts = statistics.quantiles(seconds, n=20)
-    middle, high = statistics.median(seconds) * factor, cuts[-1] * factor
-    return f"p50 {middle:.1f} {unit}, p95 {high:.1f} {unit}, max {max(seconds) * factor:.1f} {unit} ({len(seconds)})"
+def environment(folder: Path, url: str, **more: str) -> dict[str, str]:
+    return {"REPOSYNC_CONFIG": str(folder / "repositories.yaml"), "DATABASE_URL": url, **more}
 
 
 def show(what: str, value: str) -> None:

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from benchmarks.filling import address
 from benchmarks.http.proofs import Commits, SyncRequest, read_journal, violations
 from benchmarks.measure import machine, spread
-from benchmarks.storm.pods import Pod
+from benchmarks.storm.pods import Pod, running
 from reposync.store.database import Database
 from reposync.store.run import Run
 from reposync.store.status import WAITING, RunStatus
@@ -97,7 +97,13 @@ async def compare(url: str, redis_url: str, folder: Path, options: argparse.Name
         if options.embedding_seconds:
             embedding = f'{{provider: openai, url: "{embeddings.url}", model: "{embeddings.model}", dimensions: 384}}'
         (folder / "registry.yaml").write_text(f"embedding: {embedding}\nrepositories:\n{entries}")
-        with running(folder, url, redis_url, qdrant.url) as pod:
+        environment = {
+            "DATABASE_URL": url,
+            "REDIS_URL": redis_url,
+            "QDRANT_URL": qdrant.url,
+            "REPOSYNC_CONFIG": str(folder / "registry.yaml"),
+        }
+        with running(folder, environment) as pod:
             await measure(url, redis_url, folder, projects, pod, embeddings, options)
 
 
@@ -157,22 +163,6 @@ class Project:
 
 def source(number: int) -> bytes:
     return f"def answer_{number}():\n    return {number}\n".encode()
-
-
-@contextlib.contextmanager
-def running(folder: Path, url: str, redis_url: str, qdrant_url: str) -> Iterator[Pod]:
-    environment = {
-        "DATABASE_URL": url,
-        "REDIS_URL": redis_url,
-        "QDRANT_URL": qdrant_url,
-        "REPOSYNC_CONFIG": str(folder / "registry.yaml"),
-    }
-    pod = Pod("pod", folder, environment)
-    pod.start()
-    try:
-        yield pod
-    finally:
-        pod.kill()
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,6 @@ import asyncio
 import gc
 import itertools
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -31,7 +30,7 @@ import psutil
 from benchmarks.filling import EVERY, START, address, fill, name
 from benchmarks.http.load import read
 from benchmarks.measure import machine, percentile, spread
-from benchmarks.storm.pods import Pod
+from benchmarks.storm.pods import running
 from reposync.store.database import Database
 
 # Every 16th run a click, every 16th a push, every 256th a command. And two repositories that are synced all the time:
@@ -78,10 +77,7 @@ async def measure(url: str, folder: Path, options: argparse.Namespace) -> None:
     print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
     (folder / "registry.yaml").write_text("embedding: {provider: none}\n")
     environment = {"DATABASE_URL": url, "REPOSYNC_CONFIG": str(folder / "registry.yaml")}
-    command = (sys.executable, "-m", "reposync", "serve", "--port", "0", "--no-workers", "--no-scheduler")
-    pod = Pod("pod", folder, environment, command)
-    pod.start()
-    try:
+    with running(folder, environment, "--no-workers", "--no-scheduler") as pod:
         await pod.ready()
         at = httpx.URL(pod.life.address)
         reader, writer = await asyncio.open_connection(at.host, at.port)
@@ -96,8 +92,6 @@ async def measure(url: str, folder: Path, options: argparse.Namespace) -> None:
         gc.freeze()  # what this process filled the database with is not to be looked through while it waits for answers
         show([await timed(get, question, options.rounds) for question in list(await questions(get, options))])
         writer.close()
-    finally:
-        pod.kill()
 
 
 async def make_uneven(url: str, repositories: int) -> None:

@@ -25,7 +25,7 @@ import psutil
 from benchmarks.filling import address
 from benchmarks.http.__main__ import NEVER, first_syncs, rows, settled, source
 from benchmarks.measure import machine, spread
-from benchmarks.storm.pods import Pod, token_of
+from benchmarks.storm.pods import running, token_of
 from reposync.store.database import Database
 from reposync.store.status import RunTrigger
 from tests.fixtures.gitlab_server import Change, GitLabServer
@@ -64,12 +64,11 @@ async def measure(folder: Path, servers: dict[str, str], gitlab: GitLabServer, o
         f'  - {{name: main, url: "{gitlab.url}", token: "${{GITLAB_TOKEN}}", webhook_secret: "${{HOOK_SECRET}}"}}\n'
         f'repositories: [{{name: app, gitlab: main, project: platform/app, schedule: "{NEVER}"}}]\n'
     )
-    pod = Pod("pod", folder, {**servers, "REPOSYNC_CONFIG": str(folder / "registry.yaml")})
-    life = pod.start()
-    gitlab.add_token(token_of(life.name), scopes=("read_api", "read_repository"))
     dice = random.Random(1)
     first, repeated = list[float](), list[float]()
-    try:
+    with running(folder, {**servers, "REPOSYNC_CONFIG": str(folder / "registry.yaml")}) as pod:
+        life = pod.life
+        gitlab.add_token(token_of(life.name), scopes=("read_api", "read_repository"))
         await pod.ready()
         async with await Database.open(servers["DATABASE_URL"]) as database, httpx.AsyncClient(timeout=10) as client:
             await first_syncs(database, 1)
@@ -94,8 +93,6 @@ async def measure(folder: Path, servers: dict[str, str], gitlab: GitLabServer, o
             await settled(database)
             runs = [run for run in await rows(database) if run.trigger is RunTrigger.WEBHOOK]
             assert max(runs, key=lambda run: run.queued_at).commit_after == before
-    finally:
-        pod.kill()
     print(f"{options.pushes} pushes, {len(runs)} runs")
     print(f"the first time   {spread(first)}")
     print(f"repeated         {spread(repeated)}")

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ class Pod:
     bound (seconds) how late its event loop ran its timers, while it was not frozen.
     """
 
-    def __init__(self, name: str, folder: Path, environment: Mapping[str, str], command: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, folder: Path, environment: Mapping[str, str], command: Sequence[str]) -> None:
         self.name = name
         self.busy = asyncio.Lock()
         self.lives: list[Life] = []
@@ -66,7 +66,7 @@ class Pod:
         self.lag: Counter[float] = Counter()
         self._folder = folder
         self._environment = environment
-        self._command = command or (sys.executable, "-m", "reposync", "serve", "--port", "0")
+        self._command = command
         self._lag_before: dict[float, float] | None = None
 
     @property
@@ -222,6 +222,17 @@ class Pod:
                 count = now[bound] - before.get(bound, 0.0)
                 self.lag[bound] += int(count - below)
                 below = count
+
+
+@contextlib.contextmanager
+def running(folder: Path, environment: Mapping[str, str], *options: str) -> Iterator[Pod]:
+    """One daemon, which is killed at the end. `options`: of `reposync serve`."""
+    pod = Pod("pod", folder, environment, (sys.executable, "-m", "reposync", "serve", "--port", "0", *options))
+    pod.start()
+    try:
+        yield pod
+    finally:
+        pod.end()
 
 
 @dataclass

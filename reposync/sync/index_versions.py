@@ -169,9 +169,9 @@ class VersionChoice:
         first = next((each for each in versions if each.id == row.id), None)
         if first is None and (versions or row.epoch == 0):
             return versions
-        if first is not None and (first.state is VersionState.RETIRED or first.epoch == row.epoch):
-            return versions
-        if first is not None and any(each.epoch == row.epoch for each in versions):
+        if first is not None and (
+            first.state is VersionState.RETIRED or any(each.epoch == row.epoch for each in versions)
+        ):
             return versions
         if first is not None and row.indexed_collection == first.collection:
             physical = first.physical
