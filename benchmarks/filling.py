@@ -19,7 +19,7 @@ from typing import Any
 
 import asyncpg
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from reposync.store.repository import repository_id
 from reposync.store.status import RunStatus
 from tests.fixtures.databases import SETTINGS, PostgresqlDatabases, PostgresqlServer, _installed_programs

@@ -23,7 +23,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import get_state_machine_test
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_world import IndexWorld, index_world

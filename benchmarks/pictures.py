@@ -34,7 +34,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.fixtures.browser import SWITCHES, program
 from tests.fixtures.embedding_server import MODEL, EmbeddingServer
 from tests.fixtures.pods import ExecutionLog, Pod, until

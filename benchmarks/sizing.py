@@ -23,7 +23,7 @@ import psutil
 
 from benchmarks.corpus import make_corpus
 from benchmarks.measure import machine, measure
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.fixtures.embedding_server import MODEL, EmbeddingServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.qdrant_server import QdrantServer

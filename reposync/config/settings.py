@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar, cast
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.config.fields import InvalidValue, base_url
-from reposync.config.problems import suggestion
 from reposync.config.references import MissingSecret
 from reposync.errors import ConfigError
 from reposync.outgoing import proxy_passwords
@@ -33,8 +33,6 @@ SHORTEST_TOKEN_CHARS = 16
 LONGEST_TOKEN_CHARS = 1024
 
 REGISTRY_NAME = "repositories.yaml"
-_SSL_MODES = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
-_POSTGRES_OPTIONS = ("sslmode", "ssl", "host", "port", "target_session_attrs", "prepared_statement_cache_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ class Settings(BaseModel):
 
     config_path: Path | None  # None: there is no registry file, and the defaults apply
     state_dir: Path
-    database_url: str = Field(repr=False)  # for SQLAlchemy's asyncio engine: aiosqlite or asyncpg
+    database_url: str = Field(repr=False)  # see `reposync.config.database_url`
     redis_url: str | None = Field(None, repr=False)
     qdrant_url: str | None = None
     qdrant_api_key: SecretStr | None = None
@@ -217,46 +215,10 @@ def _state_dir(environ: Mapping[str, str]) -> Path:
 def _database_url(environ: Mapping[str, str], state_dir: Path) -> str:
     value = _value(environ, "DATABASE_URL")
     if not value:
-        return _sqlite_url(state_dir / "reposync.db")
-    scheme, separator, rest = value.partition("://")
-    if separator and scheme in ("postgres", "postgresql", "postgresql+asyncpg"):
-        return _postgres_url(rest)
-    if separator and scheme in ("sqlite", "sqlite+aiosqlite"):
-        # As in SQLAlchemy: three slashes and a relative path, four and an absolute one.
-        file = rest.removeprefix("/")
-        if not rest.startswith("/") or file in ("", ":memory:") or "?" in file:
-            raise ValueError("must name a file and nothing else, such as sqlite:////var/lib/reposync/reposync.db")
-        return _sqlite_url(Path(file).absolute())
-    raise ValueError("must start with postgresql:// or sqlite:///; other databases and drivers are not supported")
-
-
-def _sqlite_url(file: Path) -> str:
-    return f"sqlite+aiosqlite:///{quote(str(file), safe='/ :@!$&()*+,;=')}"
-
-
-def _postgres_url(rest: str) -> str:
-    """Translate an address of libpq for SQLAlchemy and asyncpg."""
-    try:
-        split = urlsplit(f"postgresql://{rest}")
-        servers = split.netloc.rpartition("@")[2].split(",")
-        port_is_wrong = any(urlsplit(f"postgresql://{server}").port == 0 for server in servers)
-        options = dict(parse_qsl(split.query, keep_blank_values=True, strict_parsing=bool(split.query)))
-    except ValueError:
-        port_is_wrong, split, options = True, urlsplit(""), {}
-    if port_is_wrong or "#" in rest or "@" in split.query or (rest.count("@") > 1 and "?" not in rest):
-        raise ValueError("cannot be read as an address; in a password write @ : / ? # % as %40 %3A %2F %3F %23 %25")
-    for name in options:
-        if name not in _POSTGRES_OPTIONS:
-            more = "; use the variable PGSSLROOTCERT" if name == "sslrootcert" else suggestion(name, _POSTGRES_OPTIONS)
-            raise ValueError(f"has an option `{name[:40]}` that is not supported{more}")
-    if mode := options.pop("sslmode", None) or options.pop("ssl", None):
-        if mode not in _SSL_MODES:
-            raise ValueError(f"has an unknown `sslmode`{suggestion(mode, _SSL_MODES)}")
-        options["ssl"] = mode
-    if not split.path.strip("/"):
-        raise ValueError("names no database: write postgresql://user:password@host/database")
-    query = f"?{urlencode(options)}" if options else ""
-    return f"postgresql+asyncpg://{split.netloc}{split.path}{query}"
+        return sqlite_url(state_dir / "reposync.db")
+    address = parse_address(value)
+    # A relative path stays the same file when the process changes its folder.
+    return sqlite_url(address.path.absolute()) if isinstance(address, SqliteAddress) else value
 
 
 def _redis_url(environ: Mapping[str, str]) -> str | None:

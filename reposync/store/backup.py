@@ -10,9 +10,9 @@ import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
+from reposync.config.database_url import PostgresqlAddress, SqliteAddress
 from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.database_errors import describe
-from reposync.store.database_url import PostgresqlAddress, SqliteAddress
 
 LOCK_SECONDS = 10.0
 

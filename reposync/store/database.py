@@ -21,8 +21,8 @@ from sqlalchemy.pool import NullPool
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock, elapsed_seconds
+from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.database_errors import connection_failure, is_locked, translated
-from reposync.store.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.migrations import HEAD
 from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
 

@@ -16,8 +16,8 @@ from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from reposync.config.database_url import PostgresqlAddress, malformed_address
 from reposync.store.database_errors import is_read_only
-from reposync.store.database_url import PostgresqlAddress, malformed_address
 
 CONNECT_SECONDS = 10.0
 # For each of several servers: a heartbeat times out after 5 s, and the next one should reach the next server.

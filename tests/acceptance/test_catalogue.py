@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.registry_files import RegistryFiles
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import ExecutionLog, Pod, until

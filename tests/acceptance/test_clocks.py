@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run
 from reposync.store.tables import Worker
 from reposync.store.workers import Workers

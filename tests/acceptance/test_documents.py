@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from tests.acceptance.conftest import Person

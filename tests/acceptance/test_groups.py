@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until

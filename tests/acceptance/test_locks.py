@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import redis
 
+from reposync.config.database_url import sqlite_url
 from reposync.runs.locks import LOCK_PREFIX, LockHolder
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from tests.acceptance.conftest import Person

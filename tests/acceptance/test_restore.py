@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from reposync.config.database_url import SqliteAddress, sqlite_url
 from reposync.config.settings import Settings
 from reposync.store.backup import back_up
-from reposync.store.database_url import SqliteAddress, sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.applied import open_applied
 from tests.fixtures.databases import PostgresqlDatabases, _installed_programs

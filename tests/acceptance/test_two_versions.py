@@ -20,8 +20,8 @@ from typing import Any
 
 import pytest
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from tests.acceptance.conftest import Person

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from reposync.store.repository import repository_id
 from reposync.vectors.index import open_index
 from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope

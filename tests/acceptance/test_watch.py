@@ -15,7 +15,7 @@ from typing import Any, Self
 import httpx
 import pytest
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.pods import ExecutionLog, Pod, until

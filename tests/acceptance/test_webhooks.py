@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.gitlab_server import Change, GitLabServer, Project
 from tests.fixtures.pods import ExecutionLog, Pod, until

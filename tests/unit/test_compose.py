@@ -17,8 +17,8 @@ import pytest
 import redis
 from ruamel.yaml import YAML
 
+from reposync.config.database_url import PostgresqlAddress, parse_address
 from reposync.config.settings import Settings
-from reposync.store.database_url import PostgresqlAddress, parse_address
 from tests.fixtures.databases import _installed_programs as installed_programs
 from tests.fixtures.pods import until
 from tests.fixtures.qdrant_server import QdrantServer

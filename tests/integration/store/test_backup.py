@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.backup import back_up
 from reposync.store.database import Database
-from reposync.store.database_url import SqliteAddress, parse_address, sqlite_url
 from reposync.store.migrations import HEAD
 from tests.fixtures.released_schemas import execute, make, rows
 from tests.integration.store.conftest import Store

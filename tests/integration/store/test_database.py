@@ -13,9 +13,9 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
+from reposync.config.database_url import sqlite_url
 from reposync.errors import ConfigError, StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
 from tests.fixtures.databases import STRANGER, PostgresqlDatabases

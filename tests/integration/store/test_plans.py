@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from reposync.config.database_url import sqlite_url
 from reposync.errors import RunNotFound
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.index_queries import findable, search_scope, searched_repository
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures

@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 )
 from sqlalchemy import text
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run, RunFigures, RunRequest
 from reposync.store.run_requests import derive
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Inspector, inspect
 
+from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 from reposync.store.migrations.runner import migrate
 from reposync.store.repository import repository_id

@@ -17,10 +17,10 @@ import asyncpg
 import pytest
 
 from reposync.app.daemon import MetricsObserver
+from reposync.config.database_url import sqlite_url
 from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.migrations import HEAD
 from reposync.store.schema import MIGRATION_LOCK
 from reposync.telemetry.health import Health

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
+from reposync.config.database_url import sqlite_url
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 
 # Nobody waits for so long: what ends, ends for another reason.
 FOR_EVER_SECONDS = 3_600.0

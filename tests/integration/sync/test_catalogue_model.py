@@ -24,10 +24,10 @@ from hypothesis.stateful import (
 
 from reposync.app.application import Application, open_application
 from reposync.catalog.apply import registry_in_force
+from reposync.config.database_url import sqlite_url
 from reposync.config.settings import Settings
 from reposync.errors import RegistryConflict
 from reposync.runs.execution import ExecutionPolicy
-from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401

@@ -13,7 +13,7 @@ from pathlib import Path
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from reposync.store.database_url import sqlite_url
+from reposync.config.database_url import sqlite_url
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.hurried import HurriedLoop

@@ -138,7 +138,7 @@ def test_show_fills_in_the_defaults_tells_schedules_in_words_and_masks_secrets(
     assert "every 30 minutes" in done.stdout
     assert "every 6 hours (Europe/Berlin)" in done.stdout
     assert "hush" not in done.stdout + json.dumps(document)
-    assert document["settings"]["database_url"] == "postgresql+asyncpg://u:***@db/reposync"
+    assert document["settings"]["database_url"] == "postgres://u:***@db/reposync"
     assert document["settings"]["redis_url"] == "redis://:***@redis"
     assert document["settings"]["api_tokens"] == ["operate:***", "read:***"]
     assert document["gitlab"][0]["token"] == "***"

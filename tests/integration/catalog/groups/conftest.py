@@ -14,9 +14,9 @@ import pytest
 
 from reposync.catalog.group_follow import DiscoveryReport
 from reposync.catalog.groups import Discovery
+from reposync.config.database_url import sqlite_url
 from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
-from reposync.store.database_url import sqlite_url
 from reposync.store.project_groups import ProjectGroups
 from reposync.store.repository import Repository
 from reposync.store.tables import ProjectGroup

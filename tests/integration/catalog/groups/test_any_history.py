@@ -18,10 +18,10 @@ from hypothesis import given, settings
 
 from reposync.catalog.group_plan import is_paused_by_group
 from reposync.catalog.groups import Discovery
+from reposync.config.database_url import sqlite_url
 from reposync.config.loading import load_registry
 from reposync.config.registry import Registry
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository
 from reposync.store.run import RunFigures

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from reposync.config.database_url import sqlite_url
 from reposync.runs import redis_locks
 from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder, stale_by
 from reposync.runs.observer import Observer
 from reposync.runs.redis_locks import RedisGuard, RedisLocks
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
 from reposync.store.run import Run

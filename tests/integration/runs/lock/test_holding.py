@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 import redis
 
+from reposync.config.database_url import sqlite_url
 from reposync.errors import LockHeld
 from reposync.runs.locks import LockHolder, stale_by
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
-from reposync.store.database_url import sqlite_url
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus

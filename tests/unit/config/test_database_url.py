@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address, sqlite_url
 from reposync.errors import ConfigError
-from reposync.store.database_url import PostgresqlAddress, SqliteAddress, parse_address, sqlite_url
 
 SECRET = "s3cr3t-pa55word"
 

@@ -9,7 +9,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 
 from reposync.errors import ConfigError
 
-_FORMS = "DATABASE_URL looks like postgresql://user:password@host:5432/name or sqlite:///path."
+_FORMS = "Write it as postgresql://user:password@host:5432/name or sqlite:///path."
 _CACHE_OPTION = "prepared_statement_cache_size"
 _CACHE_SIZE = 100
 
@@ -63,21 +63,21 @@ def sqlite_url(path: Path) -> str:
 
 
 def parse_address(url: str) -> SqliteAddress | PostgresqlAddress:
-    """Raises ConfigError for any other address, never with a part of it that may be a password."""
+    """Raises ConfigError for any other address, without any part of it that may be a password."""
     scheme, separator, rest = url.strip().partition("://")
     if not separator:
-        raise ConfigError("The address of the database is not a URL.", remedy=_FORMS)
+        raise ConfigError("DATABASE_URL is not a URL.", remedy=_FORMS)
     kind = scheme.partition("+")[0].lower()
     if kind == "sqlite":
         return _sqlite(rest)
     if kind in ("postgresql", "postgres"):
         return _postgresql(rest)
-    raise ConfigError(f"reposync cannot keep its state in a {kind!r} database.", remedy=_FORMS)
+    raise ConfigError("DATABASE_URL must start with postgresql:// or sqlite:///.", remedy=_FORMS)
 
 
 def malformed_address(reason: str = "") -> ConfigError:
     return ConfigError(
-        "The address of the PostgreSQL database is malformed" + (f": {reason}." if reason else "."),
+        "DATABASE_URL is malformed" + (f": {reason}." if reason else "."),
         remedy=f"{_FORMS} Special characters of user and password must be percent-encoded (%40 for @, %2F for /).",
     )
 
@@ -85,12 +85,9 @@ def malformed_address(reason: str = "") -> ConfigError:
 def _sqlite(rest: str) -> SqliteAddress:
     path = unquote(rest.partition("?")[0].removeprefix("/"))
     if not path or path == ":memory:":
-        raise ConfigError(
-            "The state of reposync cannot be in memory: its processes share it.",
-            remedy="Give DATABASE_URL a path: sqlite:///path.",
-        )
+        raise ConfigError("DATABASE_URL must name a file, which the processes of reposync share: sqlite:///path.")
     if rest[0] != "/":
-        raise ConfigError("The address of the SQLite database names a host.", remedy=_FORMS)
+        raise ConfigError("DATABASE_URL names a host: SQLite needs three slashes and a path.", remedy=_FORMS)
     return SqliteAddress(Path(path))
 
 
