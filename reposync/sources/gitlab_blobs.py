@@ -15,11 +15,11 @@ from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer
 from reposync.sources.git_protocol import Advertisement, FetchRefused
 from reposync.sources.gitlab_client import MAX_CALLS, GitLabClient, Refusal
-from reposync.sources.objects import BLOB, COMMIT, TREE, hash_name, object_sha, parse_commit, walk_tree
+from reposync.sources.objects import BLOB, hash_name, object_sha
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, TreeEntry
 from reposync.sources.smart_http import MAX_MISSING, BlobFetcher, UploadPack
-from reposync.sources.spool import ReceivedPack, SpoolFull
+from reposync.sources.spool import SpoolFull
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +105,7 @@ class GitLabBlobs:
                 await self._after_failure(error)
                 continue
             try:
-                return await asyncio.to_thread(_walk, pack, sha)
+                return await asyncio.to_thread(pack.tree, sha)
             except (PackDamaged, KeyError) as error:
                 raise SourceCorrupt(f"The tree of {self._project} from git cannot be read: {error}.") from error
             finally:
@@ -263,8 +263,3 @@ class GitLabBlobs:
 def _count(header: str) -> int | None:
     # Python refuses to parse a number of thousands of digits.
     return int(header) if header.isdecimal() and len(header) < 20 else None
-
-
-def _walk(pack: ReceivedPack, sha: str) -> list[TreeEntry]:
-    _, root = parse_commit(sha, pack.contents([sha], COMMIT)[sha])
-    return walk_tree(root, lambda shas: pack.contents(shas, TREE))

@@ -78,6 +78,8 @@ class GitLabClient:
             timeouts=timeouts or Timeouts(),
             policy=retry or RetryPolicy(),
             observer=observer,
+            # As an OAuth token, which personal, project and group access tokens may be sent as.
+            headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
         )
         self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="gitlab")
         self._slots = asyncio.Semaphore(MAX_CALLS)
@@ -126,7 +128,7 @@ class GitLabClient:
     @asynccontextmanager
     async def raw(self, kind: str, method: str, path: str) -> AsyncIterator[httpx.Response]:
         """The uncompressed answer to one request below /api/v4, without retries; for contents read in part."""
-        headers = self._headers() | {"Accept-Encoding": "identity"}
+        headers = {"Accept-Encoding": "identity"}
         async with self._slots, self._http.stream(method, f"{self._api}{path}", kind=kind, headers=headers) as response:
             yield response
 
@@ -215,10 +217,6 @@ class GitLabClient:
 
     # Requests of python-gitlab ---------------------------------------------------------------------------------------
 
-    def _headers(self) -> dict[str, str]:
-        # As an OAuth token, which personal, project and group access tokens may be sent as.
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
-
     async def _in_thread(self, kind: str, work: Callable[[gitlab.Gitlab], T]) -> T:
         loop = asyncio.get_running_loop()
         async with self._slots:
@@ -240,7 +238,7 @@ class GitLabClient:
         session.trust_env = False  # requests would read ~/.netrc if there is no token
         session.mount("https://", adapter)
         session.mount("http://", adapter)
-        client = gitlab.Gitlab(self.url, oauth_token=self.token, keep_base_url=True, session=session)
+        client = gitlab.Gitlab(self.url, keep_base_url=True, session=session)
         try:
             return work(client)
         except GitlabParsingError as error:
@@ -257,7 +255,7 @@ class GitLabClient:
         if content is not None and not isinstance(content, bytes):
             raise TypeError("python-gitlab sends a file")
         headers = {name: str(value) for name, value in request.headers.items() if name.lower() in _FORWARDED}
-        headers |= self._headers() | {"Accept-Encoding": "gzip"}
+        headers["Accept-Encoding"] = "gzip"
         async with self._http.stream(method, url, kind=kind, headers=headers, content=content) as response:
             answer = requests.Response()
             answer.status_code = response.status_code

@@ -12,16 +12,12 @@ from reposync.http_client import HttpRefused
 from reposync.outgoing import RequestObserver, parse_address, validate_transport, validated_token
 from reposync.sources.git_protocol import FetchRefused
 from reposync.sources.objects import (
-    COMMIT,
     HEADS,
-    TREE,
     UnreadableBlobs,
     branch_name,
     branch_not_found,
     distinct_blobs,
-    parse_commit,
     read_steps,
-    walk_tree,
 )
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
@@ -182,7 +178,7 @@ class RemoteGitSource:
 
     def _parsed(self, pack: ReceivedPack, sha: str) -> Commit:
         try:
-            return parse_commit(sha, pack.contents([sha], COMMIT)[sha])[0]
+            return pack.commit(sha)[0]
         except (PackDamaged, KeyError) as error:
             raise self._corrupt(error) from error
 
@@ -206,8 +202,7 @@ class RemoteGitSource:
     def _walk(self, sha: str) -> Tree:
         pack = self._pack()
         try:
-            _, root = parse_commit(sha, pack.contents([sha], COMMIT)[sha])
-            entries = walk_tree(root, lambda shas: pack.contents(shas, TREE))
+            entries = pack.tree(sha)
         except (PackDamaged, KeyError) as error:
             raise self._corrupt(error) from error
         self._commit = sha

@@ -10,9 +10,9 @@ from typing import IO
 
 from reposync.errors import SourceUnavailable
 from reposync.sources.deltas import BaseCache
-from reposync.sources.objects import BLOB, MAX_TREE_BYTES, hash_name, object_sha
+from reposync.sources.objects import BLOB, COMMIT, MAX_TREE_BYTES, TREE, hash_name, object_sha, parse_commit, walk_tree
 from reposync.sources.packs import PackDamaged, PackedObject, PackFile
-from reposync.sources.port import Blob
+from reposync.sources.port import Blob, Commit, TreeEntry
 
 FLUSH_BYTES = 1024 * 1024
 
@@ -117,6 +117,14 @@ class ReceivedPack:
                 raise PackDamaged(f"object {sha} is not what it should be")
             found[sha] = item.content
         return found
+
+    def commit(self, sha: str) -> tuple[Commit, str]:
+        """The commit and the sha of its root tree. Raises PackDamaged, KeyError, SourceCorrupt."""
+        return parse_commit(sha, self.contents([sha], COMMIT)[sha])
+
+    def tree(self, sha: str) -> list[TreeEntry]:
+        """The entries of the commit `sha`. Raises as `commit`."""
+        return walk_tree(self.commit(sha)[1], lambda shas: self.contents(shas, TREE))
 
     def blob(self, sha: str, *, max_bytes: int) -> Blob:
         """One blob, verified. Raises PackDamaged, KeyError for one that is not in the pack."""
