@@ -180,9 +180,9 @@ def served(folder: Path, embeddings: EmbeddingServer) -> Iterator[Pod]:
         def syncs(name: str, status: str = "completed") -> None:
             before = len(log.ended(f"platform/{name}", status))
             httpx.post(f"{pod.url}/api/v1/repositories/platform/{name}/sync", timeout=10).raise_for_status()
-            until(lambda: len(log.ended(f"platform/{name}", status)) > before, told=pod.said)
+            until(lambda: len(log.ended(f"platform/{name}", status)) > before, details=pod.log_tail)
 
-        until(lambda: all(log.ended(f"platform/{name}") for name in names), told=pod.said)
+        until(lambda: all(log.ended(f"platform/{name}") for name in names), details=pod.log_tail)
         for name in names:
             repositories[name].commit(dict(list(contents[name].items())[-3:]), message="Three more")
             syncs(name)

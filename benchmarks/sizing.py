@@ -98,7 +98,7 @@ def daemon(folder: Path, at_once: int, files: int, dimension: int) -> None:
                     highest = max(highest, sum(each.memory_full_info().pss for each in [root, *root.children(True)]))
                 return all(log.ended(f"r{number}") for number in range(at_once))
 
-            until(done, 600, pod.said)
+            until(done, 600, pod.log_tail)
     print(f"a daemon with {at_once} first syncs of {files:,} files at the same time: {highest / 1e6:.0f} MB")
 
 

@@ -48,9 +48,9 @@ class Person:
             except BaseException:
                 process.kill()
                 raise
-        told = f"{words}: exit {process.returncode}\n{out}\n{err}"
-        assert exit_code is None or process.returncode == exit_code, told
-        assert "Traceback" not in err, told
+        reported = f"{words}: exit {process.returncode}\n{out}\n{err}"
+        assert exit_code is None or process.returncode == exit_code, reported
+        assert "Traceback" not in err, reported
         return subprocess.CompletedProcess(words, process.returncode, out, err)
 
     def asks(self, *words: str, exit_code: int = 0) -> Any:

@@ -27,7 +27,7 @@ def test_with_tokens_it_listens_to_everybody_under_a_path_and_lets_in_who_has_on
     pod.environment = {"REPOSYNC_API_TOKEN": f"read:{READER}, {OPERATOR}"}
     pod.options = ("--host", "0.0.0.0", "--root-path", "/reposync/")
     pod.start()
-    until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
 
     def ask(method: str, path: str, token: str) -> httpx.Response:
         url = f"{pod.url}{path}".replace("0.0.0.0", "127.0.0.1")
@@ -51,7 +51,7 @@ def test_whoever_signs_out_is_signed_out_also_after_the_daemon_started_again(per
     person.configures("embedding: {provider: none}\n")
     pod.environment = {"REPOSYNC_API_TOKEN": OPERATOR}
     pod.start()
-    until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
 
     def csrf_in(page: httpx.Response) -> str:
         return page.text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -69,14 +69,14 @@ def test_whoever_signs_out_is_signed_out_also_after_the_daemon_started_again(per
     assert shows_home() == 303
     assert pod.terminate() == 0
     pod.start()
-    until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+    until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
     assert shows_home() == 303
 
 
 def test_without_a_token_the_log_says_who_may_do_what_and_other_names_get_nothing(person: Person, pod: Pod) -> None:
     person.configures("embedding: {provider: none}\n")
     pod.start()
-    until(lambda: pod.events("no REPOSYNC_API_TOKEN is set"), told=pod.said)
+    until(lambda: pod.events("no REPOSYNC_API_TOKEN is set"), details=pod.log_tail)
 
     assert pod.url is not None and "127.0.0.1" in pod.url
     assert httpx.get(f"{pod.url}/readyz", headers={"Host": "rebound.example"}).status_code == 421

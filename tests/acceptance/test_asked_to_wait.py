@@ -47,7 +47,7 @@ def handed_back(log: ExecutionLog, pod: Pod, repository: str, code: str) -> Run:
     def found() -> list[Run]:
         return [run for run in log.runs(repository) if (run.status, run.error_code) == ("queued", code)]
 
-    (run,) = until(found, 120, told=pod.said)
+    (run,) = until(found, 120, details=pod.log_tail)
     assert isinstance(run, Run)
     return run
 
@@ -72,7 +72,7 @@ def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
         pod.start()
 
         run = handed_back(log, pod, "app", "SOURCE_UNAVAILABLE")
-        until(lambda: log.ended("other"), told=pod.said)
+        until(lambda: log.ended("other"), details=pod.log_tail)
 
         assert run.started_at is not None and run.not_before >= run.started_at + TEN_MINUTES
         assert "600 s" in str(run.error_message)
@@ -82,7 +82,7 @@ def test_a_run_whose_gitlab_asks_to_wait_leaves_its_place_to_another_repository(
         # A person who knows better is not kept waiting.
         gitlab.faults.clear()
         assert pod.posts("/api/v1/repositories/app/sync").json()["id"] == run.id
-        until(lambda: log.ended("app"), told=pod.said)
+        until(lambda: log.ended("app"), details=pod.log_tail)
 
 
 def test_a_run_whose_embedding_server_asks_to_wait_keeps_what_it_did(
@@ -110,9 +110,9 @@ def test_a_run_whose_embedding_server_asks_to_wait_keeps_what_it_did(
     assert 0 < stored < FILES
 
     person.configures(f"{text}  - {{name: other, path: '{other.path}', schedule: yearly}}\n")
-    until(lambda: log.ended("other"), told=pod.said)
+    until(lambda: log.ended("other"), details=pod.log_tail)
 
     assert pod.posts("/api/v1/repositories/app/sync").json()["id"] == run.id
-    (run,) = until(lambda: log.ended("app"), 120, told=pod.said)
+    (run,) = until(lambda: log.ended("app"), 120, details=pod.log_tail)
     assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
     assert [each.files_processed for each in log.attempts(run)] == [stored, FILES - stored]

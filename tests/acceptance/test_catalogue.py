@@ -58,7 +58,7 @@ def test_a_command_of_another_folder_syncs_what_the_daemon_serves_and_changes_no
     person, other = folders.person, folders.other
     log = ExecutionLog(sqlite_url(folders.state / "reposync.db"))
     with folders.pod(person, "daemon") as pod:
-        until(lambda: log.ended("alpha"), told=pod.said)
+        until(lambda: log.ended("alpha"), details=pod.log_tail)
         for _ in range(3):
             (run,) = other.asks("sync", "alpha")
             assert (run["status"], run["commit_after"]) == ("completed", folders.alpha.head())
@@ -66,7 +66,7 @@ def test_a_command_of_another_folder_syncs_what_the_daemon_serves_and_changes_no
             assert str(person.home / "repositories.yaml") in refused.stderr
             assert str(other.home / "repositories.yaml") in refused.stderr
         before = len(log.ended("alpha"))
-        until(lambda: len(log.ended("alpha")) > before, told=pod.said)
+        until(lambda: len(log.ended("alpha")) > before, details=pod.log_tail)
         shown = other.asks("repos", "show", "alpha")
         served = httpx.get(f"{pod.url}/api/v1/repositories/alpha").json()
         assert pod.terminate() == 0
@@ -92,8 +92,8 @@ def test_a_command_works_from_a_folder_without_a_file(folders: Folders, tmp_path
 
 def test_a_file_that_nobody_applied_is_named_to_whoever_looks_for_its_repositories(folders: Folders) -> None:
     for words, exit_code in ((("sync", "alpha"), 3), (("sync",), 2)):
-        told = folders.person.types(*words, exit_code=exit_code)
-        assert f"{folders.person.home / 'repositories.yaml'} was not applied yet" in told.stderr
+        reported = folders.person.types(*words, exit_code=exit_code)
+        assert f"{folders.person.home / 'repositories.yaml'} was not applied yet" in reported.stderr
 
 
 def test_daemons_with_different_files_serve_both_whoever_starts_when(folders: Folders) -> None:
@@ -118,7 +118,7 @@ def test_daemons_with_different_files_serve_both_whoever_starts_when(folders: Fo
 
 
 def _both_go_on(log: ExecutionLog, before: dict[str, int], pod: Pod) -> None:
-    until(lambda: all(len(log.ended(name)) > number + 1 for name, number in before.items()), told=pod.said)
+    until(lambda: all(len(log.ended(name)) > number + 1 for name, number in before.items()), details=pod.log_tail)
 
 
 def _conflict(pod: Pod) -> str:
@@ -128,7 +128,7 @@ def _conflict(pod: Pod) -> str:
         found = pod.health()["components"].get("registry", {})
         return str(found["reason"]) if found.get("status") == "degraded" else None
 
-    said: str = until(reason, told=pod.said)
+    said: str = until(reason, details=pod.log_tail)
     return said
 
 
@@ -142,13 +142,13 @@ def test_a_daemon_goes_on_beside_a_registry_that_it_cannot_use(folders: Folders)
             await RegistryFiles(database).rewrite(str(person.home / "repositories.yaml"), document)
 
     with folders.pod(person, "daemon") as pod:
-        until(lambda: log.ended("alpha"), told=pod.said)
+        until(lambda: log.ended("alpha"), details=pod.log_tail)
         asyncio.run(rewrite({"embedding": {"provider": "none"}, "daemon": {"concurrency": "plenty"}}))
         assert "daemon.concurrency" in _conflict(pod)
         before = len(log.ended("alpha"))
-        until(lambda: len(log.ended("alpha")) > before, told=pod.said)
+        until(lambda: len(log.ended("alpha")) > before, details=pod.log_tail)
         asyncio.run(rewrite({"embedding": {"provider": "none"}}))
-        until(lambda: pod.health()["components"]["registry"]["status"] == "ok", told=pod.said)
+        until(lambda: pod.health()["components"]["registry"]["status"] == "ok", details=pod.log_tail)
         assert pod.terminate() == 0
 
 

@@ -79,7 +79,7 @@ def test_a_pod_whose_clock_is_a_day_ahead_says_so_and_stops_nobodys_schedule(
 ):
     with installed(tmp_path, repository, postgresql.upgraded()) as installation:
         wrong = installation.pod("wrong", ahead_seconds=A_DAY)
-        until(lambda: len(installation.ticks()) >= 2 and installation.log.ended("app"), told=wrong.said)
+        until(lambda: len(installation.ticks()) >= 2 and installation.log.ended("app"), details=wrong.log_tail)
 
         clock = until(lambda: (found := wrong.health()["components"].get("clock")) and found["reason"] and found)
         assert clock["status"] == "degraded"
@@ -93,7 +93,7 @@ def test_a_pod_whose_clock_is_a_day_ahead_says_so_and_stops_nobodys_schedule(
         right = installation.pod("right")
         wrong.kill()
         before = len(installation.ticks())
-        until(lambda: len(installation.ticks()) >= before + 2, told=right.said)
+        until(lambda: len(installation.ticks()) >= before + 2, details=right.log_tail)
         assert right.health()["components"]["clock"]["status"] == "ok"
         assert abs(right.metric("reposync_clock_skew_seconds")) < 30
         now = datetime.now(UTC)
@@ -103,19 +103,19 @@ def test_a_pod_whose_clock_is_a_day_ahead_says_so_and_stops_nobodys_schedule(
 def test_a_single_daemon_goes_on_when_its_clock_is_set_back_by_two_hours(tmp_path: Path, repository: GitRepository):
     with installed(tmp_path, repository, sqlite_url(tmp_path / "reposync.db")) as installation:
         pod = installation.pod("pod", ahead_seconds=TWO_HOURS)
-        until(lambda: len(installation.ticks()) >= 2, told=pod.said)
+        until(lambda: len(installation.ticks()) >= 2, details=pod.log_tail)
 
         installation.sets_clock("pod", 0.0)
 
         def since() -> list[Run]:
             return [run for run in installation.ticks() if run.scheduled_for <= datetime.now(UTC)]
 
-        until(lambda: len([run for run in since() if run.status == "completed"]) >= 2, told=pod.said)
+        until(lambda: len([run for run in since() if run.status == "completed"]) >= 2, details=pod.log_tail)
         assert pod.events("a clock was set")
         assert pod.health()["status"] == "ok"
 
         pod.kill()
         before = len(since())
         again = installation.pod("pod")
-        until(lambda: len(since()) >= before + 2, told=again.said)
+        until(lambda: len(since()) >= before + 2, details=again.log_tail)
         assert again.health()["status"] == "ok"

@@ -322,8 +322,8 @@ def test_an_engine_killed_in_the_middle_of_a_sync_is_started_again_and_the_run_g
         embeddings.wait_for_waiting(1, timeout_seconds=60)
         (record,) = configured.home.rglob("engine.json")
         os.kill(json.loads(record.read_text())["pid"], signal.SIGKILL)
-    told, _ = process.communicate(timeout=60)
-    (run,) = json.loads(told)
+    reported, _ = process.communicate(timeout=60)
+    (run,) = json.loads(reported)
     assert (run["status"], run["files_processed"]) == ("completed", 100)
     assert configured.asks("repos", "show", "payments")["chunks"] == 102
     assert configured.asks("sync")[0]["files_processed"] == 0, "the index is whole"
@@ -338,9 +338,9 @@ def test_a_run_is_cancelled_by_another_command(
         (run,) = configured.asks("history")
         assert run["status"] == "running"
         configured.types("runs", "cancel", run["id"][:8])
-        told, _ = process.communicate(timeout=60)
+        reported, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert [each["status"] for each in json.loads(told)] == ["cancelled"]
+    assert [each["status"] for each in json.loads(reported)] == ["cancelled"]
 
 
 def test_hostile_names_are_shown_and_not_obeyed(configured: Person, repository: GitRepository):

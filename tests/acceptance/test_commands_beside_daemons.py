@@ -88,11 +88,11 @@ def test_a_sync_beside_a_daemon_is_executed_by_the_daemon_and_followed(
     registered: Person, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer
 ):
     worker.start()
-    until(lambda: log.ended("app"), told=worker.said)
+    until(lambda: log.ended("app"), details=worker.log_tail)
     assert is_alive(worker)
     with embeddings.holding():
         typed = registered.starts("sync", "app", "--full", "--json")
-        until(lambda: len(log.runs("app")) == 2, told=worker.said)
+        until(lambda: len(log.runs("app")) == 2, details=worker.log_tail)
     run, err = answer(typed)
 
     assert (run["status"], run["trigger"], run["worker"].partition(":")[0]) == ("completed", "command", "worker")
@@ -113,7 +113,7 @@ def test_a_run_whose_daemon_is_killed_is_taken_over_by_the_command_that_follows_
         embeddings.wait_for_waiting(1, timeout_seconds=60)
         first = log.runs("app")[0]
         typed = registered.starts("sync", "app", "--json")
-        until(lambda: len(log.runs("app")) == 2, told=worker.said)
+        until(lambda: len(log.runs("app")) == 2, details=worker.log_tail)
         worker.kill()
     run, _ = answer(typed)
 
@@ -123,7 +123,7 @@ def test_a_run_whose_daemon_is_killed_is_taken_over_by_the_command_that_follows_
 
 def test_a_daemon_without_workers_leaves_the_run_to_the_command(registered: Person, door: Pod, log: ExecutionLog):
     door.start()
-    until(lambda: door.metric("reposync_workers") == 0, told=door.said)
+    until(lambda: door.metric("reposync_workers") == 0, details=door.log_tail)
     run, _ = answer(registered.starts("sync", "app", "--json"))
     assert run["status"] == "completed"
     assert not run["worker"].startswith("door:")
@@ -137,7 +137,7 @@ def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
         worker.start()
         embeddings.wait_for_waiting(1, timeout_seconds=60)
         following = registered.starts("sync", "app", "--full")
-        until(lambda: [run for run in log.runs("app") if run.full], told=worker.said)
+        until(lambda: [run for run in log.runs("app") if run.full], details=worker.log_tail)
         asked_over_http(worker)
         interrupted(following)
         first, second = log.runs("app")
@@ -145,14 +145,14 @@ def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
 
         registered.types("runs", "cancel", second.id)
         following = registered.starts("sync", "app")
-        until(lambda: len(log.runs("app")) == 3, told=worker.said)
+        until(lambda: len(log.runs("app")) == 3, details=worker.log_tail)
         interrupted(following)
         assert log.runs("app")[2].status == "cancelled", "nobody else asked for it"
         kept = asked_over_http(worker)
         following = registered.starts("sync", "app", "--full")
-        until(lambda: [run for run in log.runs("app") if run.full and run.id == kept], told=worker.said)
+        until(lambda: [run for run in log.runs("app") if run.full and run.id == kept], details=worker.log_tail)
         interrupted(following)
-    until(lambda: kept in [run.id for run in log.ended("app")], told=worker.said)
+    until(lambda: kept in [run.id for run in log.ended("app")], details=worker.log_tail)
     assert first.id in [run.id for run in log.ended("app")]
 
 
@@ -166,7 +166,7 @@ def test_a_run_that_others_asked_for_outlives_the_command_that_executes_it(
     how: signal.Signals,
 ):
     door.start()
-    until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, told=door.said)
+    until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)
     run_id = asked_over_http(door)
     with embeddings.holding():
         executing = registered.starts("sync", "app", "--full")
@@ -178,7 +178,7 @@ def test_a_run_that_others_asked_for_outlives_the_command_that_executes_it(
     assert (run.id, run.status, run.full) == (run_id, "queued", False)
 
     worker.start()
-    (run,) = until(lambda: log.ended("app"), told=worker.said)
+    (run,) = until(lambda: log.ended("app"), details=worker.log_tail)
     assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
 
 
@@ -186,7 +186,7 @@ def test_a_source_that_this_machine_cannot_reach_is_no_end_of_what_others_asked_
     registered: Person, door: Pod, worker: Pod, log: ExecutionLog, repository: GitRepository
 ):
     door.start()
-    until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, told=door.said)
+    until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)
     run_id = asked_over_http(door)
     away = repository.path.rename(repository.path.with_name("away.git"))
 
@@ -196,7 +196,7 @@ def test_a_source_that_this_machine_cannot_reach_is_no_end_of_what_others_asked_
     assert run["error_code"].startswith("SOURCE")
     away.rename(repository.path)
     worker.start()
-    (ended,) = until(lambda: log.ended("app"), told=worker.said)
+    (ended,) = until(lambda: log.ended("app"), details=worker.log_tail)
     assert (ended.id, ended.failures) == (run_id, 1), "the attempt of the command does not count"
 
     # What nobody else asked for fails at once, for the person who watches.
@@ -212,13 +212,15 @@ def test_everything_is_queued_at_once_beside_a_daemon_and_taken_back_at_once(
     text = (registered.home / "repositories.yaml").read_text()
     registered.configures(f"{text}  - {{name: other, path: '{repository.path}', schedule: yearly}}\n")
     worker.start()
-    until(lambda: log.ended("app") and log.ended("other"), told=worker.said)
+    until(lambda: log.ended("app") and log.ended("other"), details=worker.log_tail)
     with embeddings.holding():
         repository.many(10, content=lambda number: b"def again_%d(): pass\n" % number)
         typed = registered.starts("sync")
         embeddings.wait_for_waiting(2, timeout_seconds=60)  # the worker executes both
         interrupted(typed)
-        until(lambda: {log.runs(name)[-1].status for name in ("app", "other")} == {"cancelled"}, told=worker.said)
+        until(
+            lambda: {log.runs(name)[-1].status for name in ("app", "other")} == {"cancelled"}, details=worker.log_tail
+        )
 
 
 def test_a_removal_beside_a_daemon_is_followed(
@@ -227,7 +229,7 @@ def test_a_removal_beside_a_daemon_is_followed(
     registered.configures((registered.home / "repositories.yaml").read_text().partition("repositories:")[0])
     worker.start()
     registered.types("repos", "add", "added", "--path", str(repository.path))
-    until(lambda: log.ended("added"), told=worker.said)
+    until(lambda: log.ended("added"), details=worker.log_tail)
 
     removed = registered.asks("repos", "remove", "added", "--yes")
 
@@ -249,7 +251,7 @@ def test_who_lacks_the_token_leaves_the_run_to_who_has_it(person: Person, reposi
             "repositories:\n  - {name: app, gitlab: main, project: platform/app, schedule: yearly}\n"
         )
         with Pod("worker", person.home, {"GITLAB_TOKEN": secret}) as worker:
-            until(lambda: log.ended("app"), told=worker.said)
+            until(lambda: log.ended("app"), details=worker.log_tail)
             run, _ = answer(person.starts("sync", "app", "--json"))
             assert (run["status"], run["worker"].partition(":")[0]) == ("completed", "worker")
             assert worker.terminate() == 0
@@ -260,10 +262,10 @@ def test_who_lacks_the_token_leaves_the_run_to_who_has_it(person: Person, reposi
 
         # It has no registry file: what is registered is in the database.
         with Pod("worker", person.home / "elsewhere", {"REPOSYNC_STATE_DIR": str(person.home / "state")}) as worker:
-            until(lambda: worker.events("serving") and is_alive(worker), told=worker.said)
+            until(lambda: worker.events("serving") and is_alive(worker), details=worker.log_tail)
             asked_over_http(worker)
             waiting = log.runs("app")[-1]
-            until(lambda: [each.times for each in log.attempts(waiting) if each.times > 1], told=worker.said)
+            until(lambda: [each.times for each in log.attempts(waiting) if each.times > 1], details=worker.log_tail)
             shown = person.types("runs", "show", waiting.id).stdout
             assert re.search(r"released .* times, last at .* SECRET_MISSING: .*GITLAB_TOKEN", shown), shown
 

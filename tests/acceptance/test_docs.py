@@ -37,8 +37,8 @@ TOP = {path.name for path in ROOT.iterdir()} - {".git"}
 
 def failures(found: Iterator[str]) -> None:
     """All at once, each with its place."""
-    told = list(found)
-    assert not told, "\n" + "\n".join(told)
+    reported = list(found)
+    assert not reported, "\n" + "\n".join(reported)
 
 
 def snippets() -> list[Fence]:
@@ -230,8 +230,8 @@ def test_every_variable_and_error_code_that_is_named_exists():
 
 
 def test_every_variable_and_error_code_of_the_program_is_explained():
-    told = {word for span in code() for word in re.findall(r"\w+", span.text)}
-    failures(f"{place}: no page explains {name}" for name, place in program.names().items() if name not in told)
+    reported = {word for span in code() for word in re.findall(r"\w+", span.text)}
+    failures(f"{place}: no page explains {name}" for name, place in program.names().items() if name not in reported)
 
 
 def test_every_metric_that_is_named_exists():

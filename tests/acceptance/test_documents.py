@@ -46,7 +46,7 @@ def client(person: Person) -> Generator[httpx.Client, None, None]:
         Pod("door", person.home, options=("--no-workers", "--no-scheduler")) as pod,
         httpx.Client(base_url=f"{pod.url}{API}", timeout=60) as client,
     ):
-        until(lambda: client.get("/repositories").status_code == 200, told=pod.said)
+        until(lambda: client.get("/repositories").status_code == 200, details=pod.log_tail)
         yield client
 
 

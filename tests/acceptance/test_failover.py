@@ -52,15 +52,15 @@ def database(pod: Pod) -> str:
 
 
 def waits(pod: Pod) -> None:
-    until(lambda: "it is read-only (a standby" in database(pod), LONG_SECONDS, pod.said)
+    until(lambda: "it is read-only (a standby" in database(pod), LONG_SECONDS, pod.log_tail)
     assert pod.gets("/healthz").status_code == 200
 
 
 def syncs(pod: Pod, cluster: Cluster) -> None:
     """It is well again, and more runs than before are completed."""
-    until(lambda: database(pod) == "ok", LONG_SECONDS, pod.said)
+    until(lambda: database(pod) == "ok", LONG_SECONDS, pod.log_tail)
     before = len(cluster.log.ended("app"))
-    until(lambda: len(cluster.log.ended("app")) > before + 1, LONG_SECONDS, pod.said)
+    until(lambda: len(cluster.log.ended("app")) > before + 1, LONG_SECONDS, pod.log_tail)
 
 
 def each_tick_ran_once(cluster: Cluster) -> None:
@@ -82,7 +82,7 @@ def test_daemons_wait_while_their_database_is_read_only(
     cluster = clusters(primary.url)
     cluster.configures(app(repository, "every second"))
     pod = cluster.pod("pod")
-    until(lambda: cluster.log.ended("app"), LONG_SECONDS, pod.said)
+    until(lambda: cluster.log.ended("app"), LONG_SECONDS, pod.log_tail)
 
     primary.executes("ALTER SYSTEM SET default_transaction_read_only = on", RELOAD)
     waits(pod)
@@ -107,7 +107,7 @@ def test_daemons_go_on_at_the_standby_once_it_is_promoted(
         before, after = clusters(primary.url), clusters(standby.url)
         after.configures(app(repository, "every second"))
         both = after.pod("both", DATABASE_URL=f"postgresql://postgres@/postgres?{hosts}")
-        until(lambda: before.log.ended("app"), LONG_SECONDS, both.said)
+        until(lambda: before.log.ended("app"), LONG_SECONDS, both.log_tail)
         # This one knows the standby alone, and came before its promotion.
         alone = after.pod("alone")
         waits(alone)

@@ -1,4 +1,4 @@
-"""The disk of the state folder runs full in the middle of a run."""
+"""The disk of the state folder runs full during a run."""
 
 from __future__ import annotations
 
@@ -85,13 +85,15 @@ def test_the_history_of_a_daemon_says_that_the_disk_was_full_as_soon_as_there_is
         with embeddings.holding():
             embeddings.wait_for_waiting(1, timeout_seconds=120)
             disk.fill()
-            lost = until(lambda: pod.events("run lost"), timeout_seconds=180, told=pod.said)
+            lost = until(lambda: pod.events("run lost"), timeout_seconds=180, details=pod.log_tail)
             disk.make_room()
         log = ExecutionLog(f"sqlite:///{home}/state/reposync.db")
-        until(lambda: log.ended("payments"), timeout_seconds=180, told=pod.said)
+        until(lambda: log.ended("payments"), timeout_seconds=180, details=pod.log_tail)
 
         (run,) = log.ended("payments")
         assert "the disk is full" in lost[0]["reason"]
         assert run.status == "completed"
-        told = until(lambda: [each.error_message for each in log.attempts(run) if each.error_message], told=pod.said)
-        assert "the disk is full" in told[0]
+        reported = until(
+            lambda: [each.error_message for each in log.attempts(run) if each.error_message], details=pod.log_tail
+        )
+        assert "the disk is full" in reported[0]

@@ -25,10 +25,10 @@ def gitlab() -> Generator[GitLabServer, None, None]:
 
 @pytest.fixture
 def project(gitlab: GitLabServer, tmp_path: Path):
-    def add(path: str, **told):
+    def add(path: str, **reported):
         repository = GitRepository.create(tmp_path / f"{path.replace('/', '-')}.git")
         repository.commit({"main.py": f"def {path.rpartition('/')[2]}(): pass\n".encode()})
-        return gitlab.add_project(path, repository.path, **told)
+        return gitlab.add_project(path, repository.path, **reported)
 
     return add
 
@@ -66,13 +66,13 @@ def test_the_daemon_follows_projects_that_come_move_and_go(configured: Person, p
     log = ExecutionLog(sqlite_url(configured.home / "state" / "reposync.db"))
     api, shop = project("platform/api"), project("platform/shop")
     with Pod("pod", configured.home, {"GITLAB_TOKEN": SECRET}) as pod:
-        until(lambda: log.ended("platform/api") and log.ended("platform/shop"), told=pod.said)
+        until(lambda: log.ended("platform/api") and log.ended("platform/shop"), details=pod.log_tail)
 
         project("platform/new")
         shop.path = "platform/store"
         api.archived = True
-        until(lambda: log.ended("platform/new") and log.runs("platform/store"), told=pod.said)
-        until(lambda: "paused" in {each["state"] for each in configured.asks("repos", "list")}, told=pod.said)
+        until(lambda: log.ended("platform/new") and log.runs("platform/store"), details=pod.log_tail)
+        until(lambda: "paused" in {each["state"] for each in configured.asks("repos", "list")}, details=pod.log_tail)
 
         shown = {each["name"]: each for each in configured.asks("repos", "list")}
         assert set(shown) == {"platform/api", "platform/new", "platform/store"}

@@ -29,8 +29,8 @@ class Owner:
         self.embeddings.model = model
 
     def configures(self, *, model: str = "test/words", size: int = 400, keep: str = "24h") -> None:
-        told = {"url": self.embeddings.url, "path": self.repository.path}
-        self.person.applies(CONFIGURATION.format(model=model, size=size, keep=keep, **told))
+        reported = {"url": self.embeddings.url, "path": self.repository.path}
+        self.person.applies(CONFIGURATION.format(model=model, size=size, keep=keep, **reported))
 
     def states(self) -> list[tuple[str, int]]:
         (found,) = self.person.asks("index", "status")["items"]
@@ -50,15 +50,15 @@ def test_the_status_names_the_model_the_chunks_and_the_commit_that_are_searched(
     assert "nothing yet" in person.types("index", "status").stdout
     person.types("sync")
 
-    told = person.asks("index", "status")
-    (found,) = told["items"]
+    reported = person.asks("index", "status")
+    (found,) = reported["items"]
     assert person.asks("index", "status", "payments") == found
     live = found["live"]
     assert (live["number"], live["provider"], live["model"]) == (1, "openai", "test/words")
     assert (live["chunk_size"], live["chunk_overlap"], live["files"]) == (400, 80, 2)
     assert live["commit"] == owner.repository.head()
     assert (found["building"], found["progress"], found["retired"], found["hold"]) == (None, None, [], None)
-    (change,) = told["collections"]
+    (change,) = reported["collections"]
     assert change["repositories"] == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
     assert (change["leads_to"], change["moved"]) == (live["physical"], True)
     shown = person.types("index", "status").stdout
@@ -97,11 +97,11 @@ def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner:
     owner.repository.commit({"new.py": b"x = 1\n"})
     person.types("sync")
 
-    told = person.asks("index", "status")
-    (found,) = told["items"]
+    reported = person.asks("index", "status")
+    (found,) = reported["items"]
     assert (found["live"]["model"], found["live"]["files"]) == ("test/words", 3)
     assert found["hold"] == {"reason": "paused", "until_settings_change": False}
-    (change,) = told["collections"]
+    (change,) = reported["collections"]
     assert change["repositories"]["held"] == 1
     assert change["moved"] is False
     assert "default: 0 of 1 repositories on openai: test/other (1 held)" in person.types(
@@ -111,9 +111,9 @@ def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner:
     owner.serves("test/other")
     assert "the next sync builds" in person.types("index", "resume", "payments").stdout
     person.types("sync")
-    told = person.asks("index", "status")
-    assert told["items"][0]["live"]["model"] == "test/other"
-    assert (told["collections"][0]["moved"], told["collections"][0]["chunks_former"]) == (True, 0)
+    reported = person.asks("index", "status")
+    assert reported["items"][0]["live"]["model"] == "test/other"
+    assert (reported["collections"][0]["moved"], reported["collections"][0]["chunks_former"]) == (True, 0)
 
 
 def test_a_change_that_waits_or_is_built_says_how_far_it_is(owner: Owner) -> None:
@@ -128,15 +128,15 @@ def test_a_change_that_waits_or_is_built_says_how_far_it_is(owner: Owner) -> Non
     with owner.embeddings.holding():
         process = person.starts("sync")
         owner.embeddings.wait_for_waiting(1, timeout_seconds=60)
-        told = person.asks("index", "status")
+        reported = person.asks("index", "status")
         shown = person.types("index", "status").stdout
         process.kill()
         process.communicate(timeout=60)
 
-    (found,) = told["items"]
+    (found,) = reported["items"]
     assert (found["live"]["model"], found["building"]["model"]) == ("test/words", "test/other")
     assert found["progress"]["run"] is not None
     assert found["progress"]["files_total"] == 2
-    assert told["collections"][0]["repositories"]["building"] == 1
+    assert reported["collections"][0]["repositories"]["building"] == 1
     assert "0 of about 2 files built" in shown
     assert "building" in shown

@@ -141,8 +141,8 @@ def test_what_a_dead_worker_left_is_removed(person: Person, scene: Scene, server
     assert not server.exists(*keys)
     assert not scene.now(died).cancel_requested
     # Its run is still there, and the database needs no help.
-    told = person.types("locks", "release", "died").stdout
-    assert "another worker takes it over" in told
+    reported = person.types("locks", "release", "died").stdout
+    assert "another worker takes it over" in reported
     missing = person.types("locks", "release", "ended", exit_code=3).stderr
     assert "'ended' has no lock" in missing
 
@@ -165,14 +165,14 @@ def test_the_lock_of_another_installation_is_removed_with_force_alone(
 def test_a_redis_that_is_away_is_told_without_its_password(person: Person, scene: Scene):
     person.environment["REDIS_URL"] = f"redis://:geheimnis@127.0.0.1:{free_port()}"
     for words in (("list",), ("release", "payments")):
-        told = person.types("locks", *words, exit_code=1)
-        assert "connection refused" in told.stderr
-        assert "geheimnis" not in told.stderr
-        assert told.stdout == ""
+        reported = person.types("locks", *words, exit_code=1)
+        assert "connection refused" in reported.stderr
+        assert "geheimnis" not in reported.stderr
+        assert reported.stdout == ""
     person.environment["REDIS_URL"] = "redis://127.0.0.1?geheimnis=1"
-    told = person.types("locks", "list", exit_code=2)
-    assert "REDIS_URL" in told.stderr
-    assert "geheimnis" not in told.stderr
+    reported = person.types("locks", "list", exit_code=2)
+    assert "REDIS_URL" in reported.stderr
+    assert "geheimnis" not in reported.stderr
 
 
 def test_a_sync_holds_its_lock_and_one_that_was_killed_is_not_waited_for(

@@ -1,4 +1,4 @@
-"""Several daemons on one PostgreSQL, one Redis-compatible server and one Qdrant: what is promised for a crowd."""
+"""Several daemons on one PostgreSQL, one Redis-compatible server and one Qdrant: the promises for a cluster."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
     with cluster.embeddings.holding():
         second = cluster.pod("second")
         first.kill()
-    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+    (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
 
     attempts = cluster.log.attempts(run)
     assert [(each.outcome, each.worker.split(":")[0]) for each in attempts] == [
@@ -106,8 +106,8 @@ def test_a_pod_that_is_told_to_stop_hands_its_run_to_another(cluster: Cluster, r
     with cluster.embeddings.holding():
         second = cluster.pod("second")
         assert first.terminate() == 0
-        until(lambda: second.events("run started"), told=second.said)
-    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+        until(lambda: second.events("run started"), details=second.log_tail)
+    (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
 
     assert [each.outcome for each in cluster.log.attempts(run)] == ["released", "completed"]
     assert run.files_processed == FILES
@@ -120,12 +120,12 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
     in_the_middle(cluster)
     first.freeze()
     second = cluster.pod("second")
-    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+    (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
     points = stored_points(cluster.environment["QDRANT_URL"])
     repository.commit({"later.py": b"def later(): pass\n"})
 
     first.thaw()
-    until(lambda: first.events("run lost"), told=first.said)
+    until(lambda: first.events("run lost"), details=first.log_tail)
 
     assert stored_points(cluster.environment["QDRANT_URL"]) == points
     assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
@@ -144,21 +144,21 @@ def test_a_repository_that_kills_its_workers_ends_failed_and_disturbs_nobody(
     with cluster.embeddings.holding():
         for name in ("one", "two", "three"):
             pod = cluster.pod(name)
-            until(lambda pod=pod: pod.events("run started"), told=pod.said)
+            until(lambda pod=pod: pod.events("run started"), details=pod.log_tail)
             pod.kill()
         cluster.configures(app(repository), f"name: small, path: '{small.path}', schedule: every 2 seconds")
         last = cluster.pod("last")
-        (run,) = until(lambda: cluster.log.ended("app", "failed"), told=last.said)
+        (run,) = until(lambda: cluster.log.ended("app", "failed"), details=last.log_tail)
     assert (run.error_code, run.attempt) == ("RUN_ABANDONED", 3)
     assert [each.outcome for each in cluster.log.attempts(run)] == ["lost"] * 3
-    until(lambda: cluster.log.ended("small"), told=last.said)
+    until(lambda: cluster.log.ended("small"), details=last.log_tail)
 
 
 def test_ticks_of_three_pods_run_once_each(cluster: Cluster, repository: GitRepository):
     repository.commit({"a.py": b"x = 1\n"})
     cluster.configures(app(repository, "every second"))
     pods = [cluster.pod(name) for name in ("one", "two", "three")]
-    until(lambda: len(cluster.log.ended("app")) >= 8, told=pods[0].said)
+    until(lambda: len(cluster.log.ended("app")) >= 8, details=pods[0].log_tail)
     for pod in pods:
         assert pod.terminate() == 0
 
@@ -178,20 +178,20 @@ def test_a_database_that_goes_away_is_waited_for(
     cluster.configures(app(repository, "every second"))
     with TcpProxy(postgresql.server_url) as proxy:
         pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
-        until(lambda: len(cluster.log.ended("app")) > 1, told=pod.said)
+        until(lambda: len(cluster.log.ended("app")) > 1, details=pod.log_tail)
 
         proxy.down()
-        until(lambda: pod.gets("/readyz").status_code == 503, told=pod.said)
+        until(lambda: pod.gets("/readyz").status_code == 503, details=pod.log_tail)
         assert pod.gets("/healthz").status_code == 200
         for waits in ("the queue waits for the database", "ticks wait for the database"):
-            until(lambda waits=waits: pod.events(waits), told=pod.said)
+            until(lambda waits=waits: pod.events(waits), details=pod.log_tail)
         proxy.up()
-        until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+        until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
         before = len(cluster.log.ended("app"))
-        until(lambda: len(cluster.log.ended("app")) > before + 1, told=pod.said)
+        until(lambda: len(cluster.log.ended("app")) > before + 1, details=pod.log_tail)
 
         # It waited with patience: each part says so once, and once more where it learned another reason.
-        until(lambda: pod.events("the queue has its database again"), told=pod.said)
+        until(lambda: pod.events("the queue has its database again"), details=pod.log_tail)
         assert len(pod.events("the queue waits for the database")) <= 3
         assert len(pod.events("ticks have their database again")) == 1
         assert pod.terminate() == 0
@@ -208,10 +208,10 @@ def test_pods_that_start_before_their_database_wait_for_it(
     with TcpProxy(postgresql.server_url) as proxy:
         proxy.down()
         pod = cluster.pod("pod", DATABASE_URL=proxy.in_front_of(cluster.log.url))
-        until(lambda: pod.health()["components"]["database"]["status"] == "down", told=pod.said)
+        until(lambda: pod.health()["components"]["database"]["status"] == "down", details=pod.log_tail)
         assert pod.metric("reposync_build_info") == 1
         proxy.up()
-        until(lambda: cluster.log.ended("app"), told=pod.said)
+        until(lambda: cluster.log.ended("app"), details=pod.log_tail)
 
 
 @pytest.mark.full
@@ -231,13 +231,13 @@ def test_redis_shows_who_holds_a_repository_and_may_go_away_and_come_back_empty(
             assert 1_700 < client.ttl(key) <= 1_800
 
         redis_server.kill()
-        until(lambda: first.health()["components"]["redis"]["status"] == "degraded", told=first.said)
+        until(lambda: first.health()["components"]["redis"]["status"] == "degraded", details=first.log_tail)
         assert first.gets("/readyz").status_code == 200
         redis_server.start()
-        until(lambda: first.health()["components"]["redis"]["status"] == "ok", told=first.said)
+        until(lambda: first.health()["components"]["redis"]["status"] == "ok", details=first.log_tail)
         with redis_server.client() as client:
             assert until(lambda: client.get(key)) == held  # taken again, since the sync goes on
-    (run,) = until(lambda: cluster.log.ended("app"), told=first.said)
+    (run,) = until(lambda: cluster.log.ended("app"), details=first.log_tail)
     assert [each.outcome for each in cluster.log.attempts(run)] == ["completed"]
     with redis_server.client() as client:
         assert client.get(key) is None
@@ -258,7 +258,7 @@ def test_a_killed_pod_leaves_a_lock_that_nobody_waits_for(
         assert client.ttl(LOCK_PREFIX + repository_id("app")) > 1_700
 
     second = cluster.pod("second")
-    (run,) = until(lambda: cluster.log.ended("app"), told=second.said)
+    (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
 
     assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
 
@@ -282,7 +282,7 @@ def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
         with redis_server.client() as client:
             assert client.get(key) == "stranger:1:abc not-ours"
             client.delete(key)
-    (run,) = until(lambda: cluster.log.ended("app"), told=pod.said)
+    (run,) = until(lambda: cluster.log.ended("app"), details=pod.log_tail)
     attempts = cluster.log.attempts(run)
     assert attempts[0].error_code == "LOCK_LOST"
     assert attempts[-1].outcome == "completed"
@@ -293,6 +293,6 @@ def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
 @pytest.fixture
 def until_lost() -> Callable[[Pod], None]:
     def wait(pod: Pod) -> None:
-        until(lambda: [line for line in pod.events("run ") if line.get("code") == "LOCK_LOST"], told=pod.said)
+        until(lambda: [line for line in pod.events("run ") if line.get("code") == "LOCK_LOST"], details=pod.log_tail)
 
     return wait

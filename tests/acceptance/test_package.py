@@ -88,16 +88,20 @@ def test_the_sdist_holds_what_it_takes_to_build_and_test_it_and_no_leftovers(bui
 def test_its_metadata_say_what_it_is_and_the_lock_has_all_that_it_requires(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         (name,) = (name for name in wheel.namelist() if name.endswith("dist-info/METADATA"))
-        told = HeaderParser().parsestr(wheel.read(name).decode())
+        reported = HeaderParser().parsestr(wheel.read(name).decode())
     versions = {requirement.name: requirement.specifier for requirement in locked()}
 
-    assert (told["Name"], told["License-Expression"], told["Requires-Python"]) == ("reposync", "Apache-2.0", ">=3.11")
+    assert (reported["Name"], reported["License-Expression"], reported["Requires-Python"]) == (
+        "reposync",
+        "Apache-2.0",
+        ">=3.11",
+    )
     pythons = [
-        line for line in told.get_all("Classifier", []) if line.startswith("Programming Language :: Python :: 3.")
+        line for line in reported.get_all("Classifier", []) if line.startswith("Programming Language :: Python :: 3.")
     ]
     assert [line.rpartition(" ")[2] for line in pythons] == ["3.11", "3.12", "3.13"]
-    assert "Typing :: Typed" in told.get_all("Classifier", [])
-    for required in map(Requirement, told.get_all("Requires-Dist", [])):
+    assert "Typing :: Typed" in reported.get_all("Classifier", [])
+    for required in map(Requirement, reported.get_all("Requires-Dist", [])):
         assert required.name in versions, f"{required} is not in requirements.lock: `make lock`"
         (pinned,) = versions[required.name]
         assert required.specifier.contains(pinned.version, prereleases=True), f"{required}, locked {pinned}"
@@ -133,7 +137,7 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
     assert "reposync [OPTIONS] COMMAND" in person.types("--help").stdout
 
     with Pod("installed", tmp_path / "pod", dict(person.environment), program=person.program) as pod:
-        until(lambda: pod.gets("/readyz").status_code == 200, told=pod.said)
+        until(lambda: pod.gets("/readyz").status_code == 200, details=pod.log_tail)
         page = pod.gets("/")
         assert (page.status_code, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert "reposync" in page.text

@@ -58,7 +58,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Generator[Daemon, None, 
     with GitLabServer() as gitlab, EmbeddingServer() as embeddings:
         daemon = Daemon(home, gitlab, embeddings)
         with daemon.pod:
-            until(lambda: daemon.log.ended(APP) and daemon.log.ended(BROKEN, "failed"), told=daemon.pod.said)
+            until(lambda: daemon.log.ended(APP) and daemon.log.ended(BROKEN, "failed"), details=daemon.pod.log_tail)
             yield daemon
 
 

@@ -188,9 +188,9 @@ def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_hist
     database, backup = person.home / "state" / "reposync.db", tmp_path / "backup.db"
     log = ExecutionLog(sqlite_url(database))
     with Pod("laptop", person.home) as pod:
-        until(lambda: len(log.ended("app")) > 2, told=pod.said)
+        until(lambda: len(log.ended("app")) > 2, details=pod.log_tail)
         made = person.asks("db", "backup", str(backup))
-        until(lambda: len(log.ended("app")) > 5, told=pod.said)
+        until(lambda: len(log.ended("app")) > 5, details=pod.log_tail)
         assert pod.terminate() == 0
     assert made == {"file": str(backup), "size_bytes": backup.stat().st_size, "revision": made["revision"]}
     after_it = {run.id for run in log.runs()}

@@ -47,9 +47,9 @@ def test_a_registered_repository_is_indexed_at_once_and_again_at_every_tick(
     person.configures(registry(f"name: app, path: '{repository.path}', schedule: every 2 seconds"))
 
     pod.start()
-    until(lambda: log.ended("app"), told=pod.said)
+    until(lambda: log.ended("app"), details=pod.log_tail)
     head = repository.commit({"b.py": b"def second(): pass\n"})
-    until(lambda: [run for run in log.ended("app") if run.commit_after == head], told=pod.said)
+    until(lambda: [run for run in log.ended("app") if run.commit_after == head], details=pod.log_tail)
 
     assert person.asks("search", "second")[0]["path"] == "b.py"
     ticks = [run.scheduled_for for run in log.runs("app") if run.scheduled_for]
@@ -73,22 +73,22 @@ def test_the_registry_file_is_followed_without_a_restart(
     (person.home / "..data").symlink_to("v1")
     (person.home / "repositories.yaml").symlink_to("..data/repositories.yaml")
     pod.start()
-    until(lambda: log.ended("one"), told=pod.said)
+    until(lambda: log.ended("one"), details=pod.log_tail)
 
     (person.home / "..next").symlink_to("v2")
     (person.home / "..next").rename(person.home / "..data")
-    until(lambda: log.ended("two"), told=pod.said)
+    until(lambda: log.ended("two"), details=pod.log_tail)
 
-    # A file that is wrong changes nothing, and is told.
+    # A file that is wrong changes nothing, and is reported.
     (person.home / "v2" / "repositories.yaml").write_text("repositories: [{nam: x}]\n")
-    until(lambda: pod.health()["status"] == "degraded", told=pod.said)
+    until(lambda: pod.health()["status"] == "degraded", details=pod.log_tail)
     assert "repositories.yaml:1" in pod.health()["components"]["registry"]["reason"]
     assert pod.metric("reposync_registry_reloads_total", result="invalid") == 1
     assert {each["state"] for each in states(log)} == {"active"}
 
     (person.home / "v2" / "repositories.yaml").write_text(registry(second))
     until(lambda: {each["name"]: each["state"] for each in states(log)} == {"one": "inactive", "two": "active"})
-    until(lambda: pod.health()["status"] == "ok", told=pod.said)
+    until(lambda: pod.health()["status"] == "ok", details=pod.log_tail)
     assert len(log.ended("one")) == 1  # its history stays
 
 
@@ -114,7 +114,7 @@ def test_commands_reach_the_running_daemon(
 
     added = person.asks("repos", "add", "app", "--path", str(repository.path), "--schedule", "every 2 seconds")
     assert (added["state"], added["schedule"]) == ("active", "every 2 seconds")
-    until(lambda: log.ended("app"), told=pod.said)
+    until(lambda: log.ended("app"), details=pod.log_tail)
     again = person.types("repos", "add", "app", "--path", str(repository.path), exit_code=4)
     assert "There is a repository 'app' already" in again.stderr
 
@@ -127,15 +127,14 @@ def test_commands_reach_the_running_daemon(
     assert len(log.runs("app")) == paused + 1
 
     person.types("repos", "resume", "app")
-    until(lambda: len(log.ended("app")) > paused + 1, told=pod.said)
+    until(lambda: len(log.ended("app")) > paused + 1, details=pod.log_tail)
 
     removed = person.asks("repos", "remove", "app", "--yes")
     assert (removed["status"], removed["files_deleted"]) == ("completed", 1)
     assert person.asks("repos", "list") == []
     assert log.runs("app")  # the history stays
     gone = len(log.runs("app"))
-    again = GitRepository(repository.path)
-    again.commit({"b.py": b"x\n"})
+    repository.commit({"b.py": b"x\n"})
     assert len(log.runs("app")) == gone
 
 
@@ -149,9 +148,9 @@ def test_a_sync_typed_beside_the_daemon_follows_the_run_that_is_under_way(
         pod.start()
         embeddings.wait_for_waiting(1)
         typed = [person.starts("sync", "app", "--json")]
-        until(lambda: len(log.runs("app")) == 2, told=pod.said)
+        until(lambda: len(log.runs("app")) == 2, details=pod.log_tail)
         typed.append(person.starts("sync", "app", "--json", "--full"))
-        until(lambda: any(run.full for run in log.runs("app")), told=pod.said)
+        until(lambda: any(run.full for run in log.runs("app")), details=pod.log_tail)
     for process in typed:
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
@@ -168,14 +167,14 @@ def test_a_tick_that_was_missed_by_little_runs_late_and_one_missed_by_much_is_to
     entry = f"name: app, path: '{repository.path}', schedule: every 20 seconds"
     person.configures(registry(entry))
     pod.start()
-    until(lambda: log.ended("app"), told=pod.said)
+    until(lambda: log.ended("app"), details=pod.log_tail)
     assert pod.terminate() == 0
     known = len(log.runs("app"))
     until(lambda: time.time() % 20 < 2, timeout_seconds=30)  # a tick has passed while nobody watched
 
     pod.start()
-    (late,) = until(lambda: log.runs("app")[known:], told=pod.said)
-    until(lambda: len(log.ended("app")) == known + 1, told=pod.said)
+    (late,) = until(lambda: log.runs("app")[known:], details=pod.log_tail)
+    until(lambda: len(log.ended("app")) == known + 1, details=pod.log_tail)
     assert late.scheduled_for is not None and late.queued_at > late.scheduled_for
     assert pod.terminate() == 0
 
@@ -199,7 +198,7 @@ def test_sigterm_gives_a_run_time_to_end(
         pod.start()
         embeddings.wait_for_waiting(1)
         pod.signals()
-        until(lambda: pod.events("waiting for runs"), told=pod.said)
+        until(lambda: pod.events("waiting for runs"), details=pod.log_tail)
     assert pod.ends() == 0
     (run,) = log.runs("app")
     assert (run.status, run.attempt) == ("completed", 1)
@@ -215,14 +214,14 @@ def test_a_second_signal_hands_the_run_back_at_once_and_the_next_start_goes_on_w
         pod.start()
         embeddings.wait_for_waiting(1)
         pod.signals(signal.SIGINT)
-        until(lambda: pod.events("waiting for runs"), told=pod.said)
+        until(lambda: pod.events("waiting for runs"), details=pod.log_tail)
         pod.signals(signal.SIGINT)
         assert pod.ends() == 0
     (run,) = log.runs("app")
     assert run.status == "queued"
 
     pod.start()
-    (run,) = until(lambda: log.ended("app"), told=pod.said)
+    (run,) = until(lambda: log.ended("app"), details=pod.log_tail)
     assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
     assert run.max_attempts == 4  # the attempt that was handed back does not count
 
@@ -250,16 +249,16 @@ def test_a_source_that_fails_is_tried_again_then_given_up_and_can_be_sent_back(
         )
         project.repository.path.rename(tmp_path / "away")  # every answer about it is an error of the server
         pod.start()
-        (run,) = until(lambda: log.ended("app", "failed"), 90, told=pod.said)
+        (run,) = until(lambda: log.ended("app", "failed"), 90, details=pod.log_tail)
         assert run.attempt == 2
         assert [each.outcome for each in log.attempts(run)] == ["retrying", "failed"]
         assert run.error_code
         before = len(log.ended("healthy"))
-        until(lambda: len(log.ended("healthy")) > before, told=pod.said)  # nobody else is disturbed
+        until(lambda: len(log.ended("healthy")) > before, details=pod.log_tail)  # nobody else is disturbed
 
         (tmp_path / "away").rename(project.repository.path)
         assert person.asks("runs", "retry", run.id)["status"] in ("queued", "running", "completed")
-        (run,) = until(lambda: log.ended("app"), told=pod.said)
+        (run,) = until(lambda: log.ended("app"), details=pod.log_tail)
         assert run.attempt == 3
         refused = person.types("runs", "retry", run.id, exit_code=4)
         assert "only a failed or cancelled run can be tried again" in refused.stderr
@@ -285,11 +284,11 @@ def test_one_huge_repository_lets_small_ones_go_first_and_then_goes_on(
     huge = f"name: huge, path: '{repository.path}', {QUIET}"
     person.configures(registry(huge, more=server))
     pod.start()
-    until(lambda: len(embeddings.inputs) > 800, told=pod.said)
+    until(lambda: len(embeddings.inputs) > 800, details=pod.log_tail)
     with embeddings.holding():
         person.configures(registry(huge, f"name: small, path: '{small.path}', {QUIET}", more=server))
-        until(lambda: log.runs("small") and log.runs("small")[0].status == "running", told=pod.said)
-    (run,) = until(lambda: log.ended("huge"), 120, told=pod.said)
+        until(lambda: log.runs("small") and log.runs("small")[0].status == "running", details=pod.log_tail)
+    (run,) = until(lambda: log.ended("huge"), 120, details=pod.log_tail)
 
     attempts = log.attempts(run)
     assert [each.outcome for each in attempts] == ["yielded", "completed"]
@@ -307,7 +306,7 @@ def test_old_history_is_deleted_and_recent_history_stays(
     entry = f"name: app, path: '{repository.path}', {QUIET}"
     person.configures(registry(entry))
     pod.start()
-    (first,) = until(lambda: log.ended("app"), told=pod.said)
+    (first,) = until(lambda: log.ended("app"), details=pod.log_tail)
     assert pod.terminate() == 0
 
     tenth_of_a_second = 0.1 / 86_400
@@ -315,7 +314,7 @@ def test_old_history_is_deleted_and_recent_history_stays(
         registry(entry, more=f"embedding: {{provider: none}}\ndaemon: {{history_days: {tenth_of_a_second:.9f}}}")
     )
     pod.start()
-    until(lambda: first.id not in {run.id for run in log.runs("app")}, told=pod.said)
+    until(lambda: first.id not in {run.id for run in log.runs("app")}, details=pod.log_tail)
     assert person.asks("repos", "show", "app")["last_commit"] == repository.head()
 
 

@@ -99,7 +99,7 @@ def test_a_run_of_a_daemon_says_what_it_waits_for_to_whoever_follows_it(
             run = pod.gets(f"/api/v1/runs/{runs[0]['id']}").json() if runs else {}
             return (run.get("progress") or {}).get("waiting_for") == waiting
 
-        until(progress, timeout_seconds=120, told=pod.said)
+        until(progress, timeout_seconds=120, details=pod.log_tail)
         person.environment |= {"REPOSYNC_STATE_DIR": str(home / "state")}
         (run,) = person.asks("history")
         assert f"waiting for {waiting}" in person.types("runs", "show", run["id"]).stdout

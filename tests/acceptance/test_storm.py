@@ -87,21 +87,21 @@ async def test_a_storm_leaves_every_index_exact_and_every_tick_taken_once():
     with quick_folder() as folder:
         recorded = await run(options, folder)
     verdict = judge(recorded)
-    told = f"{table(verdict)}\n\n{notes(verdict)}"
-    assert verdict.violations == [], told
+    reported = f"{table(verdict)}\n\n{notes(verdict)}"
+    assert verdict.violations == [], reported
 
     # That nothing was found proves something only where something was seen.
     names = {each.name for each in recorded.records.repositories}
     assert len(names) == 6
-    assert {each.repository for each in recorded.written} == names, told
-    assert {each.repository for each in recorded.asked} == names, told
+    assert {each.repository for each in recorded.written} == names, reported
+    assert {each.repository for each in recorded.asked} == names, reported
     assert {each.process for each in recorded.records.attempts} <= {
         life.name for pod in recorded.pods for life in pod.lives
     }
-    assert {each.process.partition(".")[0] for each in recorded.asked} == {"pod-0", "pod-1"}, told
-    assert verdict.ticks.expected >= 12, told
-    assert verdict.ticks.own + verdict.ticks.joined >= verdict.ticks.expected / 2, told
-    assert verdict.taken_over, told
-    assert verdict.thawed, told
-    assert recorded.struck.get("content worker killed"), told
+    assert {each.process.partition(".")[0] for each in recorded.asked} == {"pod-0", "pod-1"}, reported
+    assert verdict.ticks.expected >= 12, reported
+    assert verdict.ticks.own + verdict.ticks.joined >= verdict.ticks.expected / 2, reported
+    assert verdict.taken_over, reported
+    assert verdict.thawed, reported
+    assert recorded.struck.get("content worker killed"), reported
     assert recorded.points > 50

@@ -422,19 +422,19 @@ def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(
 ) -> None:
     log, repository = daemons.log, daemons.repository
     with daemons.pod("old", "--no-scheduler", package=release_before) as old:
-        until(lambda: old.events("serving"), told=old.said)
-        asked_old = until(lambda: old.posts("/api/v1/repositories/app/sync").json().get("id"), told=old.said)
-        until(lambda: old.gets(f"/api/v1/runs/{asked_old}").json()["status"] == "completed", told=old.said)
+        until(lambda: old.events("serving"), details=old.log_tail)
+        asked_old = until(lambda: old.posts("/api/v1/repositories/app/sync").json().get("id"), details=old.log_tail)
+        until(lambda: old.gets(f"/api/v1/runs/{asked_old}").json()["status"] == "completed", details=old.log_tail)
         with daemons.pod("new", "--no-workers", "--no-scheduler") as new:
-            until(lambda: new.events("serving"), told=new.said)
+            until(lambda: new.events("serving"), details=new.log_tail)
             ended = asked(new, "/repositories/app/sync")
-            until(lambda: ended in [run.id for run in log.ended("app")], told=old.said)
+            until(lambda: ended in [run.id for run in log.ended("app")], details=old.log_tail)
 
             repository.commit(gone(repository))
             stopped = asked(new, "/repositories/app/sync")
-            until(lambda: stopped in [run.id for run in log.ended("app", "blocked")], told=old.said)
+            until(lambda: stopped in [run.id for run in log.ended("app", "blocked")], details=old.log_tail)
             asked(new, f"/runs/{stopped}/approve")
-            until(lambda: stopped in [run.id for run in log.ended("app")], told=old.said)
+            until(lambda: stopped in [run.id for run in log.ended("app")], details=old.log_tail)
 
             runs = log.runs("app")
             assert {run.worker.partition(":")[0] for run in runs if run.worker} == {"old"}
@@ -443,7 +443,7 @@ def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(
             assert new.metric("reposync_workers") == 0, "the old one does not say that it is one"
             assert {new.gets(path).status_code for path in ("/runs", f"/runs/{stopped}")} == {200}
             assert {old.gets(path).status_code for path in ("/runs", f"/runs/{stopped}")} == {200}
-        assert not [line for line in old.lines if line.get("level") == "error"], old.said()
+        assert not [line for line in old.lines if line.get("level") == "error"], old.log_tail()
         assert old.terminate() == 0
 
 
@@ -459,16 +459,16 @@ def test_this_program_executes_what_a_newer_one_asks_for_in_words_that_it_does_n
 
     log = daemons.log
     with daemons.pod("door", "--no-workers", "--no-scheduler") as door:
-        until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, told=door.said)
+        until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)
         odd = asked(door, "/repositories/app/sync")
         asyncio.run(newer(odd, status=STATUS))
         wanted = asked(door, "/repositories/app/sync")
         asyncio.run(newer(wanted, trigger=TRIGGER))
         with daemons.pod("worker", "--no-scheduler") as worker:
-            (ended,) = until(lambda: log.ended("app"), told=worker.said)
+            (ended,) = until(lambda: log.ended("app"), details=worker.log_tail)
             assert (ended.id, ended.trigger) == (wanted, TRIGGER)
             assert [run.status for run in log.runs("app")] == [STATUS, "completed"]
             until(lambda: worker.metric("reposync_runs_total", status="completed", trigger=TRIGGER) == 1)
             assert {worker.gets(path).status_code for path in ("/", "/runs", f"/runs/{odd}")} == {200}
-            assert not [line for line in worker.lines if line.get("level") == "error"], worker.said()
+            assert not [line for line in worker.lines if line.get("level") == "error"], worker.log_tail()
             assert worker.terminate() == 0

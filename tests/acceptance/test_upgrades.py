@@ -77,20 +77,20 @@ def test_pods_of_two_versions_work_side_by_side_during_a_rolling_update(
 
     with ExitStack() as pods:
         old = pods.enter_context(Pod("old", tmp_path / "old", {**shared, "PYTHONPATH": str(before)}))
-        until(lambda: {each["repository"] for each in old.events("run completed")} == set(NAMES), told=old.said)
+        until(lambda: {each["repository"] for each in old.events("run completed")} == set(NAMES), details=old.log_tail)
         new = pods.enter_context(Pod("new", tmp_path / "new", shared))
-        until(lambda: new.events("serving"), told=new.said)
+        until(lambda: new.events("serving"), details=new.log_tail)
         since = len(log.runs())
         heads = {
             name: repository.commit({f"{name}.py": None, "next.py": f"def {name}_next(): pass\n".encode()})
             for name, repository in repositories.items()
         }
-        until(lambda: worked_on(old, since) and worked_on(new, since), told=lambda: old.said() + new.said())
-        until(lambda: all(log.ended(name)[-1].commit_after == heads[name] for name in NAMES), told=new.said)
+        until(lambda: worked_on(old, since) and worked_on(new, since), details=lambda: old.log_tail() + new.log_tail())
+        until(lambda: all(log.ended(name)[-1].commit_after == heads[name] for name in NAMES), details=new.log_tail)
         assert old.health()["status"] == new.health()["status"] == "ok"
         # The update goes on: the old one leaves, and what it had begun is finished.
         assert old.terminate() == 0
-        until(lambda: len(worked_on(new, since)) == len(NAMES), told=new.said)
+        until(lambda: len(worked_on(new, since)) == len(NAMES), details=new.log_tail)
         assert new.terminate() == 0
 
     runs = log.runs()

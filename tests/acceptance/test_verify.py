@@ -78,10 +78,10 @@ def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, rep
     done = configured.types("verify", "payments", "--limit", "1", exit_code=1)
     assert "payments: NOT exact" in done.stdout and "2 missing" in done.stdout
     assert "  missing    b.py  lacks 1 of 1 points\n  ... and 1 more (--limit)\n" in done.stdout
-    told = configured.asks("verify", "--repair")
+    reported = configured.asks("verify", "--repair")
 
-    assert (told["exact"], told["leftovers"], told["trouble"]) == (True, [], None)
-    (found,) = told["repositories"]
+    assert (reported["exact"], reported["leftovers"], reported["trouble"]) == (True, [], None)
+    (found,) = reported["repositories"]
     assert (found["exact"], found["counts"], found["points"]) == (True, {}, 3)
     assert found["repair"]["found"]["counts"] == {"missing": 2}
     assert {each["path"] for each in found["repair"]["found"]["differences"]} == {"b.py", HOSTILE}
@@ -103,7 +103,7 @@ def test_what_cannot_be_is_refused(configured: Person):
 def test_a_repair_beside_a_daemon_is_a_run_of_its_own(configured: Person, pod: Pod):
     log = ExecutionLog(sqlite_url(configured.home / "state" / "reposync.db"))
     pod.start()
-    until(lambda: log.ended("payments"), told=pod.said)
+    until(lambda: log.ended("payments"), details=pod.log_tail)
     before = points(configured)
     assert configured.asks("verify")["exact"] is True
     loses(configured, "a.py")

@@ -1,4 +1,4 @@
-"""A run is watched from elsewhere: in a terminal, and over HTTP on a pod that does not execute it."""
+"""A run is watched by others: in a terminal, and over HTTP on a pod that does not execute it."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def log(person: Person) -> ExecutionLog:
 
 
 def run_under_way(log: ExecutionLog, pod: Pod) -> str:
-    """The id of a run whose progress was told."""
+    """The id of a run whose progress was reported."""
 
-    def told() -> str | None:
+    def reported() -> str | None:
         return next((run.id for run in log.runs("app") if (run.progress or {}).get("files_total") == FILES), None)
 
-    found: str = until(told, told=pod.said)
+    found: str = until(reported, details=pod.log_tail)
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_run_is_watched_to_its_end_by_command_and_over_the_http_of_another_pod
     assert watching.returncode == 0, err
     assert (json.loads(out)["id"], json.loads(out)["files_processed"]) == (run_id, FILES)
     assert "app: indexing" in err
-    # What is over already is told at once.
+    # What is over already is reported at once.
     assert person.types("runs", "watch", run_id).stdout.startswith("app: completed at ")
     worker.terminate()
 
@@ -117,7 +117,7 @@ def test_watching_ends_with_ctrl_c_and_the_run_goes_on(
         assert watching.returncode == 130
         assert out == ""
         assert f"The run continues. `reposync runs cancel {run_id}` stops it." in drawn.decode()
-    (run,) = until(lambda: log.ended("app"), told=worker.said)
+    (run,) = until(lambda: log.ended("app"), details=worker.log_tail)
     assert run.id == run_id
     worker.terminate()
 
@@ -146,7 +146,7 @@ class _Stream:
 
     def __enter__(self) -> Self:
         # It listens before it has its database.
-        until(lambda: self._pod.gets(f"/api/v1/runs/{self._run_id}").status_code == 200, told=self._pod.said)
+        until(lambda: self._pod.gets(f"/api/v1/runs/{self._run_id}").status_code == 200, details=self._pod.log_tail)
         client = self._stack.enter_context(httpx.Client(timeout=60, base_url=self._pod.url or ""))
         answer = self._stack.enter_context(client.stream("GET", f"/api/v1/runs/{self._run_id}/events"))
         assert answer.status_code == 200

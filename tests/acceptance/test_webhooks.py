@@ -68,7 +68,7 @@ def test_a_push_is_synced_at_once_by_the_daemon_that_the_installed_hook_leads_to
     log = ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
     pod.environment = {"GITLAB_TOKEN": TOKEN, "HOOK_SECRET": SECRET}
     pod.start()
-    (first,) = until(lambda: log.ended("app"), told=pod.said)
+    (first,) = until(lambda: log.ended("app"), details=pod.log_tail)
     assert pod.url is not None
     (done,) = person.asks("webhooks", "install", "--url", pod.url, "--token-variable", "HOOK_ADMIN")
     assert (done["done"], done["project"], done["repositories"]) == ("created", "platform/app", ["app"])
@@ -78,9 +78,9 @@ def test_a_push_is_synced_at_once_by_the_daemon_that_the_installed_hook_leads_to
     (delivery,) = gitlab.webhooks.push(project, Change("main", before, after))
 
     assert delivery.status == 202, delivery.answer
-    (told,) = json.loads(delivery.answer)["runs"]
-    (run,) = until(lambda: [each for each in log.ended("app") if each.id != first.id], told=pod.said)
-    assert (run.id, run.trigger, run.commit_after) == (told["run_id"], "webhook", after)
+    (reported,) = json.loads(delivery.answer)["runs"]
+    (run,) = until(lambda: [each for each in log.ended("app") if each.id != first.id], details=pod.log_tail)
+    assert (run.id, run.trigger, run.commit_after) == (reported["run_id"], "webhook", after)
     assert person.asks("search", "second")[0]["path"] == "b.py"
     again = gitlab.webhooks.again(project, delivery)
     assert (again.status, json.loads(again.answer)["ignored"][0]["reason"]) == (200, "already_indexed")
@@ -110,7 +110,7 @@ def test_hooks_are_installed_and_renewed(
         planned == "project platform/app (app, dev): would be created\nproject platform/two (two): would be created\n"
     )
     assert project.hooks == {}
-    # One without rights stops no other, and is told.
+    # One without rights stops no other, and is reported.
     partly = person.types("webhooks", "install", *common, exit_code=1)
     assert partly.stdout.count(": created") == 2
     assert "platform/forbidden was not found" in partly.stderr

@@ -157,15 +157,15 @@ class Newcomer:
             self.starts_a_daemon(line, command.at)
             return
         code, printed = self.run(line)
-        told = f"{command.at}: $ {line}\nexit code {code}\n{printed}"
+        reported = f"{command.at}: $ {line}\nexit code {code}\n{printed}"
         fails = re.search(r"# exit code (\d+)", command.line)
-        assert code == int(fails[1] if fails else 0), told
-        assert "Traceback" not in printed, told
+        assert code == int(fails[1] if fails else 0), reported
+        assert "Traceback" not in printed, reported
         rest = printed.splitlines()
         for shown in command.shown:
             expected = as_expected(self.localised(shown))
             at = next((number for number, each in enumerate(rest) if expected.fullmatch(each.strip())), None)
-            assert at is not None, f"{told}\nand not, in this place:\n{shown}"
+            assert at is not None, f"{reported}\nand not, in this place:\n{shown}"
             rest = rest[at + 1 :]
 
     def run(self, line: str) -> tuple[int, str]:

@@ -113,8 +113,8 @@ SERVER = "gitlab: [{name: main, url: 'https://gitlab.example.com', token: '${GIT
 
 
 def _entry(name: str, project: str = "platform/payments-api", **more: str) -> str:
-    told = "".join(f", {key}: {value}" for key, value in more.items())
-    return f"  - {{name: {name}, gitlab: main, project: {project}{told}}}\n"
+    reported = "".join(f", {key}: {value}" for key, value in more.items())
+    return f"  - {{name: {name}, gitlab: main, project: {project}{reported}}}\n"
 
 
 def _registered(world: World, newcomer: Newcomer) -> None:

@@ -48,7 +48,7 @@ class Image:
     config: Mapping[str, Any]
     description: str
     """All that the image says of itself, its history included: JSON."""
-    told: str
+    reported: str
     """What the builder printed."""
 
 
@@ -105,7 +105,7 @@ class _Tools:
             secrets["CA_FILE"] = authority
             settings["cert"] = "/run/secrets/ca.pem"
         conf.write_text("\n".join([f"# {CANARY}", "[global]", *(f"{k} = {v}" for k, v in settings.items()), ""]))
-        told = self._run(
+        reported = self._run(
             str(ROOT / ".ci" / "image" / "build"),
             **{"IMAGE_BUILDER": "buildah", "IMAGE": "reposync", "BASE": "localhost/base"},
             **{"BUILD_BASE": "localhost/base-build"},
@@ -114,7 +114,7 @@ class _Tools:
         conf.unlink()
         description = self._run("buildah", "inspect", "--type", "image", "reposync")
         files = Path(self._run("buildah", "mount", self._run("buildah", "from", "reposync")))
-        return Image(files, json.loads(description)["Docker"]["config"], description, told)
+        return Image(files, json.loads(description)["Docker"]["config"], description, reported)
 
     def clean(self) -> None:
         if shutil.which("buildah"):

@@ -119,7 +119,7 @@ class Container:
             # Before it has its root it is still this Python.
             return next((each for each in self._children() if Path(f"/proc/{each}/root").readlink() != Path("/")), None)
 
-        return int(until(inside, 30, told=lambda: self.said))
+        return int(until(inside, 30, details=lambda: self.said))
 
     def _children(self) -> list[int]:
         assert self._process is not None

@@ -55,7 +55,7 @@ def registry(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def daemon(image: Image, tmp_path: Path, repository: GitRepository, registry: Path) -> Generator[Container, None, None]:
-    """What the image runs where it is told nothing, but for the mounts and the token."""
+    """What the image runs where it is reported nothing, but for the mounts and the token."""
     mounts = {"etc/reposync": registry.parent, "srv": repository.path.parent}
     with Container(image, tmp_path, mounts=mounts, environment={"REPOSYNC_API_TOKEN": TOKEN}) as container:
         yield container.starts()
@@ -105,7 +105,7 @@ def test_a_repository_is_synced_and_found_without_network_on_a_read_only_root(
 
 
 def test_the_daemon_gets_healthy_and_stops_in_order(daemon: Container, image: Image):
-    until(lambda: healthy(daemon), told=lambda: daemon.said)
+    until(lambda: healthy(daemon), details=lambda: daemon.said)
     until(lambda: "payments" in daemon.runs("reposync", "history", "--status", "completed").stdout)
 
     assert daemon.signals(signal.SIGTERM).ends(timeout_seconds=STOP_SECONDS) == 0, daemon.said
@@ -123,19 +123,19 @@ def test_signals_reach_it_without_its_init_too(image: Image, tmp_path: Path):
     # A pod's `command` replaces the entry point: then the program is the first process itself.
     with Container(image, tmp_path, entrypoint=["reposync"]) as container:
         container.starts("serve")
-        until(lambda: healthy(container), told=lambda: container.said)
+        until(lambda: healthy(container), details=lambda: container.said)
         assert container.signals(signal.SIGTERM).ends(timeout_seconds=STOP_SECONDS) == 0, container.said
 
 
 def test_no_dead_process_is_left_lying(daemon: Container):
-    until(lambda: healthy(daemon), told=lambda: daemon.said)
+    until(lambda: healthy(daemon), details=lambda: daemon.said)
     # A command typed inside leaves a child behind, as one that started the embedded engine does.
     pid = int(daemon.runs("sh", "-c", "sleep 0.2 >/dev/null 2>&1 & echo $!").stdout)
 
     def gone() -> bool:
         return daemon.runs("test", "-e", f"/proc/{pid}").returncode == 1
 
-    until(gone, 30, told=lambda: daemon.runs("cat", f"/proc/{pid}/status").stdout)
+    until(gone, 30, details=lambda: daemon.runs("cat", f"/proc/{pid}/status").stdout)
 
 
 def test_it_does_not_listen_on_the_network_without_a_token(image: Image, tmp_path: Path):
@@ -212,7 +212,7 @@ def test_all_of_its_size_is_accounted_for(image: Image):
     counted = subprocess.run(
         [sys.executable, ROOT / ".ci" / "image" / "sizes.py", image.files], capture_output=True, text=True, check=True
     ).stdout
-    print(f"\n{counted}\n{image.told}")
+    print(f"\n{counted}\n{image.reported}")
     rows = [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in counted.splitlines()[2:]]
     parts = {name: float(size) for size, name, _ in rows if name}
     assert sum(float(size) for size, part, _ in rows if not part) == pytest.approx(parts["all files"], abs=5)

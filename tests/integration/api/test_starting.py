@@ -33,7 +33,7 @@ def test_a_daemon_that_has_just_begun_says_so(tmp_path: Path) -> None:
             answers.append(client.get(LISTED))
             return answers[-1].status_code == 200
 
-        until(is_up, told=started.said)
+        until(is_up, details=started.log_tail)
 
     assert {code_of(each) for each in answers[:-1]} <= {"STARTING"}
     assert all(each.headers["retry-after"] for each in answers[:-1])
@@ -56,7 +56,7 @@ def test_a_daemon_without_its_database_says_so_after_it_asked(tmp_path: Path) ->
                 answers.append(client.get(LISTED))
                 return code_of(answers[-1]) == "STORE_UNAVAILABLE"
 
-            until(has_asked, told=started.said)
+            until(has_asked, details=started.log_tail)
             ready = client.get("/readyz")
 
     assert {code_of(each) for each in answers[:-1]} <= {"STARTING"}

@@ -20,14 +20,14 @@ def test_a_repository_is_registered_synced_paused_and_removed_over_http(tmp_path
     (home / "repositories.yaml").write_text(REGISTRY)
 
     with Pod("laptop", home) as pod, httpx.Client(base_url=f"{pod.url}/api/v1", timeout=60) as client:
-        until(lambda: client.get("/repositories").status_code == 200, told=pod.said)
+        until(lambda: client.get("/repositories").status_code == 200, details=pod.log_tail)
         definition = {"name": "team/app", "path": str(repository.path), "schedule": "yearly"}
         assert client.post("/repositories", json=definition).status_code == 201
         key = {"Idempotency-Key": "first"}
         synced = client.post("/repositories/team/app/sync?wait=60", headers=key | {"X-Request-Id": "deploy-1"})
         again = client.post("/repositories/team/app/sync?wait=60", headers=key)
 
-        assert (synced.status_code, synced.json()["status"]) == (200, "completed"), pod.said()
+        assert (synced.status_code, synced.json()["status"]) == (200, "completed"), pod.log_tail()
         assert (synced.json()["commit_after"], synced.headers["x-request-id"]) == (head, "deploy-1")
         assert again.json() == synced.json()
         shown = client.get("/repositories/team/app").json()
@@ -45,7 +45,7 @@ def test_a_repository_is_registered_synced_paused_and_removed_over_http(tmp_path
         assert (second.status_code, second.json()["status"]) == (200, "completed")
 
         removed = client.delete("/repositories/team/app", params={"wait": 60})
-        assert (removed.status_code, removed.json()["status"]) == (200, "completed"), pod.said()
+        assert (removed.status_code, removed.json()["status"]) == (200, "completed"), pod.log_tail()
         assert removed.json()["files_deleted"] == 1
         assert client.get("/repositories/team/app").status_code == 404
         assert client.get("/repositories").json()["items"] == []

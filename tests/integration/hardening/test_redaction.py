@@ -98,7 +98,7 @@ def test_no_secret_is_in_logs_history_pages_answers_or_files(
             runs = pod.gets("/api/v1/runs", headers=bearer).json().get("items", [])
             return len(runs) >= 3 and all(run["error_code"] for run in runs)
 
-        until(failed, told=pod.said)
+        until(failed, details=pod.log_tail)
         for path in ("/api/v1/runs", "/api/v1/repositories", "/readyz", "/metrics"):
             seen[path] = pod.gets(path, headers=bearer).text
         for run in pod.gets("/api/v1/runs", headers=bearer).json()["items"]:

@@ -43,17 +43,17 @@ def test_a_gitlab_token_in_a_mounted_file_is_taken_over_while_the_daemon_runs(
             def sync() -> None:
                 assert pod.posts("/api/v1/repositories/payments/sync").status_code == 202
 
-            until(lambda: ended("completed"), told=pod.said)
+            until(lambda: ended("completed"), details=pod.log_tail)
             server.add_token(NEW, scopes=("read_api", "read_repository"))
             del server.tokens[OLD]
             sync()
-            until(lambda: ended("failed"), told=pod.said)
+            until(lambda: ended("failed"), details=pod.log_tail)
             assert pod.gets("/api/v1/runs").json()["items"][0]["error_code"] == "SOURCE_DENIED"
 
             write(NEW)
-            until(lambda: len(pod.events("registry in force")) == 2, told=pod.said)
+            until(lambda: len(pod.events("registry in force")) == 2, details=pod.log_tail)
             repository.commit({"b.py": b"2\n"})
             sync()
-            until(lambda: ended("completed"), told=pod.said)
+            until(lambda: ended("completed"), details=pod.log_tail)
             assert OLD not in "\n".join(pod.text)
             assert NEW not in "\n".join(pod.text)

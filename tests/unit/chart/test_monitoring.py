@@ -1,4 +1,4 @@
-"""What Prometheus is told: that it exists, and that the rules speak of what the program exports."""
+"""What Prometheus is reported: that it exists, and that the rules speak of what the program exports."""
 
 from __future__ import annotations
 
