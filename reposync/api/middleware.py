@@ -7,7 +7,6 @@ import logging
 import re
 import secrets
 import uuid
-from dataclasses import dataclass
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -33,6 +32,8 @@ from reposync.errors import RepoSyncError
 log = logging.getLogger(__name__)
 
 REQUEST_ID = "X-Request-Id"
+MAX_QUERY_BYTES = MAX_PATH_BYTES = 8_192
+MAX_HEADERS, MAX_HEADER_BYTES = 100, 16_384
 PROBES_ONLY = "probes_only"
 """Key of the request's state if its connection is one of `HttpLimits.reserved_connections`."""
 
@@ -58,14 +59,6 @@ _PROBES = ("/healthz", "/readyz", "/metrics")
 _WITH_RESERVE = ("/healthz", "/readyz")
 
 
-@dataclass(frozen=True, slots=True)
-class HeadLimits:
-    query_bytes: int = 8_192
-    path_bytes: int = 8_192
-    header_bytes: int = 16_384
-    headers: int = 100
-
-
 class Gate:
     """Around the whole application, including its errors.
 
@@ -76,11 +69,10 @@ class Gate:
     - Adds security headers, and closes the connection if the response came before the whole body.
     """
 
-    def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool, limits: HeadLimits | None = None) -> None:
+    def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool) -> None:
         self._app = app
         self._root = config.root_path
         self._has_tokens = has_tokens
-        self._limits = limits or HeadLimits()
         self._proxies = Proxies(config)
         self._hosts = AllowedHosts(config.allowed_hosts, has_tokens=has_tokens)
 
@@ -143,25 +135,7 @@ class Gate:
         by_token = self._has_tokens and headers.get("authorization", "")[:7].lower() == "bearer "
         if scope["method"] not in SAFE_METHODS and not by_token and is_cross_site(headers):
             raise CrossSiteRefused("A page of another site made the browser send this request.")
-        self._check_size(scope)
-
-    def _check_size(self, scope: Scope) -> None:
-        # The server's own limit applies only to heads that arrive in several pieces.
-        headers: list[tuple[bytes, bytes]] = scope["headers"]
-        size = sum(len(name) + len(value) for name, value in headers)
-        if size > self._limits.header_bytes or len(headers) > self._limits.headers:
-            raise HeadersTooLarge(
-                f"The request has {len(headers):,} headers of {size:,} bytes; the limit is {self._limits.headers} "
-                f"headers of {self._limits.header_bytes:,} bytes."
-            )
-        path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
-        if len(path) > self._limits.path_bytes:
-            raise PathTooLong(f"The path has {len(path):,} bytes; the limit is {self._limits.path_bytes:,}.")
-        query: bytes = scope["query_string"]
-        if len(query) > self._limits.query_bytes:
-            raise QueryTooLong(f"The query has {len(query):,} bytes; the limit is {self._limits.query_bytes:,}.")
-        if _NUL.search(query) or (scope["path"].startswith("/api/") and "\0" in scope["path"]):
-            raise RequestInvalid("The address contains a NUL character.")
+        _check_size(scope)
 
 
 class Incidents:
@@ -202,6 +176,25 @@ class Incidents:
         # A response that has started can only be cut off, which the server does if it is not complete.
         if not has_started:
             await response(scope, receive, send)
+
+
+def _check_size(scope: Scope) -> None:
+    # The server's own limit applies only to heads that arrive in several pieces.
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    size = sum(len(name) + len(value) for name, value in headers)
+    if size > MAX_HEADER_BYTES or len(headers) > MAX_HEADERS:
+        raise HeadersTooLarge(
+            f"The request has {len(headers):,} headers of {size:,} bytes; the limit is {MAX_HEADERS} "
+            f"headers of {MAX_HEADER_BYTES:,} bytes."
+        )
+    path: bytes = scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass")
+    if len(path) > MAX_PATH_BYTES:
+        raise PathTooLong(f"The path has {len(path):,} bytes; the limit is {MAX_PATH_BYTES:,}.")
+    query: bytes = scope["query_string"]
+    if len(query) > MAX_QUERY_BYTES:
+        raise QueryTooLong(f"The query has {len(query):,} bytes; the limit is {MAX_QUERY_BYTES:,}.")
+    if _NUL.search(query) or (scope["path"].startswith("/api/") and "\0" in scope["path"]):
+        raise RequestInvalid("The address contains a NUL character.")
 
 
 def announces_body(headers: Headers) -> bool:

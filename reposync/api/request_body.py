@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message as MimeMessage
@@ -14,6 +14,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Message
 
 from reposync.api.errors import BodiesBusy, BodyTooLarge, BodyTooSlow, BodyUnreadable, MediaTypeUnsupported
+
+ReadBody = Callable[[], Awaitable[bytearray]]
+"""Raises BodiesBusy, and as `read_body` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,35 +74,21 @@ class SharedBodies:
         self._free_bytes = total_bytes
 
     @contextmanager
-    def reading(self, request: Request) -> Iterator[SharedBody]:
-        """The memory is held until the block ends."""
-        body = SharedBody(request, self._limits, self._take)
-        try:
-            yield body
-        finally:
-            self._free_bytes += body.held_bytes
-
-    def _take(self, size_bytes: int) -> None:
-        if size_bytes > self._free_bytes:
-            raise BodiesBusy("Too many bodies are being sent at once.", remedy="Try again in a moment.")
-        self._free_bytes -= size_bytes
-
-
-class SharedBody:
-    """The body of one request."""
-
-    def __init__(self, request: Request, limits: BodyLimits, take: Callable[[int], None]) -> None:
-        self.held_bytes = 0
-        self._request, self._limits, self._take = request, limits, take
-
-    async def read(self) -> bytearray:
-        """Raises BodiesBusy, and as `read_body` does."""
+    def reading(self, request: Request) -> Iterator[ReadBody]:
+        """Yields a function that reads the body. The memory is held until the block ends."""
+        held_bytes = 0
 
         def hold(size_bytes: int) -> None:
-            self._take(size_bytes)
-            self.held_bytes += size_bytes
+            nonlocal held_bytes
+            if size_bytes > self._free_bytes:
+                raise BodiesBusy("Too many bodies are being sent at once.", remedy="Try again in a moment.")
+            self._free_bytes -= size_bytes
+            held_bytes += size_bytes
 
-        return await read_body(self._request, self._limits, on_piece=hold)
+        try:
+            yield lambda: read_body(request, self._limits, on_piece=hold)
+        finally:
+            self._free_bytes += held_bytes
 
 
 async def _check_json(request: Request) -> None:

@@ -27,7 +27,7 @@ from reposync.api.errors import (
     Unexpected,
     only_errors,
 )
-from reposync.api.request_body import BodyLimits, SharedBodies, SharedBody
+from reposync.api.request_body import BodyLimits, ReadBody, SharedBodies
 from reposync.api.routing import PREFIX, Router, UnreadRoute
 from reposync.api.throttle import Checked, Throttle
 from reposync.app.application import Application
@@ -180,8 +180,8 @@ class WebhookReceiver:
 
     async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
         app = self._parts.application()
-        with self._bodies.reading(request) as body:
-            senders, content = await self._authenticated(app, request, given, body)
+        with self._bodies.reading(request) as read_body:
+            senders, content = await self._authenticated(app, request, given, read_body)
             event = read_event(kind, content)
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
@@ -196,17 +196,12 @@ class WebhookReceiver:
             raise self._too_slow()
         task = asyncio.ensure_future(work)
         self._late.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._late.discard)
         await asyncio.wait({task}, timeout=ANSWER_SECONDS)
         if not task.done():
             task.add_done_callback(_log_failure)
             raise self._too_slow()
         return task.result()
-
-    def _ended(self, task: asyncio.Task[list[Outcome]]) -> None:
-        self._late.discard(task)
-        if not task.cancelled():
-            task.exception()  # marks it as retrieved, if nobody waits for it any more
 
     def _too_slow(self) -> StoreUnavailable:
         return StoreUnavailable(
@@ -215,7 +210,7 @@ class WebhookReceiver:
         )
 
     async def _authenticated(
-        self, app: Application, request: Request, given: Credentials, body: SharedBody
+        self, app: Application, request: Request, given: Credentials, read_body: ReadBody
     ) -> tuple[list[GitLabInstance], bytearray]:
         address = request.client.host if request.client else ""
         servers = self._listening(app)
@@ -228,7 +223,7 @@ class WebhookReceiver:
         # Without a valid token the body is read only if there is a signature of it to check.
         if not senders and not needs_body(servers, given):
             raise self._refused(address, given, checked)
-        content = await body.read()
+        content = await read_body()
         if not senders:
             senders = self._by_signature(servers, given, content, address, checked)
         for server in senders:

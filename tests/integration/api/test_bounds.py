@@ -13,7 +13,7 @@ import structlog
 from fastapi import FastAPI, Request
 
 from reposync.api.errors import add_error_handlers
-from reposync.api.middleware import Gate, HeadLimits, Incidents
+from reposync.api.middleware import MAX_QUERY_BYTES, Gate, Incidents
 from reposync.api.request_body import BodyLimits
 from reposync.api.routing import Route
 from reposync.api.server import HttpAddress, serve_http
@@ -31,7 +31,7 @@ async def address() -> AsyncIterator[HttpAddress]:
     app.router.route_class = SmallRoute
     add_error_handlers(app, str)
     app.add_middleware(Incidents)
-    app.add_middleware(Gate, config=HttpConfig(), has_tokens=True, limits=HeadLimits(query_bytes=100))
+    app.add_middleware(Gate, config=HttpConfig(), has_tokens=True)
 
     @app.post("/length")
     async def length(request: Request) -> int:
@@ -107,14 +107,14 @@ async def test_who_leaves_in_the_middle_of_a_body_leaves_nothing_behind(
 
 async def test_an_address_that_is_too_long_or_holds_a_nul_is_refused(client: httpx.AsyncClient) -> None:
     for path, status, code in (
-        ("/api/echo/x?" + "a" * 101, 414, "QUERY_TOO_LONG"),
+        ("/api/echo/x?" + "a" * (MAX_QUERY_BYTES + 1), 414, "QUERY_TOO_LONG"),
         ("/api/echo/x?a=%00", 422, "REQUEST_INVALID"),
         ("/api/echo/x%00y", 422, "REQUEST_INVALID"),
         ("/x%00y", 404, "NOT_FOUND"),
     ):
         answer = await client.get(path)
         assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), path
-    assert (await client.get("/api/echo/x?" + "a" * 100)).status_code == 200
+    assert (await client.get("/api/echo/x?" + "a" * MAX_QUERY_BYTES)).status_code == 200
 
 
 async def test_a_valid_request_id_is_used_and_any_other_is_replaced(client: httpx.AsyncClient) -> None:
@@ -130,7 +130,9 @@ async def test_errors_have_a_request_id_and_so_have_their_lines_in_the_log(clien
     async def ids(path: str) -> str:
         return (await client.get(path)).headers["x-request-id"]
 
-    found = [await ids(path) for path in ("/wrong", "/nowhere", "/api/echo/x?" + "a" * 101, "/nowhere")]
+    found = [
+        await ids(path) for path in ("/wrong", "/nowhere", "/api/echo/x?" + "a" * (MAX_QUERY_BYTES + 1), "/nowhere")
+    ]
 
     assert len(set(found)) == 4
 
