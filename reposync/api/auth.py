@@ -273,8 +273,9 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class _Admission:
-    """See `routing.Admission`."""
+class Admission:
+    """A dependency that admits requests. `Route` calls `admit` before it reads the body, and `check_form` after it:
+    FastAPI would read the body before it calls any dependency."""
 
     access: Access
     role: Role
@@ -286,18 +287,18 @@ class _Admission:
         await self.access.check_form(request)
 
     async def _admitted(self, request: Request) -> Principal:
-        # Checked again, for routes that are not a `routing.Route`: a forgotten route class must not let anybody in.
+        # Checked again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
         await self.admit(request)
         await self.access.check_form(request)
         return _admitted(request)
 
 
-class _ApiAdmission(_Admission):
+class _ApiAdmission(Admission):
     async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Role:
         return (await self._admitted(request)).role
 
 
-class _PageAdmission(_Admission):
+class _PageAdmission(Admission):
     async def admit(self, request: Request) -> None:
         try:
             await self.access.admit(request, self.role)

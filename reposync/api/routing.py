@@ -9,7 +9,7 @@ otherwise its meaning would depend on which repositories exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request, Response
@@ -17,6 +17,7 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 from starlette.types import Scope
 
+from reposync.api.auth import Admission
 from reposync.api.request_body import BodyLimits, with_body
 from reposync.store.repository import MAX_NAME_CHARS
 
@@ -33,17 +34,6 @@ RepositoryName = Annotated[
         examples=["platform/payments-api"],
     ),
 ]
-
-
-@runtime_checkable
-class Admission(Protocol):
-    """A dependency that admits requests. FastAPI would read the body before it calls any dependency."""
-
-    async def admit(self, request: Request) -> None:
-        """By the head alone. Raises what refuses the request."""
-
-    async def check_form(self, request: Request) -> None:
-        """After the body has arrived, if the head did not prove everything. Raises what refuses the request."""
 
 
 class Route(APIRoute):

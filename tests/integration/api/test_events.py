@@ -327,23 +327,6 @@ async def test_progress_is_told_when_it_changes_whatever_becomes_of_the_database
     assert told == [1, 2]  # once for each change, however often it was looked at
 
 
-async def test_the_end_of_a_run_does_not_break_off_what_is_being_told():
-    began, go_on, told = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def tell(said: Mapping[str, Any]) -> None:
-        began.set()
-        await go_on.wait()
-        told.set()
-
-    progress = RunProgress(phase="indexing")
-    telling = asyncio.create_task(report_progress(progress, tell, seconds=0.001))
-    await began.wait()
-    telling.cancel()
-    go_on.set()
-    await asyncio.gather(telling, return_exceptions=True)
-    assert telling.cancelled() and told.is_set()
-
-
 async def test_a_run_that_was_taken_over_is_told_of_by_its_new_worker_alone():
     async def tell(said: Mapping[str, Any]) -> None:
         raise LeaseLost("It is another attempt's.")
