@@ -3,18 +3,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import httpx
 import pytest
 
 from reposync.api.app import ApiParts, create_app
-from reposync.api.auth import Access
 from reposync.api.server import serve_http
-from reposync.app.application import Application
-from reposync.errors import StoreUnavailable
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.integration.api.documented import parts_of
 
 
 @dataclass
@@ -32,7 +30,7 @@ class Daemon:
             self.refreshes += 1
             await self.refresh()
 
-        return ApiParts(self.health, self.metrics, refresh, "1.2.3", _no_application, Access([]))
+        return replace(parts_of(), health=self.health, metrics=self.metrics, refresh=refresh)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[httpx.AsyncClient]:
@@ -52,7 +50,3 @@ def daemon() -> Daemon:
 async def client(daemon: Daemon) -> AsyncIterator[httpx.AsyncClient]:
     async with daemon.client() as client:
         yield client
-
-
-def _no_application() -> Application:
-    raise StoreUnavailable("There is no database in these tests.")

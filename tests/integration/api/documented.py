@@ -20,27 +20,30 @@ from reposync.telemetry.metrics import Metrics
 _OF_NO_ROUTE = {"NOT_FOUND", "METHOD_NOT_ALLOWED"}
 
 
-def _no_application() -> Application:
-    raise StoreUnavailable("There is no database here.")
-
-
 async def _nothing() -> None:
     return None
 
 
-def _parts() -> ApiParts:
-    return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", _no_application, Access([]))
+def parts_of(app: Application | None = None, access: Access | None = None) -> ApiParts:
+    """Of a daemon; without `app`, of one that has no database."""
+
+    def application() -> Application:
+        if app is None:
+            raise StoreUnavailable("There is no database in these tests.")
+        return app
+
+    return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", application, access or Access([]))
 
 
 @cache
 def api_routes() -> tuple[APIRoute, ...]:
     """All of them below `/api/v1`, in the order in which they are asked."""
-    found = [route for make in ROUTES for route in make(_parts()).routes]
+    found = [route for make in ROUTES for route in make(parts_of()).routes]
     return tuple(each for each in found if isinstance(each, APIRoute) and each.path_format.startswith("/api/v1"))
 
 
 # Made when this is imported: some tests serve a part of the routes.
-_DESCRIPTION: dict[str, Any] = create_app(_parts()).openapi()
+_DESCRIPTION: dict[str, Any] = create_app(parts_of()).openapi()
 
 
 def description() -> dict[str, Any]:

@@ -11,8 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.api.app import ApiParts, create_app
-from reposync.api.auth import Access
+from reposync.api.app import create_app
 from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.config.settings import Settings
@@ -20,10 +19,8 @@ from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.telemetry.health import Health
-from reposync.telemetry.metrics import Metrics
 from tests.fixtures.applied import open_applied
-from tests.integration.api.documented import is_documented
+from tests.integration.api.documented import is_documented, parts_of
 
 API = "/api/v1"
 REGISTRY = """\
@@ -33,10 +30,6 @@ repositories:
   - {name: platform/api, git: https://git.example.com/api.git, schedule: daily at 03:00}
   - {name: platform/wait, git: https://git.example.com/wait.git}
 """
-
-
-async def _nothing() -> None:
-    return None
 
 
 @dataclass
@@ -102,10 +95,6 @@ async def opened(folder: Path, database_url: str, registry: str = REGISTRY) -> A
     )
     async with open_applied(settings) as app:
         yield app
-
-
-def parts_of(app: Application) -> ApiParts:
-    return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", lambda: app, Access([]))
 
 
 @pytest.fixture

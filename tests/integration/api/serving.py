@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
@@ -16,15 +16,14 @@ from reposync.api.auth import Access
 from reposync.api.connections import HttpLimits
 from reposync.api.server import serve_http
 from reposync.app.application import Application
-from tests.integration.api.conftest import Daemon
-from tests.integration.api.documented import is_documented
+from tests.integration.api.documented import is_documented, parts_of
 
 
 @contextlib.asynccontextmanager
 async def serving(
     application: Application, *tokens: str, limits: HttpLimits | None = None
 ) -> AsyncIterator[httpx.AsyncClient]:
-    parts = replace(Daemon().parts, application=lambda: application, access=Access(list(tokens)))
+    parts = parts_of(application, Access(list(tokens)))
     limits_of_client = httpx.Limits(max_connections=None)
     hooks = {"response": [is_documented]}
     async with (

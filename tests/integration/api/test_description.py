@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -30,8 +30,7 @@ from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
-from tests.integration.api.conftest import Daemon
-from tests.integration.api.documented import description
+from tests.integration.api.documented import description, parts_of
 from tests.integration.sync.conftest import qdrant  # noqa: F401
 
 API = "/api/v1"
@@ -79,8 +78,7 @@ def api(tmp_path_factory: pytest.TempPathFactory, qdrant: QdrantServer) -> Itera
                 else:
                     end = RunStatus.FAILED if status is RunStatus.RUNNING else status
                     await world.app.runs.finish(claimed, end, RunFigures(), "CODE", "why")
-            parts = replace(Daemon().parts, application=lambda: world.app)
-            async with serve_http(create_app(parts), "127.0.0.1", 0) as address:
+            async with serve_http(create_app(parts_of(world.app)), "127.0.0.1", 0) as address:
                 found.append(Api(address.url, ids, head))
                 up.set()
                 await asyncio.to_thread(leave.wait)

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from sqlalchemy import event as sqlalchemy_event
 
 from reposync.api import app as api
-from reposync.api.app import ApiParts, create_app
+from reposync.api.app import create_app
 from reposync.api.auth import Access
 from reposync.api.routes import webhooks
 from reposync.api.server import HttpAddress, serve_http
@@ -34,8 +34,6 @@ from reposync.catalog.apply import registry_in_force
 from reposync.config.settings import Settings
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from reposync.telemetry.health import Health
-from reposync.telemetry.metrics import Metrics
 from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
@@ -43,7 +41,7 @@ from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import push_event, sign
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.versions import publish_commit
-from tests.integration.api.documented import is_documented
+from tests.integration.api.documented import is_documented, parts_of
 
 SECRET = "a-secret-of-webhooks-1"
 OTHER_SECRET = "a-secret-of-webhooks-2"
@@ -94,7 +92,7 @@ class Site:
         }
         async with open_applied(Settings.from_environment(settings)) as app:
             self._app = app
-            parts = ApiParts(Health(), Metrics(version="1"), _nothing, "1", lambda: app, Access(["read:" + "x" * 40]))
+            parts = parts_of(app, Access(["read:" + "x" * 40]))
             async with (
                 httpx.AsyncClient(timeout=20, verify=False, event_hooks={"response": [is_documented]}) as self.client,
                 serve_http(create_app(parts), "127.0.0.1", 0) as self._address,
@@ -130,10 +128,6 @@ class Site:
         assert claimed is not None
         await publish_commit(self.app.database, claimed, commit, project_id=number)
         await self.app.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
-
-
-async def _nothing() -> None:
-    pass
 
 
 def answered(delivery: Delivery) -> Any:
