@@ -23,8 +23,9 @@ from tests.fixtures.databases import (  # noqa: F401
     postgresql,
     upgraded_sqlite_file,
 )
+from tests.integration.api.documented import parts_of
 from tests.integration.api.doors import bearer, log_in
-from tests.integration.api.rest import API, Rest, opened, parts_of, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest, opened, rest  # noqa: F401
 
 SYNC = "/repositories/platform/api/sync"
 

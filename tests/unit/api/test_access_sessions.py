@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api import sessions
 from reposync.api.sessions import Sessions, key_id_of
 from reposync.config.settings import ApiToken
 
@@ -62,7 +61,7 @@ def found_after(seconds: float, monkeypatch: pytest.MonkeyPatch) -> bool:
     held = Sessions([READ])
     cookie = held.begin(key_id_of(READ))
     later = time.time() + seconds
-    monkeypatch.setattr(sessions.time, "time", lambda: later)
+    monkeypatch.setattr(time, "time", lambda: later)
     return held.find(cookie) is not None
 
 
