@@ -174,7 +174,7 @@ def check_exact(url: str, repository: Path) -> None:
     doubled = 0
     offset = None
     while True:
-        body = {"limit": 2000, "offset": offset, "with_payload": {"include": ["metadata"]}}
+        body = {"limit": 2000, "offset": offset, "with_payload": ["metadata"]}
         page = httpx.post(f"{url}/collections/code/points/scroll", json=body, timeout=60).json()["result"]
         for point in page["points"]:
             each = point["payload"]["metadata"]

@@ -246,7 +246,8 @@ async def test_points_without_a_vector_are_reported_and_repaired(world: World):
     await world.completed()
     before = await world.points()
     some = sorted(before)[:2]
-    await send(world, "POST", "/points/vectors/delete", {"points": some, "vector": ["dense"]})
+    bare = [{"id": each, "vector": {}, "payload": before[each]["payload"]} for each in some]
+    await send(world, "PUT", "/points", {"points": bare})
 
     found = await verdict(world)
     await repaired(world)
