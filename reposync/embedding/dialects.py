@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import binascii
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar
 from urllib.parse import urlsplit, urlunsplit
 
 import numpy as np
@@ -44,31 +45,48 @@ class ServedModel:
     input_tokens: int | None = None
 
 
-class Dialect(Protocol):
-    @property
-    def provider(self) -> str: ...
+class Dialect(ABC):
+    """What differs between embedding servers: paths, requests and answers."""
 
-    @property
-    def endpoint(self) -> str: ...
+    provider: ClassVar[str]
+    path: ClassVar[str]
+    info_path: ClassVar[str]
+    """A small resource, free of charge, that a working server answers to a GET."""
+    default_prefix: ClassVar[str] = ""
+    serves_one_model: ClassVar[bool] = False
 
-    @property
-    def info_url(self) -> str:
-        """Address of a small resource, free of charge, that a working server answers to a GET."""
-        ...
+    def __init__(self, config: EmbedderConfig) -> None:
+        """Raises ConfigError if embedding.url or embedding.model is missing or unusable."""
+        if not config.url:
+            raise ConfigError(
+                f"embedding.url is missing: the provider {self.provider} is a server.",
+                remedy="Set embedding.url to its address.",
+            )
+        if not config.model and not self.serves_one_model:
+            raise ConfigError(
+                f"embedding.model is missing: the provider {self.provider} serves several.",
+                remedy="Set embedding.model to a name that the server knows.",
+            )
+        self._model = config.model or ""
+        self.endpoint = endpoint(config.url, self.path, default_prefix=self.default_prefix)
+        parts = urlsplit(self.endpoint)
+        self.info_url = urlunsplit(parts._replace(path=parts.path.removesuffix(self.path) + self.info_path))
 
-    async def describe(self, get: Get) -> ServedModel: ...
+    async def describe(self, get: Get) -> ServedModel:
+        """The served model. Raises ConfigError, MalformedResponse."""
+        return ServedModel(self._model)
 
+    @abstractmethod
     def request(self, texts: Sequence[str]) -> bytes:
         """The JSON body of a request for the vectors of `texts`; forbids truncation if the dialect can."""
-        ...
 
+    @abstractmethod
     def answer(self, body: bytes) -> Answer:
         """The vectors of a 200 answer, in the order of the inputs. Raises MalformedResponse."""
-        ...
 
     def relax_request(self, complaint: str) -> None:
         """Leave an optional field out of further requests if `complaint` is about it."""
-        ...
+        return None
 
 
 def endpoint(url: str, path: str, *, default_prefix: str = "") -> str:
@@ -89,30 +107,6 @@ def endpoint(url: str, path: str, *, default_prefix: str = "") -> str:
     if not base.endswith(path):
         base = (base or default_prefix) + path
     return urlunsplit((parts.scheme, parts.netloc, base, parts.query, ""))
-
-
-def beside(address: str, path: str, other: str) -> str:
-    """`address`, which `endpoint` made with `path`, with `other` in its place."""
-    parts = urlsplit(address)
-    return urlunsplit(parts._replace(path=parts.path.removesuffix(path) + other))
-
-
-def required_model(provider: str, model: str | None) -> str:
-    if not model:
-        raise ConfigError(
-            f"embedding.model is missing: the provider {provider} serves several.",
-            remedy="Set embedding.model to a name that the server knows.",
-        )
-    return model
-
-
-def required_url(provider: str, url: str | None) -> str:
-    if not url:
-        raise ConfigError(
-            f"embedding.url is missing: the provider {provider} is a server.",
-            remedy="Set embedding.url to its address.",
-        )
-    return url
 
 
 def parse_json(body: bytes) -> object:
@@ -137,22 +131,20 @@ def float_rows(rows: object) -> NDArray[np.float32]:
         raise MalformedResponse("vectors that are not lists of numbers") from error
 
 
-class OpenAIDialect:
+class OpenAIDialect(Dialect):
     """The OpenAI-compatible dialect: `POST /v1/embeddings` (OpenAI, vLLM, llama.cpp, LM Studio, ...)."""
 
-    provider: Final = "openai"
+    provider = "openai"
+    path = "/embeddings"
+    info_path = "/models"
+    default_prefix = "/v1"
 
     def __init__(self, config: EmbedderConfig) -> None:
-        self.endpoint = endpoint(required_url("openai", config.url), "/embeddings", default_prefix="/v1")
-        self.info_url = beside(self.endpoint, "/embeddings", "/models")
-        self._model = required_model("openai", config.model)
+        super().__init__(config)
         # base64 is a quarter of the bytes of decimal figures and a tenth of the time to read them
         self._options: dict[str, Any] = {"encoding_format": "base64"}
         if config.dimensions is not None:
             self._options["dimensions"] = config.dimensions
-
-    async def describe(self, get: Get) -> ServedModel:
-        return ServedModel(self._model)
 
     def request(self, texts: Sequence[str]) -> bytes:
         return orjson.dumps({"model": self._model, "input": list(texts), **self._options})
@@ -199,16 +191,13 @@ def _tokens(document: object) -> int | None:
     return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
-class TeiDialect:
+class TeiDialect(Dialect):
     """Hugging Face's Text Embeddings Inference: `POST /embed`, and `GET /info` for its model."""
 
-    provider: Final = "tei"
-
-    def __init__(self, config: EmbedderConfig) -> None:
-        self.endpoint = endpoint(required_url("tei", config.url), "/embed")
-        # Not /health, which makes the model embed something.
-        self.info_url = beside(self.endpoint, "/embed", "/info")
-        self._expected_model = config.model
+    provider = "tei"
+    path = "/embed"
+    info_path = "/info"  # not /health, which makes the model embed something
+    serves_one_model = True
 
     async def describe(self, get: Get) -> ServedModel:
         """The server reports its one model: a configured name that differs is a mistake in the configuration."""
@@ -216,9 +205,9 @@ class TeiDialect:
         model = document.get("model_id") if isinstance(document, dict) else None
         if not isinstance(document, dict) or not isinstance(model, str) or not model:
             raise MalformedResponse('no "model_id"')
-        if self._expected_model not in (None, model):
+        if self._model not in ("", model):
             raise ConfigError(
-                f"embedding.model is {self._expected_model}, but the server serves {model}.",
+                f"embedding.model is {self._model}, but the server serves {model}.",
                 remedy="Correct embedding.model or embedding.url, or leave embedding.model out.",
             )
         return ServedModel(model, _count(document, "max_client_batch_size"), _count(document, "max_input_length"))
@@ -230,27 +219,18 @@ class TeiDialect:
     def answer(self, body: bytes) -> Answer:
         return Answer(float_rows(parse_json(body)))
 
-    def relax_request(self, complaint: str) -> None:
-        return None
-
 
 def _count(document: dict[str, Any], name: str) -> int | None:
     value = document.get(name)
     return value if isinstance(value, int) and value > 0 else None
 
 
-class OllamaDialect:
+class OllamaDialect(Dialect):
     """Ollama: `POST /api/embed`."""
 
-    provider: Final = "ollama"
-
-    def __init__(self, config: EmbedderConfig) -> None:
-        self.endpoint = endpoint(required_url("ollama", config.url), "/api/embed")
-        self.info_url = beside(self.endpoint, "/api/embed", "/api/version")
-        self._model = required_model("ollama", config.model)
-
-    async def describe(self, get: Get) -> ServedModel:
-        return ServedModel(self._model)
+    provider = "ollama"
+    path = "/api/embed"
+    info_path = "/api/version"
 
     def request(self, texts: Sequence[str]) -> bytes:
         return orjson.dumps({"model": self._model, "input": list(texts), "truncate": False})
@@ -262,5 +242,5 @@ class OllamaDialect:
         tokens = document.get("prompt_eval_count")
         return Answer(float_rows(document["embeddings"]), tokens if isinstance(tokens, int) and tokens > 0 else None)
 
-    def relax_request(self, complaint: str) -> None:
-        return None
+
+DIALECTS: dict[str, type[Dialect]] = {each.provider: each for each in (OpenAIDialect, TeiDialect, OllamaDialect)}

@@ -24,20 +24,10 @@ def open_embedder(config: EmbedderConfig) -> Embedder:
             from reposync.embedding.local import LocalEmbedder
 
             return LocalEmbedder(config)
-        case "openai":
-            from reposync.embedding.dialects import OpenAIDialect
+        case "openai" | "tei" | "ollama":
+            from reposync.embedding.dialects import DIALECTS
             from reposync.embedding.http import HttpEmbedder
 
-            return HttpEmbedder(OpenAIDialect(config), config)
-        case "tei":
-            from reposync.embedding.dialects import TeiDialect
-            from reposync.embedding.http import HttpEmbedder
-
-            return HttpEmbedder(TeiDialect(config), config)
-        case "ollama":
-            from reposync.embedding.dialects import OllamaDialect
-            from reposync.embedding.http import HttpEmbedder
-
-            return HttpEmbedder(OllamaDialect(config), config)
+            return HttpEmbedder(DIALECTS[config.provider](config), config)
         case _:
             assert_never(config.provider)
