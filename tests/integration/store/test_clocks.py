@@ -213,13 +213,12 @@ async def test_the_history_does_not_keep_a_run_of_the_future_for_ever(
 # This machine's clock -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("database_kind", ["postgresql"])  # the users of an SQLite file have one clock
 @pytest.mark.parametrize("seconds", [90.0, -7_200.0])
 async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
     database_time: DatabaseTime,  # noqa: F811
     seconds: float,
 ) -> None:
-    if not database_time.is_postgresql:
-        pytest.skip("the users of an SQLite file have one clock")
     async with await database_time.open() as right, await database_time.open(ShiftedClock(seconds)) as wrong:
         pod, workers = Store(wrong), Workers(wrong)
         before = right.clock.now()
