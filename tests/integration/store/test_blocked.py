@@ -13,6 +13,13 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REQUESTS, RUNS
 from tests.integration.store.conftest import Store
 
+
+@pytest.fixture
+def database_kind() -> str:
+    """Nothing here depends on the database."""
+    return "sqlite"
+
+
 TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 

@@ -11,6 +11,13 @@ from reposync.store.run import RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
+
+@pytest.fixture
+def database_kind() -> str:
+    """Nothing here depends on the database."""
+    return "sqlite"
+
+
 BRAKE = {"commit": "c" * 40, "planned": {"deleted": 812}, "losses": {"deleted": 812}, "indexed": 900}
 UNREAD = RunFigures(files_failed=3)
 

@@ -79,12 +79,6 @@ async def test_to_declare_a_group_again_makes_it_due_and_keeps_what_is_known(gro
     assert (await due(groups, "w1", A)).key == A
 
 
-async def test_one_of_many_gets_a_group(groups: ProjectGroups) -> None:
-    await groups.declare([A])
-    claimed = await asyncio.gather(*(groups.claim_due(f"w{number}", 60, among=[A]) for number in range(8)))
-    assert [each.key for each in claimed if each is not None] == [A]
-
-
 async def test_many_get_one_group_each(groups: ProjectGroups) -> None:
     keys = [f"{A}/{number}" for number in range(4)]
     await groups.declare(keys)
@@ -300,11 +294,6 @@ async def test_a_repository_that_goes_on_has_missed_no_tick(store: Store, follow
     assert row.scheduled_since is not None
     assert back.scheduled_since is not None
     assert back.scheduled_since > row.scheduled_since
-
-
-async def test_only_what_is_under_way_counts_as_running(store: Store, followed: GroupRepositories) -> None:
-    running, waiting = await store.running("a"), await store.queued("b")
-    assert await followed.running([running.repository_id, waiting.repository_id]) == {running.repository_id}
 
 
 async def test_two_who_move_the_same_repositories_do_not_wait_for_each_other_for_ever(

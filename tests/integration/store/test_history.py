@@ -13,7 +13,7 @@ from reposync.errors import LeaseLost, RunAmbiguous, RunNotFound, UsageError
 from reposync.store.columns import MAX_MESSAGE_CHARS
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import MAX_DETAIL_CHARS, Runs
-from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
+from reposync.store.status import FINAL, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import Store
 
@@ -29,19 +29,6 @@ async def test_the_newest_run_is_shown_first(store: Store) -> None:
     runs = [await finished(store, name) for name in ("a", "b", "a", "c")]
 
     assert await store.runs.history() == runs[::-1]
-
-
-async def test_history_is_narrowed_to_a_repository_and_to_states(store: Store) -> None:
-    good = await finished(store, "a")
-    bad = await finished(store, "a", RunStatus.FAILED)
-    await finished(store, "b", RunStatus.FAILED)
-    waiting, _ = await store.runs.enqueue("a", RunTrigger.HTTP)
-
-    assert await store.runs.history("a") == [waiting, bad, good]
-    assert await store.runs.history("a", RunStatus.FAILED) == [bad]
-    assert await store.runs.history("a", FINAL) == [bad, good]
-    assert await store.runs.history(status=WAITING) == [waiting]
-    assert await store.runs.history("nowhere") == []
 
 
 async def test_pages_follow_each_other_without_gap_or_repetition_while_runs_are_added(store: Store) -> None:
@@ -60,13 +47,6 @@ async def test_pages_follow_each_other_without_gap_or_repetition_while_runs_are_
 async def test_a_cursor_that_is_not_ours_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(UsageError, match="cursor"):
         await store.runs.history(before=cursor)
-
-
-@pytest.mark.parametrize("limit", [0, -1])
-async def test_a_page_of_nothing_is_empty(store: Store, limit: int) -> None:
-    await finished(store, "a")
-
-    assert await store.runs.history(limit=limit) == []
 
 
 async def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:

@@ -10,7 +10,6 @@ import pytest
 from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
 from reposync.store.run import QueueFigures, RunFigures
 from reposync.store.run_requests import MAX_ATTEMPTS
-from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
 
@@ -94,10 +93,6 @@ async def test_a_claimed_run_says_who_executes_it_and_until_when(store: Store) -
     assert await store.runs.get(queued.id) == run
 
 
-async def test_nothing_to_do_is_none(store: Store) -> None:
-    assert await store.runs.claim("worker-1", 60.0) is None
-
-
 async def test_a_person_who_waits_goes_before_a_push_and_a_push_before_the_clock(store: Store) -> None:
     for name, trigger in (("tick", RunTrigger.SCHEDULE), ("push", RunTrigger.WEBHOOK), ("click", RunTrigger.HTTP)):
         await store.queued(name, trigger)
@@ -115,32 +110,12 @@ async def test_among_equals_the_oldest_goes_first(store: Store) -> None:
     assert [(await store.runs.claim("worker-1", 60.0)).repository for _ in names] == names
 
 
-async def test_two_runs_of_one_repository_never_execute_at_once(store: Store) -> None:
-    running = await store.running()
-    await store.runs.enqueue("payments", RunTrigger.HTTP)
-
-    assert await store.runs.claim("worker-2", 60.0) is None
-
-    await ended(store, running)
-    assert await store.runs.claim("worker-2", 60.0) is not None
-
-
 async def test_a_busy_repository_does_not_keep_workers_from_the_others(store: Store) -> None:
     await store.running("busy")
     await store.runs.enqueue("busy", RunTrigger.HTTP)
     other = await store.queued("other", RunTrigger.SCHEDULE)
 
     assert (await store.runs.claim("worker-2", 60.0)).id == other.id
-
-
-async def test_of_two_waiting_runs_of_one_repository_one_is_claimed_however_many_workers_try(store: Store) -> None:
-    released = await store.running()
-    await store.runs.enqueue("payments", RunTrigger.HTTP)
-    await store.runs.release(released)
-
-    claimed = await asyncio.gather(*(store.runs.claim(f"worker-{number}", 60.0) for number in range(8)))
-
-    assert len([run for run in claimed if run is not None]) == 1
 
 
 async def test_many_workers_at_once_share_the_runs_without_a_repetition(store: Store) -> None:
@@ -313,19 +288,6 @@ async def test_pods_that_are_replaced_again_and_again_do_not_use_up_the_attempts
     assert (await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503")).status is RunStatus.RETRYING
 
 
-async def test_a_run_that_is_handed_back_stands_beside_one_that_was_queued_meanwhile(store: Store) -> None:
-    run = await store.running()
-    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
-
-    released = await store.runs.release(run)
-
-    assert released.status is RunStatus.RETRYING
-    first = await store.runs.claim("worker-2", 60.0)
-    await ended(store, first)
-    second = await store.runs.claim("worker-2", 60.0)
-    assert {first.id, second.id} == {run.id, queued.id}
-
-
 async def test_a_waiting_run_is_cancelled_at_once(store: Store) -> None:
     run = await store.queued()
 
@@ -349,14 +311,6 @@ async def test_a_cancelled_run_is_not_started_again_when_its_worker_stops(store:
     await store.runs.request_cancel(run.id)
 
     assert (await store.runs.release(run)).status is RunStatus.CANCELLED
-
-
-async def test_a_cancelled_run_whose_worker_died_is_not_taken_over(store: Store) -> None:
-    run = await store.running(lease_seconds=-1.0)
-    await store.runs.request_cancel(run.id)
-
-    assert await store.runs.claim("worker-2", 60.0) is None
-    assert (await store.runs.get(run.id)).status is RunStatus.CANCELLED
 
 
 async def test_cancelling_a_finished_run_leaves_it_as_it_is(store: Store) -> None:
@@ -417,17 +371,6 @@ async def test_a_run_that_is_tried_again_has_as_many_attempts_as_it_is_given(sto
     assert (await store.runs.approve(run.id, max_attempts=7)).max_attempts == 3 + 7
 
 
-async def test_a_run_that_a_person_asked_to_cancel_and_then_to_try_again_runs(store: Store) -> None:
-    run = await store.running()
-    await store.runs.request_cancel(run.id)
-    await store.runs.release(run)
-
-    await store.runs.retry(run.id)
-
-    claimed = await store.runs.claim("worker-1", 60.0)
-    assert (await store.runs.heartbeat(claimed, 60.0)).cancel_requested is False
-
-
 async def test_only_what_failed_or_was_cancelled_can_be_tried_again(store: Store) -> None:
     run = await store.queued()
     for state in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.COMPLETED):
@@ -456,19 +399,6 @@ async def test_a_run_whose_repository_was_removed_can_be_neither_tried_again_nor
         await store.runs.retry(failed.id)
     with pytest.raises(RepositoryNotFound, match="'payments'"):
         await store.runs.approve(blocked.id)
-
-
-async def test_a_run_that_is_tried_again_waits_beside_one_that_is_queued(store: Store) -> None:
-    failed = await ended(store, await store.running(), RunStatus.FAILED)
-    queued, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
-
-    await store.runs.retry(failed.id)
-
-    claimed = []
-    while run := await store.runs.claim("worker-1", 60.0):
-        claimed.append(run.id)
-        await ended(store, run)
-    assert sorted(claimed) == sorted([failed.id, queued.id])
 
 
 async def test_what_a_person_sends_back_goes_before_the_clock(store: Store) -> None:
@@ -581,9 +511,9 @@ async def test_a_new_attempt_says_nothing_yet_of_how_far_it_is(store: Store) -> 
     assert (await store.taken_over(run)).progress is None
 
 
-async def test_another_connection_sees_what_this_one_wrote(store: Store, open_database) -> None:
-    run = await store.running()
+async def test_a_cancelled_run_whose_worker_died_is_not_taken_over(store: Store) -> None:
+    run = await store.running(lease_seconds=-1.0)
+    await store.runs.request_cancel(run.id)
 
-    other = Runs(await open_database())
-
-    assert await other.get(run.id) == run
+    assert await store.runs.claim("worker-2", 60.0) is None
+    assert (await store.runs.get(run.id)).status is RunStatus.CANCELLED

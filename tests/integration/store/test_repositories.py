@@ -35,22 +35,6 @@ async def test_a_registered_repository_is_found_by_name_and_by_id(store: Store) 
     assert (registered.is_active, registered.epoch, registered.last_commit) == (True, 0, None)
 
 
-async def test_a_name_that_is_not_registered_is_not_found(store: Store) -> None:
-    for search in (store.repositories.get("nowhere"), store.repositories.by_id("nowhere")):
-        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
-            await search
-    for change in (store.repositories.remove, store.repositories.resume, store.repositories.deactivate):
-        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
-            await change("nowhere")
-
-
-async def test_repositories_are_listed_by_name(store: Store) -> None:
-    for name in ("b", "c", "a"):
-        await store.repository(name)
-
-    assert [repository.name for repository in await store.repositories.list()] == ["a", "b", "c"]
-
-
 async def test_registering_again_unchanged_touches_nothing(store: Store) -> None:
     first = await store.repository()
 
@@ -139,13 +123,6 @@ async def test_a_paused_repository_stays_paused_when_the_registry_is_read_again(
     assert (again.is_active, again.paused_reason) == (False, "being moved")
     resumed = await store.repositories.resume("payments")
     assert (resumed.is_active, resumed.paused_reason) == (True, None)
-
-
-async def test_a_pause_says_why(store: Store) -> None:
-    await store.repository()
-
-    with pytest.raises(UsageError, match="reason"):
-        await store.repositories.pause("payments", "")
 
 
 async def test_a_repository_that_returns_to_the_registry_is_active_again(store: Store) -> None:
@@ -418,3 +395,19 @@ async def test_times_are_utc_whatever_zone_they_were_said_in(store: Store) -> No
 
     assert shown.last_committed_at == WHEN
     assert shown.last_committed_at.utcoffset() == timedelta(0)
+
+
+async def test_a_name_that_is_not_registered_is_not_found(store: Store) -> None:
+    for search in (store.repositories.get("nowhere"), store.repositories.by_id("nowhere")):
+        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
+            await search
+    for change in (store.repositories.remove, store.repositories.resume, store.repositories.deactivate):
+        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
+            await change("nowhere")
+
+
+async def test_a_pause_says_why(store: Store) -> None:
+    await store.repository()
+
+    with pytest.raises(UsageError, match="reason"):
+        await store.repositories.pause("payments", "")

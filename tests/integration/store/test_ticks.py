@@ -104,14 +104,6 @@ async def test_a_pod_that_is_late_does_not_repeat_a_tick_that_has_run(store: Sto
     assert await store.runs.history() == [run]
 
 
-async def test_a_tick_before_the_latest_one_was_handled_with_it(store: Store) -> None:
-    await store.repository()
-    await store.tick(NEXT_TICK)
-    await executed(store)
-
-    assert await store.tick(TICK) == TickOutcome(handled=1)
-
-
 async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
     clicked = await store.queued()
 
@@ -121,15 +113,6 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
 
     assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
     assert await store.runs.history() == [joined]
-
-
-async def test_a_tick_while_a_run_executes_queues_the_next_one(store: Store) -> None:
-    running = await store.running()
-
-    assert await store.tick(TICK) == TickOutcome(queued=1)
-
-    active = await store.runs.active(running.repository_id)
-    assert [run.status for run in active] == [RunStatus.RUNNING, RunStatus.QUEUED]
 
 
 async def test_ticks_that_pile_up_behind_a_busy_worker_become_one_run(store: Store) -> None:
@@ -180,12 +163,6 @@ async def test_a_thousand_ticks_of_one_moment_are_a_thousand_runs(store: Store) 
     runs = await store.runs.history(limit=1_000)
     assert {run.repository for run in runs} == set(names)
     assert await store.ticks.latest(due) == due
-
-
-async def test_no_tick_is_no_work(store: Store) -> None:
-    assert await store.ticks.enqueue({}, grace_seconds=300.0, max_attempts=3) == TickOutcome()
-    assert await store.ticks.latest([]) == {}
-    assert await store.ticks.first_runs([]) == 0
 
 
 # Too late -----------------------------------------------------------------------------------------------------------

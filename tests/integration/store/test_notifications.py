@@ -71,10 +71,6 @@ async def test_news_that_came_before_the_wait_count(store: Store) -> None:
     assert await news.wait(REGISTRATIONS, LONG_SECONDS)
 
 
-async def test_a_wait_ends_by_itself(store: Store) -> None:
-    assert await Notifications(store.database).wait(QUEUE, 0.01) is False
-
-
 async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:
     news = Notifications(store.database)
     run = await store.running()

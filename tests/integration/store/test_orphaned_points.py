@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import Store
+
+
+@pytest.fixture
+def database_kind() -> str:
+    """Nothing here depends on the database."""
+    return "sqlite"
+
 
 WORKER = "pod-a:1:0"
 

@@ -151,17 +151,6 @@ async def test_a_run_that_nobody_asks_for_any_more_ends(store: Store, state: str
     assert await store.runs.claim("worker-2", 60.0) is None
 
 
-async def test_a_running_run_that_nobody_asks_for_any_more_is_told_to_end(store: Store) -> None:
-    await store.repository()
-    await clicked(store, request_id=MINE)
-    run = await store.runs.claim("worker-1", 60.0)
-
-    await store.runs.withdraw(MINE, by="token 1")
-
-    assert (await store.runs.heartbeat(run, 60.0)).cancel_requested
-    assert (await store.runs.release(run)).status is RunStatus.CANCELLED
-
-
 async def test_what_was_taken_back_or_never_asked_for_changes_nothing(store: Store) -> None:
     await store.repository()
     await clicked(store, "token 1")
@@ -244,19 +233,6 @@ async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(
 # Attempts and waiting -----------------------------------------------------------------------------------------------
 
 
-async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:
-    run = await store.running()
-    for _ in range(9):
-        await store.runs.release(run)
-        run = await store.runs.claim("worker-1", 60.0)
-    assert (run.attempt, run.failures, run.max_attempts) == (10, 1, 12)
-
-    again = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
-
-    assert again.status is RunStatus.RETRYING
-    assert (await store.runs.claim("worker-1", 60.0)).failures == 2
-
-
 async def test_a_run_that_is_taken_over_has_waited_since_its_lease_was_over(store: Store) -> None:
     run = await store.running(lease_seconds=-500.0)
 
@@ -310,3 +286,16 @@ async def test_the_tick_of_an_earlier_program_is_cancelled_by_a_pause(store: Sto
     await store.repositories.pause("payments", "being moved")
 
     assert (await store.runs.get(run.id)).error_code == "REPOSITORY_PAUSED"
+
+
+async def test_hand_backs_do_not_raise_the_number_of_failures(store: Store) -> None:
+    run = await store.running()
+    for _ in range(9):
+        await store.runs.release(run)
+        run = await store.runs.claim("worker-1", 60.0)
+    assert (run.attempt, run.failures, run.max_attempts) == (10, 1, 12)
+
+    again = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
+
+    assert again.status is RunStatus.RETRYING
+    assert (await store.runs.claim("worker-1", 60.0)).failures == 2
