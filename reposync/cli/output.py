@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from reposync.store.run import Run
 
 PIPED_WIDTH = 200
+FAILED_FILE = "failed"
+"""The reason of a problem with a file that could not be read or embedded (`Skip.FAILED`)."""
 
 Cell = str | tuple[str, str]
 """A text, or a text and its style."""

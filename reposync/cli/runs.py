@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from reposync.cli.commands import Group, json_option
-from reposync.cli.output import print_fields, print_json, reason, summary, summary_colour
+from reposync.cli.output import FAILED_FILE, print_fields, print_json, reason, summary, summary_colour
 from reposync.cli.startup import current_user, run_with_database
 from reposync.words import ago, duration
 from reposync.words import escape_unprintable as visible
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from reposync.store.workers import Workers
     from reposync.sync.progress import Watch
 
-FAILED = "failed"
-"""The reason of a file that could not be read or embedded (`Skip.FAILED`)."""
 NOTICEABLE_LATENESS_SECONDS = 5.0
 UNCLAIMED_SECONDS = 5.0
 """After this time without a worker, `watch` reports whether there are any."""
@@ -60,10 +58,10 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
         for each in attempts:
             click.echo(f"  {_attempt_line(each)}")
     if counts:
-        click.echo("\nfailed or skipped:" if FAILED in counts else "\nskipped:")
+        click.echo("\nfailed or skipped:" if FAILED_FILE in counts else "\nskipped:")
     for problem in problems:
         line = f"  {problem.reason:<14}{visible(problem.path)}  {visible(problem.detail)}"
-        click.secho(line, fg="red" if problem.reason == FAILED else None)
+        click.secho(line, fg="red" if problem.reason == FAILED_FILE else None)
     rest = sum(counts.values()) - len(problems)
     if rest > 0:
         click.echo(f"  ... and {rest:,} more (--limit)")
@@ -196,9 +194,9 @@ async def _load(
     log = Runs(database)
     run = await log.get(run_id)
     counts = await log.count_problems(run.id)
-    problems = await log.problems(run.id, limit=limit, reason=FAILED) if FAILED in counts else []
+    problems = await log.problems(run.id, limit=limit, reason=FAILED_FILE) if FAILED_FILE in counts else []
     others = await log.problems(run.id, limit=limit)
-    problems += [each for each in others if each.reason != FAILED][: limit - len(problems)]
+    problems += [each for each in others if each.reason != FAILED_FILE][: limit - len(problems)]
     requests = (await log.requests([run.id])).get(run.id, [])
     return run, requests, await log.attempts(run.id), problems, counts
 

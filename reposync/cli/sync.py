@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from reposync.cli.commands import json_option, repository_names_or_folders
-from reposync.cli.output import print_json, short, summary, summary_colour
+from reposync.cli.output import FAILED_FILE, print_json, short, summary, summary_colour
 from reposync.cli.startup import current_user, run_with_app
 from reposync.words import escape_unprintable as visible
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from reposync.store.run import Run
     from reposync.sync.preview import Preview
 
-FAILED = "failed"
-"""The reason of a file that could not be read or embedded (`Skip.FAILED`)."""
 NAMED_FAILURES = 5
 INTERRUPTED_FULL = (
     "Files that were read again stay. `reposync sync` does not read the rest again; `reposync sync --full` starts over."
@@ -153,8 +151,8 @@ async def _problem_lines(app: Application, run: Run) -> list[str]:
     """The first failed files, and the number of skipped files by reason."""
     counts = await app.runs.count_problems(run.id)
     lines = []
-    if failed := counts.pop(FAILED, 0):
-        problems = await app.runs.problems(run.id, NAMED_FAILURES, reason=FAILED)
+    if failed := counts.pop(FAILED_FILE, 0):
+        problems = await app.runs.problems(run.id, NAMED_FAILURES, reason=FAILED_FILE)
         lines += [f"  failed: {visible(each.path)}  {visible(each.detail)}" for each in problems]
         if failed > len(problems):
             lines.append(f"  ... and {failed - len(problems):,} more (reposync runs show {run.id})")
