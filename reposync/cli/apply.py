@@ -10,7 +10,7 @@ import click
 from reposync.cli.commands import json_option
 from reposync.cli.output import print_json
 from reposync.cli.startup import current_user, run_with_database, settings
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.catalog.apply import Change, Plan
@@ -51,11 +51,11 @@ def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> N
     for change in plan.changes:
         _print_change(change)
     for conflict in plan.conflicts:
-        click.secho(f"! {visible(conflict.what)} belongs to {visible(conflict.theirs)}", fg="red")
+        click.secho(f"! {escape_unprintable(conflict.what)} belongs to {escape_unprintable(conflict.theirs)}", fg="red")
     counts = [(kind, sum(each.kind == kind for each in plan.changes)) for kind in _SIGNS]
     found = ", ".join(f"{number:,} {kind}" for kind, number in counts if number) or "no change"
     done = "applied" if written else "would be applied"
-    click.echo(f"{visible(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged")
+    click.echo(f"{escape_unprintable(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged")
     if plan.standing == "superseded" and not written:
         click.echo("  This content was superseded by a later one; applying it reverts the catalogue.")
     if plan.conflicts:
@@ -64,7 +64,7 @@ def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> N
 
 def _print_change(change: Change) -> None:
     sign, colour = _SIGNS[change.kind]
-    click.secho(f"{sign} {visible(change.what)}", fg=colour)
+    click.secho(f"{sign} {escape_unprintable(change.what)}", fg=colour)
     for key, (before, after) in change.keys.items():
         if change.kind == "changed":
             click.echo(f"    {key}: {_shown(before)} -> {_shown(after)}")
@@ -77,12 +77,12 @@ def _shown(value: Any) -> str:
         case None:
             return "(none)"
         case {"variable": str(raw)} | {"address": str(raw)}:
-            return visible(raw)
+            return escape_unprintable(raw)
         case {"file": str(path)}:
-            return f"(in the clear in {visible(path)})"
+            return f"(in the clear in {escape_unprintable(path)})"
         case dict():
-            return ", ".join(f"{visible(str(key))} {_shown(each)}" for key, each in value.items())
+            return ", ".join(f"{escape_unprintable(str(key))} {_shown(each)}" for key, each in value.items())
         case list():
             return ", ".join(map(_shown, value)) or "(none)"
         case _:
-            return visible(str(value))
+            return escape_unprintable(str(value))

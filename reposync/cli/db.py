@@ -10,7 +10,7 @@ import click
 from reposync.cli.commands import Group, json_option
 from reposync.cli.output import print_json
 from reposync.cli.startup import run_async, run_with_database, settings
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.store.database import Database
@@ -75,4 +75,6 @@ def backup(file: Path, as_json: bool) -> None:
     if as_json:
         print_json({"file": str(made.path), "size_bytes": made.size_bytes, "revision": made.revision})
     else:
-        click.echo(f"{visible(str(made.path))}: {made.size_bytes / 1e6:.1f} MB, schema {made.revision or 'empty'}")
+        click.echo(
+            f"{escape_unprintable(str(made.path))}: {made.size_bytes / 1e6:.1f} MB, schema {made.revision or 'empty'}"
+        )

@@ -12,7 +12,7 @@ import click
 from reposync.cli.commands import json_option
 from reposync.cli.output import print_json, print_table
 from reposync.cli.startup import run_with_app
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -118,8 +118,8 @@ def _print_misses(evaluation: Evaluation) -> None:
         lines = "" if question.lines is None else f":{question.lines[0]}-{question.lines[1]}"
         found = ", ".join(f"{version} {_place(rank)}" for version, rank in ranks.items())
         click.echo()
-        click.echo(visible(question.question))
-        click.echo(f"  {visible(question.repository)} {visible(question.path)}{lines}: {found}")
+        click.echo(escape_unprintable(question.question))
+        click.echo(f"  {escape_unprintable(question.repository)} {escape_unprintable(question.path)}{lines}: {found}")
 
 
 def _place(rank: int | None) -> str:

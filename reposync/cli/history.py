@@ -12,8 +12,7 @@ from reposync.cli.commands import json_option, repository_names
 from reposync.cli.output import Cell, print_json, print_table, reason, short, table_console
 from reposync.cli.startup import run_with_database
 from reposync.store.status import RunStatus
-from reposync.words import ago, duration
-from reposync.words import escape_unprintable as visible
+from reposync.words import ago, duration, escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.store.database import Database
@@ -85,14 +84,14 @@ def history(repository: str | None, status: str | None, limit: int, as_json: boo
 def _why_empty(repository: str | None, status: str | None) -> str:
     if repository is None and status is None:
         return "No run yet. `reposync sync .` starts the first one."
-    of = "" if repository is None else f" of {visible(repository)}"
+    of = "" if repository is None else f" of {escape_unprintable(repository)}"
     return f"No run{of} yet." if status is None else f"No run{of} is {status}."
 
 
 def _shortened(askers: Sequence[str]) -> str:
     """The first one, and the number of others: `reposync runs show` lists all of them."""
     others = f" +{len(askers) - 1}" if len(askers) > 1 else ""
-    return visible(askers[0])[:_ASKER_CHARS] + others if askers else "-"
+    return escape_unprintable(askers[0])[:_ASKER_CHARS] + others if askers else "-"
 
 
 def _print_table(runs: list[Run], askers: dict[str, list[str]]) -> None:

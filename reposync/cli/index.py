@@ -10,8 +10,7 @@ import click
 from reposync.cli.commands import Group, json_option, repository_names
 from reposync.cli.output import Cell, print_json, print_table, short
 from reposync.cli.startup import run_with_app
-from reposync.words import ago, duration, until
-from reposync.words import escape_unprintable as visible
+from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -80,8 +79,8 @@ def rollback(name: str, as_json: bool) -> None:
         print_json(found.as_json())
         return
     assert found.live is not None  # noqa: S101 - it was just made live
-    click.echo(f"{visible(name)}: version {found.live.number} is live, at {short(found.live.commit)}")
-    click.echo(f"  `reposync index resume {visible(name)}` builds what is configured again.", err=True)
+    click.echo(f"{escape_unprintable(name)}: version {found.live.number} is live, at {short(found.live.commit)}")
+    click.echo(f"  `reposync index resume {escape_unprintable(name)}` builds what is configured again.", err=True)
 
 
 @index.command()
@@ -115,7 +114,7 @@ def _set_hold(names: tuple[str, ...], as_json: bool, *, paused: bool) -> None:
         return
     what = "its live version stays whatever is configured" if paused else "the next sync builds what is configured"
     for each in found:
-        click.echo(f"{visible(each.repository)}: {what}")
+        click.echo(f"{escape_unprintable(each.repository)}: {what}")
     if not found:
         click.echo("No repository yet.")
 
@@ -152,7 +151,7 @@ def model_words(provider: str | None, model: str | None) -> str:
     """`openai: text-embedding-3-small`; `none`; `?` if an older version did not record it."""
     if provider is None:
         return "?"
-    return provider if model in (None, provider) else f"{provider}: {visible(str(model))}"
+    return provider if model in (None, provider) else f"{provider}: {escape_unprintable(str(model))}"
 
 
 def _notes(found: list[IndexOverview]) -> Iterator[str]:
@@ -160,11 +159,11 @@ def _notes(found: list[IndexOverview]) -> Iterator[str]:
         if each.hold is not None:
             how = "until the settings change" if each.hold.until_settings_change else "whatever is configured"
             yield (
-                f"{visible(each.repository)}: held ({visible(each.hold.reason)}), {how}; "
-                f"`reposync index resume {visible(each.repository)}` ends it"
+                f"{escape_unprintable(each.repository)}: held ({escape_unprintable(each.hold.reason)}), {how}; "
+                f"`reposync index resume {escape_unprintable(each.repository)}` ends it"
             )
         if each.progress is not None:
-            yield f"{visible(each.repository)}: {progress_words(each.progress)}"
+            yield f"{escape_unprintable(each.repository)}: {progress_words(each.progress)}"
 
 
 def progress_words(progress: BuildProgress) -> str:
@@ -187,10 +186,12 @@ def change_words(change: CollectionChange) -> str | None:
     counts: dict[str, Any] = {state: number for state, number in change.repositories.items() if number}
     others = ", ".join(f"{number:,} {state}" for state, number in counts.items() if state != "done")
     words = (
-        f"{visible(change.collection)}: {change.repositories['done']:,} of {change.total:,} repositories on "
+        f"{escape_unprintable(change.collection)}: {change.repositories['done']:,} of {change.total:,} repositories on "
         f"{model_words(change.provider, change.model)}{f' ({others})' if others else ''}, {change.chunks:,} chunks on "
         f"it, {change.chunks_former:,} on another model"
     )
     if change.leads_to is None:
         return words
-    return f"{words}; the name is an alias of {visible(change.leads_to)}" + (" (moved)" if change.moved else "")
+    return f"{words}; the name is an alias of {escape_unprintable(change.leads_to)}" + (
+        " (moved)" if change.moved else ""
+    )

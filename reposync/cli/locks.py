@@ -11,8 +11,7 @@ import click
 from reposync.cli.commands import Group, json_option, repository_names
 from reposync.cli.output import Cell, print_json, print_table
 from reposync.cli.startup import current_user, run_with_database, settings
-from reposync.words import duration
-from reposync.words import escape_unprintable as visible
+from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.runs.lock_overview import LockOverview, LockRelease
@@ -84,8 +83,8 @@ def release(name: str, force: bool, as_json: bool) -> None:
 
 def _sentence(done: LockRelease) -> str:
     lock = done.lock
-    result = f"the lock of {visible(lock.holder)} was removed" if done.released else "no lock in Redis"
-    text = f"{visible(lock.shown_name)}: {result}"
+    result = f"the lock of {escape_unprintable(lock.holder)} was removed" if done.released else "no lock in Redis"
+    text = f"{escape_unprintable(lock.shown_name)}: {result}"
     if done.cancel_requested:
         return f"{text}; run {lock.run_id} was requested to stop."
     if not done.released:

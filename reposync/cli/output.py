@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,7 +56,7 @@ def print_table(titles: Sequence[str], rows: Iterable[Sequence[Cell]], *, fold: 
         table.add_column(name, justify="right" if title != name else "left", no_wrap=name not in fold, overflow="fold")
     for row in rows:
         pairs = (cell if isinstance(cell, tuple) else (cell, "") for cell in row)
-        table.add_row(*(Text(visible(text), style) for text, style in pairs))
+        table.add_row(*(Text(escape_unprintable(text), style) for text, style in pairs))
     table_console().print(table)
 
 
@@ -68,7 +68,7 @@ def print_fields(fields: Iterable[tuple[str, Any]], width: int) -> None:
 
 def reason(code: str | None, message: str | None) -> str:
     """Why a run ended as it did, or, without a code, the notice of a completed run."""
-    text = visible(message or "")
+    text = escape_unprintable(message or "")
     return f"{code}: {text}" if code else text
 
 
@@ -80,9 +80,9 @@ def summary(run: Run) -> str:
     """`payments-api: completed at 1a2b3c4d5e: 12 files stored, 3 deleted, ... in 4 s`, or why it was not completed."""
     from reposync.words import duration
 
-    head = f"{visible(run.repository)}: {run.status}"
+    head = f"{escape_unprintable(run.repository)}: {run.status}"
     if run.status != "completed":
-        return f"{head}: {visible(run.error_message or run.error_code or 'no reason was given')}"
+        return f"{head}: {escape_unprintable(run.error_message or run.error_code or 'no reason was given')}"
     if run.files_failed:
         head += f" with {run.files_failed:,} {'file' if run.files_failed == 1 else 'files'} failed"
     counts = [
@@ -93,7 +93,7 @@ def summary(run: Run) -> str:
         (run.chunks_reused, "reused"),
     ]
     counted = ", ".join(f"{number:,} {what}" for number, what in counts if number) or "nothing to do"
-    notice = f"\n  {visible(run.error_message)}" if run.error_message else ""
+    notice = f"\n  {escape_unprintable(run.error_message)}" if run.error_message else ""
     return f"{head} at {short(run.commit_after)}: {counted}, in {duration(run.duration_seconds)}{notice}"
 
 

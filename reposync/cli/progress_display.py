@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from reposync.sync.progress import RunProgress, Watch
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 LINE_SECONDS = 5.0
 
@@ -18,10 +18,10 @@ LINE_SECONDS = 5.0
 @contextlib.contextmanager
 def open_display(name: str) -> Iterator[Watch]:
     if sys.stderr.isatty():
-        with _bar(visible(name)) as watch:
+        with _bar(escape_unprintable(name)) as watch:
             yield watch
     else:
-        yield _lines(visible(name))
+        yield _lines(escape_unprintable(name))
 
 
 def _lines(name: str) -> Watch:
@@ -34,7 +34,7 @@ def _lines(name: str) -> Watch:
         if progress.phase == "done" or (state == last and now - printed_at < LINE_SECONDS):
             return
         last, printed_at = state, now
-        click.echo(f"{name}: {visible(progress.words())}", err=True)
+        click.echo(f"{name}: {escape_unprintable(progress.words())}", err=True)
 
     return watch
 
@@ -60,7 +60,9 @@ def _bar(name: str) -> Iterator[Watch]:
             counts = f"{progress.files_done:,}/{progress.files_total:,} files, {progress.chunks_done:,} chunks"
             display.update(
                 task,
-                description=visible(f"waiting for {progress.waiting_for}" if progress.waiting_for else progress.phase),
+                description=escape_unprintable(
+                    f"waiting for {progress.waiting_for}" if progress.waiting_for else progress.phase
+                ),
                 total=progress.files_total or None,
                 completed=progress.files_done,
                 counts=counts if progress.files_total else "",

@@ -11,8 +11,7 @@ import click
 from reposync.cli.commands import Group, json_option, repository_names
 from reposync.cli.output import Cell, print_fields, print_json, print_table, short
 from reposync.cli.startup import current_user, run_with_app, run_with_database
-from reposync.words import ago, duration, until
-from reposync.words import escape_unprintable as visible
+from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -92,7 +91,7 @@ def add(name: str, as_json: bool, **options: Any) -> None:
     if as_json:
         print_json(overview.as_json())
     else:
-        click.echo(f"{visible(name)}: registered, {overview.schedule}{_next_due(overview)}")
+        click.echo(f"{escape_unprintable(name)}: registered, {overview.schedule}{_next_due(overview)}")
 
 
 @repos.command()
@@ -104,9 +103,9 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
     if not yes:
         if not sys.stdin.isatty():
             raise click.UsageError(
-                f"There is no terminal for the question. --yes removes {visible(name)} and its index."
+                f"There is no terminal for the question. --yes removes {escape_unprintable(name)} and its index."
             )
-        click.confirm(f"Remove {visible(name)} and its index?", abort=True, err=True)
+        click.confirm(f"Remove {escape_unprintable(name)} and its index?", abort=True, err=True)
 
     async def act(app: Application) -> tuple[Run, dict[str, Any]]:
         from reposync.api.documents import run_documents
@@ -119,11 +118,11 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
     if as_json:
         print_json(document)
     elif run.status == "completed":
-        click.echo(f"{visible(name)}: removed, with {run.files_deleted:,} indexed files")
+        click.echo(f"{escape_unprintable(name)}: removed, with {run.files_deleted:,} indexed files")
         if run.error_message:
-            click.echo(f"  {visible(run.error_message)}")
+            click.echo(f"  {escape_unprintable(run.error_message)}")
     else:
-        click.echo(f"{visible(name)}: {run.status}: {visible(run.error_message or '')}")
+        click.echo(f"{escape_unprintable(name)}: {run.status}: {escape_unprintable(run.error_message or '')}")
     if run.status != "completed":
         sys.exit(1)
 
@@ -167,7 +166,7 @@ def _print_state(overview: Overview, as_json: bool) -> None:
     if as_json:
         print_json(overview.as_json())
     else:
-        click.echo(f"{visible(overview.name)}: {overview.state}{_next_due(overview)}")
+        click.echo(f"{escape_unprintable(overview.name)}: {overview.state}{_next_due(overview)}")
 
 
 def _next_due(overview: Overview) -> str:
@@ -192,13 +191,13 @@ def _print_table(overviews: list[Overview]) -> None:
 
 def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
     failed = click.style(f", {each.failed:,} failed: outdated in the index", fg="red") if each.failed else ""
-    yield "name", visible(each.name)
-    yield "source", visible(each.location)
-    yield "registered", f"in {visible(each.origin_file)}" if each.origin_file else f"by {each.origin}"
-    yield "branch", visible(each.branch) if each.branch else "the default branch"
+    yield "name", escape_unprintable(each.name)
+    yield "source", escape_unprintable(each.location)
+    yield "registered", f"in {escape_unprintable(each.origin_file)}" if each.origin_file else f"by {each.origin}"
+    yield "branch", escape_unprintable(each.branch) if each.branch else "the default branch"
     yield "collection", each.collection
     yield "schedule", each.schedule or "on request only"
-    yield "state", each.state + (f": {visible(each.paused_reason)}" if each.paused_reason else "")
+    yield "state", each.state + (f": {escape_unprintable(each.paused_reason)}" if each.paused_reason else "")
     yield "next due", f"{each.next_due_at:%Y-%m-%d %H:%M:%S} UTC" if each.next_due_at else "-"
     yield "last sync", ago(each.last_sync_at)
     yield "commit", each.last_commit or "-"
@@ -206,4 +205,4 @@ def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
     yield "chunks", f"{each.chunks:,}"
     yield "last run", each.last_status or "-"
     if each.last_error:
-        yield "why", visible(each.last_error)
+        yield "why", escape_unprintable(each.last_error)

@@ -13,8 +13,7 @@ import click
 from reposync.cli.commands import Group, json_option
 from reposync.cli.output import FAILED_FILE, print_fields, print_json, reason, summary, summary_colour
 from reposync.cli.startup import current_user, run_with_database
-from reposync.words import ago, duration
-from reposync.words import escape_unprintable as visible
+from reposync.words import ago, duration, escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.store.database import Database
@@ -60,7 +59,7 @@ def show(run_id: str, limit: int, as_json: bool) -> None:
     if counts:
         click.echo("\nfailed or skipped:" if FAILED_FILE in counts else "\nskipped:")
     for problem in problems:
-        line = f"  {problem.reason:<14}{visible(problem.path)}  {visible(problem.detail)}"
+        line = f"  {problem.reason:<14}{escape_unprintable(problem.path)}  {escape_unprintable(problem.detail)}"
         click.secho(line, fg="red" if problem.reason == FAILED_FILE else None)
     rest = sum(counts.values()) - len(problems)
     if rest > 0:
@@ -139,7 +138,7 @@ def _fields(run: Run) -> Iterator[tuple[str, Any]]:
 
     failed = click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else ""
     yield "run", run.id
-    yield "repository", visible(run.repository)
+    yield "repository", escape_unprintable(run.repository)
     yield "status", run.status
     yield "trigger", run.trigger
     yield "queued", f"{run.queued_at:%Y-%m-%d %H:%M:%S} UTC ({ago(run.queued_at)})"
@@ -157,7 +156,7 @@ def _fields(run: Run) -> Iterator[tuple[str, Any]]:
     )
     yield "chunks", f"{run.chunks_embedded:,} embedded, {run.chunks_reused:,} reused"
     if current_progress(run) is not None:
-        yield "now", visible(displayed_progress(run).words())
+        yield "now", escape_unprintable(displayed_progress(run).words())
     if run.error_message:
         yield "why" if run.error_code else "notice", reason(run.error_code, run.error_message)
     if brake := read_brake(run.brake):
@@ -168,11 +167,11 @@ def _request_line(request: RunRequest) -> str:
     wants = [flag for flag in ("full", "repair", "removal") if getattr(request, flag)]
     wants += ["mass deletion allowed"] if request.approval is not None else []
     wants += [f"tick of {request.scheduled_for:%Y-%m-%d %H:%M:%S}"] if request.scheduled_for else []
-    line = f"{request.asked_at:%Y-%m-%d %H:%M:%S}  {request.trigger:<9} {visible(request.asked_by)}"
+    line = f"{request.asked_at:%Y-%m-%d %H:%M:%S}  {request.trigger:<9} {escape_unprintable(request.asked_by)}"
     line += f"  ({', '.join(wants)})" if wants else ""
     if request.withdrawn_at is None:
         return line
-    return f"{line}  withdrawn {request.withdrawn_at:%H:%M:%S} by {visible(request.withdrawn_by or '')}"
+    return f"{line}  withdrawn {request.withdrawn_at:%H:%M:%S} by {escape_unprintable(request.withdrawn_by or '')}"
 
 
 def _attempt_line(attempt: RunAttempt) -> str:
@@ -181,9 +180,9 @@ def _attempt_line(attempt: RunAttempt) -> str:
     line = f"{attempt.attempt:<3}{attempt.outcome or 'running':<10} {attempt.started_at:%H:%M:%S}"
     if attempt.times > 1:
         line += f"  {attempt.times:,} times, last at {attempt.ended_at:%Y-%m-%d %H:%M:%S}"
-        return f"{line}  {visible(attempt.worker)}{why}"
+        return f"{line}  {escape_unprintable(attempt.worker)}{why}"
     counts = f"{attempt.files_processed:,} files, {attempt.chunks_embedded:,} chunks embedded"
-    return f"{line}  {duration(seconds):<9} {visible(attempt.worker)}  {counts}{why}"
+    return f"{line}  {duration(seconds):<9} {escape_unprintable(attempt.worker)}  {counts}{why}"
 
 
 async def _load(
@@ -247,7 +246,9 @@ async def _follow(following: RowWatch[Run], run: Run, display: Watch, workers: W
         try:
             if not hinted and time.monotonic() - waiting_since > UNCLAIMED_SECONDS:
                 hinted = True
-                click.echo(f"{visible(run.repository)}: {run.status}; {await _who_executes(workers)}", err=True)
+                click.echo(
+                    f"{escape_unprintable(run.repository)}: {run.status}; {await _who_executes(workers)}", err=True
+                )
             seen = await following.look(run.id)
         except StoreUnavailable:
             if time.monotonic() - read_at > DATABASE_OUTAGE_SECONDS:

@@ -10,7 +10,7 @@ import click
 from reposync.cli.commands import json_option, repository_names
 from reposync.cli.output import print_json
 from reposync.cli.startup import run_with_app
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.vectors.port import SearchHit
@@ -62,9 +62,11 @@ def _print_hits(text: str, hits: list[SearchHit]) -> None:
         snippet = best_snippet(hit.text, hit.start_line, query_terms, text)
         if number:
             click.echo()
-        place = click.style(f"{visible(hit.path)}:{snippet.best_line}", fg="cyan", bold=True)
+        place = click.style(f"{escape_unprintable(hit.path)}:{snippet.best_line}", fg="cyan", bold=True)
         outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit.outdated else ""
-        click.echo(f"{place}{click.style(f'  {visible(hit.repository)}  {hit.score:.3f}', dim=True)}{outdated}")
+        click.echo(
+            f"{place}{click.style(f'  {escape_unprintable(hit.repository)}  {hit.score:.3f}', dim=True)}{outdated}"
+        )
         width = len(str(snippet.lines[-1].number)) if snippet.lines else 1
         for line in snippet.lines:
             shown = f"  {line.number:>{width}} {'>' if line.matches else ' '} {line.text}"

@@ -11,7 +11,7 @@ import click
 from reposync.cli.commands import json_option, repository_names_or_folders
 from reposync.cli.output import FAILED_FILE, print_json, short, summary, summary_colour
 from reposync.cli.startup import current_user, run_with_app
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -72,7 +72,7 @@ async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]
         try:
             targets.append(app.catalog.of_row(row))
         except RepoSyncError as error:
-            click.echo(f"{visible(row.name)}: left out: {visible(str(error))}", err=True)
+            click.echo(f"{escape_unprintable(row.name)}: left out: {escape_unprintable(str(error))}", err=True)
     if not targets:
         unapplied = app.catalog.unapplied
         raise UsageError(
@@ -96,13 +96,13 @@ async def _discover_groups(app: Application, *, approved: bool) -> bool:
         try:
             report = await discovery.discover(registry, group, approved=approved)
         except RepoSyncError as error:
-            click.echo(f"group {group.group}: {visible(str(error))}", err=True)
+            click.echo(f"group {group.group}: {escape_unprintable(str(error))}", err=True)
             all_ok = False
             continue
         for name, reason in report.paused:
-            click.echo(f"{visible(name)}: paused: {visible(reason)}", err=True)
+            click.echo(f"{escape_unprintable(name)}: paused: {escape_unprintable(reason)}", err=True)
         if report.problem:
-            click.echo(f"group {group.group}: {visible(report.problem)}", err=True)
+            click.echo(f"group {group.group}: {escape_unprintable(report.problem)}", err=True)
             all_ok = False
     return all_ok
 
@@ -142,9 +142,9 @@ async def _sync(
 async def _follow(requested: CommandRun) -> Run:
     from reposync.cli.progress_display import open_display
 
-    name = visible(requested.repository)
+    name = escape_unprintable(requested.repository)
     with open_display(requested.repository) as display:
-        return await requested.ended(display, lambda what: click.echo(f"{name}: {visible(what)}", err=True))
+        return await requested.ended(display, lambda what: click.echo(f"{name}: {escape_unprintable(what)}", err=True))
 
 
 async def _problem_lines(app: Application, run: Run) -> list[str]:
@@ -153,7 +153,7 @@ async def _problem_lines(app: Application, run: Run) -> list[str]:
     lines = []
     if failed := counts.pop(FAILED_FILE, 0):
         problems = await app.runs.problems(run.id, NAMED_FAILURES, reason=FAILED_FILE)
-        lines += [f"  failed: {visible(each.path)}  {visible(each.detail)}" for each in problems]
+        lines += [f"  failed: {escape_unprintable(each.path)}  {escape_unprintable(each.detail)}" for each in problems]
         if failed > len(problems):
             lines.append(f"  ... and {failed - len(problems):,} more (reposync runs show {run.id})")
     if counts:
@@ -175,7 +175,7 @@ async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> list
 
 
 def _plan_text(plan: Preview) -> str:
-    lines = [f"{visible(plan.repository)}: {short(plan.commit_before)} -> {short(plan.commit)}"]
+    lines = [f"{escape_unprintable(plan.repository)}: {short(plan.commit_before)} -> {short(plan.commit)}"]
     if not (plan.files_to_read or plan.files_to_delete or plan.files_to_skip):
         lines.append("  nothing to do")
     else:

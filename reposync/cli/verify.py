@@ -12,7 +12,7 @@ import click
 from reposync.cli.commands import json_option, repository_names
 from reposync.cli.output import print_json, short
 from reposync.cli.startup import current_user, run_with_app
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
@@ -122,7 +122,7 @@ async def _verify(app: Application, names: tuple[str, ...], options: Options) ->
         await _verify_leftovers(app, report, options)
     except VectorIndexError as error:
         report.trouble = str(error)
-        options.print([visible(report.trouble)])
+        options.print([escape_unprintable(report.trouble)])
     return report
 
 
@@ -139,11 +139,11 @@ async def _verify_one(verification: Verification, name: str, options: Options) -
             report.run = await verification.repair(name, display, asked_by=current_user())
     except RepoSyncError as error:
         report.trouble = str(error)
-        options.print([f"{visible(name)}: not repaired: {visible(report.trouble)}"])
+        options.print([f"{escape_unprintable(name)}: not repaired: {escape_unprintable(report.trouble)}"])
         return report
     run = report.run
-    why = f": {visible(run.error_message)}" if run.error_message else ""
-    options.print([f"{visible(name)}: repaired by run {run.id}, {run.status}{why}"])
+    why = f": {escape_unprintable(run.error_message)}" if run.error_message else ""
+    options.print([f"{escape_unprintable(name)}: repaired by run {run.id}, {run.status}{why}"])
     report.afterwards = await verification.verify(name)
     options.print(_verdict_lines(report.afterwards, options.limit))
     return report
@@ -172,9 +172,10 @@ def _leftover_line(report: LeftoverReport) -> str:
     where = f"collection {left.collection}: {left.points:,} points"
     if left.repository_id is None:
         return f"{where} without a repository. They were not written by reposync and are kept."
-    head = f"{where} of {visible(repr(left.repository))}, which is not registered (id {visible(left.repository_id)})"
+    name, identity = escape_unprintable(repr(left.repository)), escape_unprintable(left.repository_id)
+    head = f"{where} of {name}, which is not registered (id {identity})"
     if run is not None:
-        why = f": {visible(run.error_message or '')}" if run.status != "completed" else ""
+        why = f": {escape_unprintable(run.error_message or '')}" if run.status != "completed" else ""
         return f"{head}. Removed by run {run.id}, {run.status}{why}"
     if report.trouble is not None:
         return f"{head}. {report.trouble}"
@@ -187,9 +188,9 @@ def _leftover_line(report: LeftoverReport) -> str:
 
 
 def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
-    name = visible(verdict.repository)
+    name = escape_unprintable(verdict.repository)
     if verdict.trouble is not None:
-        yield f"{name}: could not be verified: {visible(verdict.trouble)}"
+        yield f"{name}: could not be verified: {escape_unprintable(verdict.trouble)}"
         return
     size = f"{verdict.files:,} files, {verdict.points:,} points"
     at = f" at {short(verdict.commit)}" if verdict.commit else ""
@@ -203,8 +204,8 @@ def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
         yield f"  {verdict.note}"
     for each in verdict.differences[:limit]:
         number = f" ({each.points:,})" if each.points > 1 else ""
-        place = f"{visible(each.path)}  " if each.path is not None else ""
-        yield f"  {each.kind.value:<11}{place}{visible(each.what)}{number}"
+        place = f"{escape_unprintable(each.path)}  " if each.path is not None else ""
+        yield f"  {each.kind.value:<11}{place}{escape_unprintable(each.what)}{number}"
     if (rest := len(verdict.differences) - limit) > 0:
         yield f"  ... and {rest:,} more (--limit)"
 

@@ -11,7 +11,7 @@ import click
 from reposync.cli.commands import Group, json_option, repository_names
 from reposync.cli.output import print_json
 from reposync.cli.startup import run_with_app
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -87,7 +87,7 @@ def _print_results(reports: list[HookReport], dry_run: bool, *, quiet: bool) -> 
         if each.error is not None:
             report(each.error)
         elif not quiet:
-            about = f" ({', '.join(map(visible, each.site.repositories))})" if each.site.repositories else ""
+            about = f" ({', '.join(map(escape_unprintable, each.site.repositories))})" if each.site.repositories else ""
             click.echo(f"{each.site.place}{about}: {RESULTS[each.done][dry_run]}")
     if any(each.error is not None for each in reports):
         sys.exit(1)

@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from reposync.cli.output import short
 from reposync.words import ago, duration
-from reposync.words import escape_unprintable as visible
+from reposync.words import escape_unprintable
 
 
 @given(st.text())
 def test_nothing_that_is_shown_moves_the_cursor_or_turns_a_line_around(text: str):
-    assert all(char.isprintable() for char in visible(text))
+    assert all(char.isprintable() for char in escape_unprintable(text))
 
 
 def test_ordinary_names_are_shown_as_they_are():
-    assert visible("src/日本/ümlaut é.py") == "src/日本/ümlaut é.py"
-    assert visible("a\x1b[2J\nb") == "a\\x1b[2J\\nb"
+    assert escape_unprintable("src/日本/ümlaut é.py") == "src/日本/ümlaut é.py"
+    assert escape_unprintable("a\x1b[2J\nb") == "a\\x1b[2J\\nb"
 
 
 @pytest.mark.parametrize(
