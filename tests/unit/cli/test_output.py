@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.cli.output import short
-from reposync.words import ago, duration
-from reposync.words import escape_unprintable
+from reposync.words import ago, duration, escape_unprintable
 
 
 @given(st.text())
