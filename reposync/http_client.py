@@ -132,14 +132,18 @@ class HttpClient:
         head_seconds = self.timeouts.connect_seconds + 2 * self.timeouts.read_seconds
         try:
             # The time-outs of httpx are between two bytes.
-            async with contextlib.AsyncExitStack() as stack, asyncio.timeout(within_seconds or head_seconds) as limit:
-                send = self._send(stack, method, url, kind, headers or {}, content, follow_redirects)
-                response = await send
-                if within_seconds is None:
-                    limit.reschedule(None)
-                if not response.is_success:
-                    await self._refuse(response)
-                yield response
+            async with asyncio.timeout(within_seconds or head_seconds) as limit:
+                stack = contextlib.AsyncExitStack()
+                try:
+                    response = await self._send(stack, method, url, kind, headers or {}, content, follow_redirects)
+                    if within_seconds is None:
+                        limit.reschedule(None)
+                    if not response.is_success:
+                        await self._refuse(response)
+                    yield response
+                finally:
+                    # A cancellation while httpx closes the response would leave its connection open.
+                    await asyncio.shield(stack.aclose())
         except TooSlow as error:
             raise TransientFailure(f"the answer is too slow: {error}", overloaded=True) from error
         except TooLarge as error:
