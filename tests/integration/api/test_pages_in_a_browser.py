@@ -418,6 +418,7 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
     page.goto(f"{url}/")
     page.get_by_role("link", name="Search").click()
     page.get_by_label("Repository").press_sequentially("bill")
+    expect(page.locator("#names option")).to_have_count(1)
     expect(page.locator("#names option")).to_have_attribute("value", BLOCKED)
     page.get_by_label("Repository").fill("")
     page.get_by_label("By description").fill("gizmo")
