@@ -1,4 +1,5 @@
-"""Tasks that are to go on as long as a daemon, or a run: one that ends is logged with its cause, and started again."""
+"""Supervision of tasks that must not end before their daemon or run: an end is logged with its cause, and the task is
+started again."""
 
 from __future__ import annotations
 
@@ -17,11 +18,12 @@ log = logging.getLogger(__name__)
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
-# A task that has gone on for so long is well again.
+# After this time without a defect a task counts as recovered.
 WELL_SECONDS = 60.0
 
 Report = Callable[[str | None], None]
-"""Takes in a sentence why a task ended; None once it is well again. Returns at once and raises nothing."""
+"""Called with a sentence about why a task ended; with None once it has recovered. Returns at once and raises
+nothing."""
 
 
 class Backoff:
@@ -44,13 +46,13 @@ class Backoff:
 
 
 class EndedByItself(RuntimeError):
-    """A task that should go on returned, or was cancelled by something within it. asyncio is silent about both."""
+    """A task that should not end returned, or was cancelled from within. asyncio logs neither."""
 
 
 async def unending(work: Awaitable[object]) -> NoReturn:
-    """Await what goes on until the caller is cancelled. Raises its error, or EndedByItself."""
-    # A task of its own: whether it or the caller was cancelled cannot be told otherwise. `cancelling()` does not say so
-    # after a TaskGroup of Python 3.11 has failed.
+    """Await work that should not end until the caller is cancelled. Raises its error, or EndedByItself."""
+    # A task of its own, to distinguish its cancellation from the caller's. `cancelling()` does not after a TaskGroup of
+    # Python 3.11 has failed.
     task = asyncio.ensure_future(work)
     try:
         await asyncio.wait({task})
@@ -75,8 +77,8 @@ async def keep(
     pause_seconds: float = FIRST_PAUSE_SECONDS,
     well_seconds: float = WELL_SECONDS,
 ) -> None:
-    """Do `work` again whenever it ends, after a pause that doubles, until cancelled. Once `until` is set, it may end,
-    and is not started again. Raises nothing but CancelledError."""
+    """Start `work` again whenever it ends, after a pause that doubles, until cancelled. After `until` is set, it may
+    end and is not started again. Raises only CancelledError."""
     loop = asyncio.get_running_loop()
     backoff = Backoff(pause_seconds, LONGEST_PAUSE_SECONDS)
     while until is None or not until.is_set():
@@ -84,23 +86,23 @@ async def keep(
         well = loop.call_later(well_seconds, report, None)
         try:
             await unending(work())
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the task goes on
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is logged, and the task is started again
             if until is not None and until.is_set() and isinstance(error, EndedByItself):
                 return
-            said = log_defect(f"the task {name} ended", error)
+            message = log_defect(f"the task {name} ended", error)
         finally:
             well.cancel()
         if loop.time() - began >= well_seconds:
             backoff.reset()
-        report(f"It ended by a defect and is started again: {said}")
+        report(f"It ended by a defect and is started again: {message}")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(backoff.next_seconds()):
                 await (until or asyncio.Event()).wait()
 
 
 def log_defect(what: str, error: BaseException) -> str:
-    """Log it with its traceback; returns the cause as a person may read it, with the id to find it by in the log. What
-    the error says is in the log alone: it may quote anything."""
+    """Log it with its traceback; returns a sentence with the cause and the id of the log record. The error's message is
+    only in the log, because it may quote anything."""
     incident = uuid.uuid4().hex[:12]
     log.error("incident %s: %s", incident, what, exc_info=error)
     cause = first_error(error) if isinstance(error, ExceptionGroup) else error
@@ -109,8 +111,8 @@ def log_defect(what: str, error: BaseException) -> str:
 
 
 async def end(*tasks: asyncio.Future[Any]) -> None:
-    """Cancel them until they have ended: a library may swallow a cancellation that comes at an unlucky moment, as
-    `asyncio.wait_for` does before Python 3.12."""
+    """Cancel them until they have ended: a library may lose a cancellation, as `asyncio.wait_for` does before Python
+    3.12."""
     pending = {task for task in tasks if not task.done()}
     while pending:
         for task in pending:
@@ -118,4 +120,4 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
         _, pending = await asyncio.wait(pending, timeout=1.0)
     for task in tasks:
         if not task.cancelled():
-            task.exception()  # looked at, so that nobody complains; who needs it has it
+            task.exception()  # retrieved, so that asyncio does not log it

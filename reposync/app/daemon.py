@@ -1,4 +1,4 @@
-"""`reposync serve`: everything that goes on until the process is told to stop."""
+"""`reposync serve`: the tasks of a daemon."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import gc
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -15,34 +15,38 @@ from functools import partial
 import structlog
 
 from reposync.app.application import Application, import_parts, open_application
-from reposync.app.changed_settings import queue_changed
 from reposync.app.health_checks import HealthChecks
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.registry_watcher import RegistryWatcher, applied_by
 from reposync.catalog.groups import Discovery
-from reposync.catalog.overview import Lateness
+from reposync.catalog.overview import late_repositories
 from reposync.clock import Clock
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry_document import clear_secrets
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
-from reposync.errors import Starting, StoreUnavailable
+from reposync.embedding.port import EmbeddingSpec
+from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 from reposync.runs.observer import Observer
 from reposync.runs.worker import WorkerPool
 from reposync.scheduling.cron import CronScheduler
 from reposync.store.index_queries import version_states
 from reposync.store.notifications import Notifications
+from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus
+from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
+from reposync.store.versions import IndexHold
 from reposync.supervision import Backoff, Report, keep
+from reposync.sync.index_versions import VersionSettings
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics, watch_loop
 from reposync.telemetry.redaction import Secrets
 
 log = structlog.get_logger(__name__)
 
-# How often each pod asks whether a group is due.
+# Polling interval for groups that are due.
 DISCOVERY_SECONDS = 5.0
 _PURGE_SECONDS = 3600.0
 _LONGEST_PAUSE_SECONDS = 15.0
@@ -126,7 +130,6 @@ class Daemon:
         )
         self._roles = roles
         self._metrics = metrics
-        self._lateness = Lateness()
         self._health = health
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
 
@@ -317,7 +320,7 @@ class Daemon:
         self._metrics.show("repositories", {word: counted[word] for word in ("active", "paused", "inactive")})
         # A paused repository is expected to become outdated.
         self._metrics.freshness({state.name: state.last_sync_at for state in states if state.is_active})
-        self._metrics.show("repository_late", dict.fromkeys(await self._lateness.names(states, app.runs.now()), 1))
+        self._metrics.show("repository_late", dict.fromkeys(await late_repositories(states, app.runs.now()), 1))
         self._metrics.show("clock_skew_seconds", app.database.clock.skew_seconds)
         self._metrics.show("workers", len(await app.live_workers()))
         self._metrics.show("files_failed", await failed_files(app))
@@ -330,3 +333,44 @@ class Daemon:
 
 
 _WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)
+
+
+async def queue_changed(app: Application) -> int:
+    """Queue a run of each scheduled repository whose live version was built with different settings than are
+    configured. Returns how many. Raises StoreUnavailable."""
+    versions = await app.versions.all()
+    lives = {each.repository_id: each for mine in versions.values() for each in mine if each.state is VersionState.LIVE}
+    spec = await _configured_spec(app, lives.values())
+    queued = 0
+    for row in await app.repositories.list():
+        live = lives.get(row.id)
+        if live is None or row.cron_expression is None or not row.is_active:
+            continue
+        try:
+            changed = _has_changed(app, row, live, spec)
+        except RepoSyncError:  # it left the registry, or its definition is invalid: its next run says so
+            continue
+        if changed:
+            await app.runs.enqueue(row.name, RunTrigger.SCHEDULE, asked_by="changed settings")
+            queued += 1
+    return queued
+
+
+async def _configured_spec(app: Application, lives: Iterable[IndexVersion]) -> EmbeddingSpec | None:
+    """None if the embedding server does not answer."""
+    known = (made.spec for live in lives if (made := VersionSettings.read(live.settings)) is not None)
+    try:
+        return await app.embedder().spec(next(known, None))
+    except RepoSyncError as error:
+        log.warning("cannot find out whether the embedding model has changed", reason=str(error))
+        return None
+
+
+def _has_changed(app: Application, row: Repository, live: IndexVersion, spec: EmbeddingSpec | None) -> bool:
+    made = VersionSettings.read(live.settings)
+    if made is None or (row.index_hold is not None and IndexHold.read(row.index_hold).settings_key is None):
+        return False
+    target = app.catalog.of_row(row)
+    settings = target.settings()
+    same_place = (live.collection, made.branch) == (target.repository.collection, settings.branch)
+    return not same_place or made.content != settings.content or (spec is not None and made.spec != spec)

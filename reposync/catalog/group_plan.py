@@ -1,8 +1,7 @@
-"""What a group's listing means for the registered repositories, decided without asking or changing anything.
+"""What a group's listing means for the registered repositories, decided without any request or change.
 
-Projects are known by their numbers: a repository stays the same one, index and history included, wherever its project
-goes and whatever it is called. A name is the project's full path, so names follow too; two projects may have swapped
-theirs, and a new one may be where another one was.
+The identity of a project is its number on its server: a repository keeps its index and history wherever its project
+moves and whatever its name becomes. A name is a label, the project's full path; names may be swapped or reused.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from reposync.wildmatch import PathPatterns
 MAX_NAME_CHARS = 200  # as the registry file has it
 NAME_IS_TAKEN = "another repository has its name"
 
-Whereabouts = Mapping[int, ListedProject | None]
-"""Where projects are that the listing lacks, by number; None for one that is gone or hidden."""
+Locations = Mapping[int, ListedProject | None]
+"""Where projects are that the listing lacks, by number; None for one that was deleted or is hidden."""
 
 
 def group_key(registry: Registry, group: Group) -> str:
@@ -35,52 +34,41 @@ def group_key(registry: Registry, group: Group) -> str:
 
 
 def server_of(registry: Registry, group: Group) -> GitLabInstance:
-    """Raises ConfigError, which a checked registry never does."""
+    """Raises ConfigError; a checked registry has the server."""
     for server in registry.gitlab:
         if server.name == group.gitlab:
             return server
-    raise ConfigError(f"No GitLab server has the name {group.gitlab!r}, which group {group.group} names.")
+    raise ConfigError(f"Group {group.group} names the GitLab server {group.gitlab!r}, which does not exist.")
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
-    """A registered project of the group. `left`: why it is not to be synced, None where it is."""
+class Known:
+    """A registered repository, and its new name. `project`: None if it is not a listed project of the group. `left`:
+    why it is not to be synced; None if it is, or if nothing is concluded."""
 
     row: Repository
-    project: ListedProject
-    name: str
-    left: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Vanished:
-    """A repository whose project the listing lacks. `left` says what became of it; None where nothing is concluded."""
-
-    row: Repository
+    project: ListedProject | None
     name: str
     left: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """`new` are projects to register, by name. `displaced` are others of the same server that are in the way of a
-    name, with the one that they get. `skipped` are projects that are not registered, by reason."""
+    """`new`: projects to register, by name. `skipped`: paths of projects that are not registered, by reason."""
 
     new: Mapping[str, ListedProject]
-    followed: Sequence[Followed]
-    vanished: Sequence[Vanished]
-    displaced: Sequence[tuple[Repository, str]]
+    known: Sequence[Known]
     skipped: Mapping[str, Sequence[str]]
 
 
 class GroupView:
-    """The registry and the registered repositories as one group sees them."""
+    """The registry and the registered repositories, as far as they matter to one group."""
 
     def __init__(self, registry: Registry, group: Group, rows: Sequence[Repository]) -> None:
         self.group = group
         self.key = group_key(registry, group)
         self.every = checked_repository(registry, group.definition("any", "any/any"))
-        """What all projects of the group have in common, defaults filled in."""
+        """The settings of every project of the group, with defaults."""
         self._server = server_of(registry, group)
         self._rows = rows
         self._urls = sorted({server.url for server in registry.gitlab}, key=len)
@@ -106,81 +94,75 @@ class GroupView:
         matched = {row.id for row in self._matched(listing).values()}
         return [row for row in self.mine if row.id not in matched]
 
-    def to_ask_for(self, listing: Collection[ListedProject], *, trusted: bool) -> list[Repository]:
-        """Repositories whose projects the listing lacks, and about which more must be known: those that have the name
-        of another project, and where the listing is `trusted` those that seem to have left. Most pressing first."""
+    def to_look_up(self, listing: Collection[ListedProject], *, trusted: bool) -> list[Repository]:
+        """Missing repositories whose projects have to be looked up: first those whose name is now the path of a
+        different project, then, if the listing is `trusted`, those that seem to have left."""
         paths, missing = {project.path for project in listing}, self.missing(listing)
         pressing = [row for row in [*missing, *self._in_the_way(listing)] if row.name in paths]
         leaving = [row for row in missing if trusted and row.name not in paths and not is_known_to_be_gone(row)]
         return [row for row in [*pressing, *leaving] if row.project_id is not None]
 
     def _in_the_way(self, listing: Collection[ListedProject]) -> list[Repository]:
-        """Repositories of other groups of this server that have the name of a listed project: theirs is out of date."""
+        """Repositories of other groups of this server whose name is the path of a listed project: it is outdated."""
         paths, matched = {project.path for project in listing}, {row.id for row in self._matched(listing).values()}
         return [row for row in self._others if row.name in paths and row.id not in matched]
 
-    def plan(self, listing: Collection[ListedProject], whereabouts: Whereabouts, *, trusted: bool) -> GroupPlan:
-        """`trusted`: what the listing lacks has left the group."""
+    def plan(self, listing: Collection[ListedProject], locations: Locations, *, trusted: bool) -> GroupPlan:
+        """`trusted`: a project that the listing lacks has left the group."""
         matched = self._matched(listing)
         skipped: dict[str, list[str]] = {}
-        followed: list[tuple[Repository, ListedProject, str | None]] = []
+        present: list[tuple[Repository, ListedProject, str | None]] = []
         new: list[ListedProject] = []
-        bystanders: list[Repository] = []
+        displaced = self._in_the_way(listing)
         for project in sorted(listing, key=lambda each: each.id):
             row, left = matched.get(project.id), self._left_out(project)
             if self._owner(project.path) is not self.group:
                 skipped.setdefault("listed by another group", []).append(project.path)
-                bystanders += [row] if row is not None else []
+                displaced += [row] if row is not None else []
             elif row is not None and self._unusable(project) is None:
-                followed.append((row, project, left))
+                present.append((row, project, left))
             elif why := left or ("has no commit yet" if project.is_empty else self._unusable(project)):
                 skipped.setdefault(why, []).append(project.path)
-                bystanders += [row] if row is not None else []
+                displaced += [row] if row is not None else []
             else:
                 new.append(project)
 
-        vanished = self.missing(listing)
-        displaced = [*bystanders, *self._in_the_way(listing)]
-        movable = [row for row, _, _ in followed] + vanished + displaced
-        names = _Names({row.name for row in self._rows} - {row.name for row in movable})
+        missing = self.missing(listing)
+        movable = {row.name for row in [*missing, *displaced, *(row for row, _, _ in present)]}
+        names = _Names({row.name for row in self._rows} - movable)
         for project in new:
             if not names.give(str(project.id), [project.path]):
                 skipped.setdefault(NAME_IS_TAKEN, []).append(project.path)
-        for row, project, _ in followed:
+        for row, project, _ in present:
             names.give(row.id, [project.path])
-        for row, project, _ in followed:
+        for row, project, _ in present:
             names.give(row.id, [row.name, *_spare_names(project.path, row)])
-        present = {project.id: project for project in listing} | dict(whereabouts)
-        for row in [*vanished, *displaced]:
-            found = present.get(row.project_id or 0)
-            names.give(
-                row.id,
-                [
-                    row.name,
-                    *([found.path] if found and len(found.path) <= MAX_NAME_CHARS else []),
-                    *_spare_names(row.name, row),
-                ],
-            )
+        found_at = {project.id: project for project in listing} | dict(locations)
+        for row in [*missing, *displaced]:
+            found = found_at.get(row.project_id or 0)
+            moved_to = [found.path] if found and len(found.path) <= MAX_NAME_CHARS else []
+            names.give(row.id, [row.name, *moved_to, *_spare_names(row.name, row)])
+        known = [Known(row, project, names.of[row.id], left) for row, project, left in present]
+        known += [
+            Known(row, None, names.of[row.id], _left_reason(row, locations) if trusted else None) for row in missing
+        ]
+        known += [Known(row, None, names.of[row.id], None) for row in displaced]
         return GroupPlan(
             new={names.of[str(project.id)]: project for project in new if str(project.id) in names.of},
-            followed=[Followed(row, project, names.of[row.id], left) for row, project, left in followed],
-            vanished=[
-                Vanished(row, names.of[row.id], _whither(row, whereabouts) if trusted else None) for row in vanished
-            ],
-            displaced=[(row, names.of[row.id]) for row in displaced],
+            known=known,
             skipped=skipped,
         )
 
     def still_has(self, row: Repository, project: ListedProject) -> bool:
-        """Whether the project, found by its number, is where the group's projects are, whatever the listing said."""
+        """Whether the project, looked up by its number, is in the group although the listing lacks it."""
         return _is_below(project.path, self.group.group) or project.path == (row.definition or {}).get("project")
 
     def address(self, path: str) -> str:
-        """Of the project with that path."""
+        """The URL of the project with that path."""
         return f"{self._server.url}/{path}"
 
     def unsettled(self) -> list[Repository]:
-        """Repositories whose new name their points may not have yet: `location` is changed last."""
+        """Repositories whose points may still have a former name: `location` is changed last."""
         return [
             row
             for row in self.registered
@@ -188,15 +170,15 @@ class GroupView:
         ]
 
     def _is_here(self, row: Repository) -> bool:
-        """Whether it is a project of this group's server. One server's address may begin with another's."""
+        """Whether it is a project of this group's server. One server's URL may start with another's."""
         if row.source != "gitlab":
             return False
         fitting = [url for url in self._urls if row.location.startswith(f"{url}/")]
         return bool(fitting) and fitting[-1] == self._server.url
 
     def _matched(self, listing: Iterable[ListedProject]) -> dict[int, Repository]:
-        """The repository of each project that has one which a group may have: of this group first, then of another one,
-        then one that was listed by name and left the registry. One whose number got lost is known by its path."""
+        """The repository of each project, by number, or by path if the number is unknown: one of this group first,
+        then of a different group, then one that left the registry file."""
         left = [row for row in self._strangers if self._has_left(row)]
         ranked = [*self.mine, *self._others, *left]
         by_number = {row.project_id: row for row in reversed(ranked) if row.project_id is not None}
@@ -212,7 +194,7 @@ class GroupView:
         return row.origin == CONFIG and row.has_left
 
     def _left_out(self, project: ListedProject) -> str | None:
-        """Why a project of the listing is none of the group's. None where it is, empty or not."""
+        """Why the group does not include a listed project; None if it does."""
         if name := self._listed_as(project):
             return f"is listed under `repositories` as {name}"
         if not self._fits[self.group.group].takes(project.path):
@@ -224,7 +206,7 @@ class GroupView:
         return None if project.has_repository else "has its repository switched off"
 
     def _listed_as(self, project: ListedProject) -> str | None:
-        """What it is called as a repository of its own: in the registry file, or by a command or request."""
+        """Its name if it is registered individually: in the registry file, by command or over HTTP."""
         if project.path in self._listed_by_name:
             return project.path
         if name := self._listed_by_path.get(project.path.casefold()):
@@ -237,7 +219,7 @@ class GroupView:
         return None
 
     def _owner(self, path: str) -> Group:
-        """Of the configured groups that take the project, the innermost: it has one home, whoever looks first."""
+        """The innermost configured group that includes the project."""
         groups = [self.group, *self._neighbours.values()]
         taking = [each for each in groups if _is_below(path, each.group) and self._fits[each.group].takes(path)]
         return max(taking, key=lambda each: each.group.count("/"), default=self.group)
@@ -252,7 +234,7 @@ class GroupView:
 
 @dataclass(slots=True)
 class _Names:
-    """Gives each its name, and none twice. `taken` are those of repositories that stay as they are."""
+    """Assigns unique names. `taken`: names of repositories that keep them."""
 
     taken: set[str]
     of: dict[str, str] = field(default_factory=dict)
@@ -267,7 +249,7 @@ class _Names:
 
 
 class _Fits:
-    """`include` and `exclude` of a group: gitignore patterns, matched against full paths of projects."""
+    """`include` and `exclude` of a group: gitignore patterns for full paths of projects."""
 
     def __init__(self, group: Group) -> None:
         self._include = PathPatterns(group.include) if group.include else None
@@ -279,7 +261,7 @@ class _Fits:
 
 
 def _spare_names(wanted: str, row: Repository) -> list[str]:
-    """Where the wanted one is taken."""
+    """Used if the wanted name is taken."""
     endings = [f"-{row.project_id}"] if row.project_id is not None else []
     return [wanted[: MAX_NAME_CHARS - len(ending)] + ending for ending in (*endings, f"-{row.id}")]
 
@@ -288,17 +270,17 @@ def _is_below(path: str, group: str) -> bool:
     return path.casefold().startswith(f"{group.casefold()}/")
 
 
-def _whither(row: Repository, whereabouts: Whereabouts) -> str | None:
-    if row.project_id is None or row.project_id not in whereabouts:
+def _left_reason(row: Repository, locations: Locations) -> str | None:
+    if row.project_id is None or row.project_id not in locations:
         return None if is_known_to_be_gone(row) else _UNLISTED
-    found = whereabouts[row.project_id]
+    found = locations[row.project_id]
     return _GONE if found is None else f"{_MOVED} {found.path}"
 
 
 # Reasons of a pause ------------------------------------------------------------------------------------------------
 
 PAUSED_BY_GROUP = "Left its group: the project "
-"""How a pause of ours begins, which we end when the project is back; a person's pause is hers."""
+"""Prefix of a pause by discovery, which ends when the project is back; a person's pause is not changed."""
 
 _MOVED = "was moved to"
 _GONE = "is not there any more: it was deleted, or is hidden from the token"
@@ -311,19 +293,19 @@ def is_paused_by_group(row: Repository) -> bool:
 
 
 def is_known_to_be_gone(row: Repository) -> bool:
-    """Whether its pause says that it is not in the group any more; an archived project still was, when paused."""
-    said = (row.paused_reason or "").removeprefix(PAUSED_BY_GROUP)
-    return is_paused_by_group(row) and said.startswith((_MOVED, _GONE, _UNLISTED))
+    """Whether its pause says that it left the group; an archived project had not left it."""
+    reason = (row.paused_reason or "").removeprefix(PAUSED_BY_GROUP)
+    return is_paused_by_group(row) and reason.startswith((_MOVED, _GONE, _UNLISTED))
 
 
 def pause_reason(left: str, name: str, when: str) -> str:
-    """What happened, when, and what a person can do."""
+    """With the time, and what a person can do."""
     return (
-        f"{PAUSED_BY_GROUP}{left} (noticed {when}). Its index stays, and it goes on if the project comes back; "
+        f"{PAUSED_BY_GROUP}{left} (noticed {when}). Its index stays, and syncs continue if the project comes back; "
         f"`reposync repos remove {name}` removes it with its index."
     )
 
 
 def says_the_same(reason: str, other: str) -> bool:
-    """Whenever it was noticed."""
+    """Ignoring the time."""
     return _NOTICED.sub("", reason) == _NOTICED.sub("", other)

@@ -1,11 +1,10 @@
-"""When groups are looked through, by whom, and what is remembered of it."""
+"""Periodic discovery of the projects of groups: claims, schedules and results."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import uuid
 from collections.abc import AsyncGenerator, Callable
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,6 +23,7 @@ from reposync.sources.gitlab_groups import GitLabGroup
 from reposync.store.database import Database
 from reposync.store.project_groups import GroupClaim, GroupRepositories, ProjectGroups, RegistrationsChanged
 from reposync.store.versions import Versions
+from reposync.supervision import log_defect
 from reposync.sync.lease import Lease
 from reposync.telemetry.health import Trouble
 from reposync.vectors.port import Index
@@ -31,22 +31,21 @@ from reposync.vectors.port import Index
 # Not structlog: unconfigured, as in a command, it writes to standard output.
 log = logging.getLogger(__name__)
 
-# Renewed each third of it, however long a listing takes: so long after its worker died the group is another one's.
+# Renewed every third of it. After the death of its worker the group is claimed by a different one that much later.
 LEASE_SECONDS = 60.0
-# After what may pass by itself, where the group's schedule does not come sooner.
+# Retry interval after an error that may pass.
 RETRY_SECONDS = 300.0
-# While the run lasts that keeps the points of a repository from getting their new name.
+# Retry interval while a running sync blocks the rename in the index.
 UNSETTLED_SECONDS = 60.0
-# How long the last word about a group may take when its process is told to end.
+# Timeout of the last write about a group during shutdown.
 LAST_WRITE_SECONDS = 5.0
-_LONGEST_ASKED_SECONDS = 86_400.0
+_LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 TRIES = 3
 
 
 class Discovery:
-    """Looks through groups. `index` opens a collection, and is called for changed names alone; `worker` is who does it;
-    `on_result` hears how each group ended; `redact` takes secrets out of what is written about it. For one event
-    loop."""
+    """For one event loop. `index` opens a collection, only after a change of names; `worker`: name of the claims;
+    `on_result` is called with the result of each group; `redact` removes secrets from messages."""
 
     def __init__(
         self,
@@ -70,12 +69,12 @@ class Discovery:
         self._retry = retry
         self._redact = redact
         self._lease_seconds = lease_seconds
-        self._waits = Trouble("groups are looked through again")
+        self._waits = Trouble("groups are discovered again")
         self._troubles: dict[str, Trouble] = {}
 
     async def declare(self, registry: Registry) -> None:
-        """These are the groups from now on, and each is due at once. Repositories of groups that left the registry are
-        deactivated, as those are that left it by name. Raises StoreUnavailable."""
+        """Set the groups, and make each due at once. Repositories of groups that left the registry are deactivated.
+        Raises StoreUnavailable."""
         keys = {group_key(registry, group) for group in registry.groups}
         self._troubles = {key: each for key, each in self._troubles.items() if key in keys}
         await self._groups.declare(keys)
@@ -85,8 +84,8 @@ class Discovery:
                 await self._repositories.deactivate(row.name)
 
     async def run_due(self, registry: Registry) -> int:
-        """Look through the groups that are due and that no other pod has, one by one; how many these were. How each
-        ended stands in its row and in the log: nothing but CancelledError gets out of here."""
+        """Discover the groups that are due and not claimed by a different pod, one by one; returns how many. Results
+        are written to the group's row and the log. Raises only CancelledError."""
         groups = {group_key(registry, group): group for group in registry.groups}
         done = 0
         try:
@@ -95,20 +94,20 @@ class Discovery:
                 claim = await self._groups.claim_due(self._worker, self._lease_seconds, among=groups)
                 if claim is None:
                     break
-                self._tell(claim.key, await self._claimed(registry, groups[claim.key], claim, since))
+                self._log_result(claim.key, await self._claimed(registry, groups[claim.key], claim, since))
                 done += 1
         except StoreUnavailable as error:
-            self._waits.met("groups cannot be looked through", str(error))
+            self._waits.met("groups cannot be discovered", str(error))
         else:
             self._waits.over()
         return done
 
     async def discover(self, registry: Registry, group: Group, *, approved: bool = False) -> DiscoveryReport:
-        """Look through this group now, whether it is due or not and whoever else is at it: a person is waiting, and
-        the log is told nothing. `approved`: she says that the listing is right, however much it lacks.
+        """Discover this group now for a person who waits, also if it is not due or a different pod has it; nothing is
+        logged. `approved`: the person confirms the listing, however much it lacks.
 
-        Raises what a source raises (then nothing has changed), StoreUnavailable, VectorIndexError (names that changed
-        are in the registry then, and in the index after the next time), and LeaseLost where another person waits too.
+        Raises what a source raises (before any change), StoreUnavailable, VectorIndexError (changed names are in the
+        registry then, and in the index after the next discovery), and LeaseLost if a different person discovers it too.
         """
         key = group_key(registry, group)
         since = elapsed_seconds()
@@ -121,11 +120,11 @@ class Discovery:
     async def _claimed(
         self, registry: Registry, group: Group, claim: GroupClaim, since: float, *, approved: bool = False
     ) -> DiscoveryReport | RepoSyncError:
-        """`since`: when the claim was asked for (`elapsed_seconds`). Raises StoreUnavailable."""
+        """`since`: when the claim was requested (`elapsed_seconds`). Raises StoreUnavailable."""
         schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
         try:
             async with self._renewed(claim, since):
-                report = await self._look_through(registry, group, claim, approved=approved)
+                report = await self._discover(registry, group, claim, approved=approved)
         except asyncio.CancelledError:
             with contextlib.suppress(RepoSyncError, TimeoutError):
                 await asyncio.wait_for(self._groups.release(claim), LAST_WRITE_SECONDS)
@@ -154,7 +153,7 @@ class Discovery:
 
     @contextlib.asynccontextmanager
     async def _renewed(self, claim: GroupClaim, since: float) -> AsyncGenerator[None, None]:
-        """The claim is renewed beside the body. Raises LeaseLost, in the middle of the body, once it cannot be."""
+        """Renew the claim during the body. Raises LeaseLost within the body if that fails."""
         failure: Exception | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -178,7 +177,7 @@ class Discovery:
             except (StoreUnavailable, TimeoutError):
                 lease.check()
 
-    async def _look_through(
+    async def _discover(
         self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
     ) -> DiscoveryReport:
         gitlab = GitLabClient.configured(server_of(registry, group), retry=self._retry, observer=self._observer)
@@ -201,13 +200,13 @@ class Discovery:
             await source.close()
         return await follower.settled(group, report)
 
-    def _tell(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
-        """The log, where nobody waits for the report."""
-        trouble = self._troubles.setdefault(key, Trouble("the group is as it should be again"))
+    def _log_result(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
+        """Used if nobody waits for the report."""
+        trouble = self._troubles.setdefault(key, Trouble("the group has no problem any more"))
         if isinstance(ended, LeaseLost):
-            log.info("another worker looks through the group", extra={"group": key})
+            log.info("a different worker discovers the group", extra={"group": key})
         elif isinstance(ended, RepoSyncError):
-            trouble.met("group could not be looked through", str(ended), group=key, code=ended.code)
+            trouble.met("group could not be discovered", str(ended), group=key, code=ended.code)
         else:
             _log_report(key, ended)
             if ended.problem:
@@ -216,23 +215,19 @@ class Discovery:
                 trouble.over(group=key)
 
 
-def _due(
-    schedule: Schedule, now: datetime, within_seconds: float | None, asked_seconds: float | None = None
-) -> datetime:
-    """`asked_seconds`: what the server asks to wait, up to a day."""
-    earliest = now + timedelta(seconds=min(asked_seconds or 0.0, _LONGEST_ASKED_SECONDS))
+def _due(schedule: Schedule, now: datetime, within_seconds: float | None, retry_after: float | None = None) -> datetime:
+    """`retry_after`: requested by the server, at most a day."""
+    earliest = now + timedelta(seconds=min(retry_after or 0.0, _LONGEST_RETRY_AFTER_SECONDS))
     tick = schedule.next_after(now)
     due = tick if within_seconds is None else min(tick, now + timedelta(seconds=within_seconds))
     return max(due, earliest)
 
 
 def _known(error: Exception, key: str) -> RepoSyncError:
-    """As a person may read it; a defect under an id that the log has too."""
+    """The error, or for a defect a sentence with an id that is in the log too."""
     if isinstance(error, RepoSyncError):
         return error
-    incident = uuid.uuid4().hex[:12]
-    log.error("a defect ended the look at a group", extra={"group": key, "incident": incident}, exc_info=error)
-    return RepoSyncError(f"{type(error).__name__}; the log has the details under {incident}.")
+    return RepoSyncError(log_defect(f"a defect ended the discovery of group {key}", error))
 
 
 def _log_report(key: str, report: DiscoveryReport) -> None:
@@ -256,4 +251,4 @@ def _log_report(key: str, report: DiscoveryReport) -> None:
         "resumed": len(report.resumed),
         "skipped": {reason: len(paths) for reason, paths in report.skipped.items()},
     }
-    say(logging.INFO, "group looked through", **figures)
+    say(logging.INFO, "group discovered", **figures)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -56,30 +57,23 @@ class Overview:
         return asdict(self)
 
 
-class Lateness:
-    """Repositories that were not synced at the last two ticks of their schedule. A tick takes a tenth of a millisecond
-    to compute, so each repository's limit is kept until its next sync."""
-
-    def __init__(self) -> None:
-        self._limits: dict[RepositoryState, datetime] = {}
-
-    async def names(self, states: Sequence[RepositoryState], now: datetime) -> list[str]:
-        limits: dict[RepositoryState, datetime] = {}
-        for number, state in enumerate(states):
-            if not state.is_active or state.cron_expression is None or state.last_sync_at is None:
-                continue
-            with contextlib.suppress(ScheduleError):  # of a newer program
-                limits[state] = self._limits.get(state) or late_after(
-                    state.cron_expression, state.timezone, state.last_sync_at
-                )
-            if number % 50 == 0:
-                await asyncio.sleep(0)
-        self._limits = limits
-        return [state.name for state, limit in limits.items() if limit < now]
+async def late_repositories(states: Sequence[RepositoryState], now: datetime) -> list[str]:
+    """Names of repositories that were not synced at the last two ticks of their schedule."""
+    late = []
+    for number, state in enumerate(states):
+        if number % 50 == 0:
+            await asyncio.sleep(0)
+        if not state.is_active or state.cron_expression is None or state.last_sync_at is None:
+            continue
+        with contextlib.suppress(ScheduleError):  # of a newer program
+            if late_after(state.cron_expression, state.timezone, state.last_sync_at) < now:
+                late.append(state.name)
+    return late
 
 
+@functools.lru_cache(maxsize=10_000)
 def late_after(crontab: str, timezone: str, last_sync_at: datetime) -> datetime:
-    """The second tick after the last sync."""
+    """The second tick after the last sync. Cached, because a tick takes a tenth of a millisecond to compute."""
     schedule = Schedule.parse(crontab, timezone)
     return schedule.next_after(schedule.next_after(last_sync_at))
 

@@ -1,4 +1,4 @@
-"""From schedules to queued runs. Every pod does this for every repository; the database makes one run of a tick."""
+"""Schedules to queued runs. Every pod does this for every repository; the database makes one run of a tick."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reposync.app.changed_settings import queue_changed
+from reposync.app.daemon import queue_changed
 from reposync.errors import UsageError
 from reposync.runs.execution import ExecutionPolicy, Released
 from reposync.store.run import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from reposync.catalog.overview import Lateness
+from reposync.catalog.overview import late_repositories
 from reposync.store.repository import RepositoryState
 
 AT_NINE = datetime(2026, 3, 2, 9, 0, 1, tzinfo=UTC)
@@ -13,11 +13,10 @@ HOURLY = RepositoryState("api", True, None, AT_NINE, "0 * * * *", "UTC")
 
 
 async def test_a_repository_is_late_once_two_of_its_ticks_have_passed() -> None:
-    lateness = Lateness()
-    assert await lateness.names([HOURLY], AT_NINE + timedelta(hours=1)) == []
-    assert await lateness.names([HOURLY], AT_NINE + timedelta(hours=2)) == ["api"]
+    assert await late_repositories([HOURLY], AT_NINE + timedelta(hours=1)) == []
+    assert await late_repositories([HOURLY], AT_NINE + timedelta(hours=2)) == ["api"]
     synced = replace(HOURLY, last_sync_at=AT_NINE + timedelta(hours=2))
-    assert await lateness.names([synced], AT_NINE + timedelta(hours=2)) == []
+    assert await late_repositories([synced], AT_NINE + timedelta(hours=2)) == []
 
 
 async def test_nobody_waits_for_what_is_paused_synced_on_request_or_scheduled_in_words_of_a_newer_program() -> None:
@@ -27,4 +26,4 @@ async def test_nobody_waits_for_what_is_paused_synced_on_request_or_scheduled_in
         replace(HOURLY, cron_expression="whenever"),
         replace(HOURLY, last_sync_at=None),
     ]
-    assert await Lateness().names(others, AT_NINE + timedelta(days=400)) == []
+    assert await late_repositories(others, AT_NINE + timedelta(days=400)) == []

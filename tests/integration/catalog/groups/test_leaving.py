@@ -159,7 +159,7 @@ async def test_a_listing_that_lost_more_than_half_pauses_nothing_until_a_person_
     assert len(await world.active()) == 31
     state = await world.group()
     assert state.error_code == "GROUP_SHRANK"
-    assert "lacks 16 of the 30" in str(state.error_message)
+    assert "without 16 of the 30" in str(state.error_message)
     assert world.results[-1] == "failed"
 
     approved = await world.discover(approved=True)

@@ -34,7 +34,7 @@ async def test_a_living_workers_lock_is_left_alone_by_a_machine_whose_clock_is_a
         try:
             async with locks.guard(run):
                 await runs.heartbeat(run, 15.0)
-                with pytest.raises(LockHeld, match="is at work"):
+                with pytest.raises(LockHeld, match="works on"):
                     await release_lock("payments", locks, repositories, runs)
 
                 await runs.expire(run)

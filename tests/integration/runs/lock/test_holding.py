@@ -271,29 +271,6 @@ async def test_leaving_raises_nothing_when_redis_does_not_answer(
     redis_server.thaw()
 
 
-async def test_a_sync_that_is_cancelled_gives_its_lock_back_and_leaves_no_task(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
-) -> None:
-    run = await log.running()
-    inside = asyncio.Event()
-
-    async def sync() -> None:
-        async with watched(open_locks(redis_url), run):
-            inside.set()
-            await asyncio.Event().wait()
-
-    task = asyncio.create_task(sync())
-    await inside.wait()
-    task.cancel()
-    await asyncio.wait({task})
-    assert task.cancelled()
-    assert not server.exists(key(run))
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
 async def test_cancelled_again_while_it_gives_the_lock_back_it_still_does(
     log: Log,
     open_locks: OpenLocks,

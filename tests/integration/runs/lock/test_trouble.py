@@ -122,20 +122,15 @@ async def test_a_node_of_a_cluster_is_told_from_a_server(log: Log, open_locks: O
         assert "one node of a cluster" in heard.reasons[0]
 
 
-async def test_nothing_listens_there(log: Log, open_locks: OpenLocks, heard: Heard) -> None:
-    url = f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0"
-    assert "connection refused" in await trouble(log, open_locks, heard, url)
-
-
-async def test_a_socket_that_is_not_there(log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path) -> None:
-    url = f"unix://{tmp_path}/no-socket?password={SECRET}"
-    assert "no such file" in await trouble(log, open_locks, heard, url)
-
-
-async def test_a_name_that_nobody_knows(log: Log, open_locks: OpenLocks, heard: Heard) -> None:
-    reason = await trouble(log, open_locks, heard, f"redis://:{SECRET}@no-such-host.invalid:6379/0")
-    assert "no-such-host.invalid" in reason
-    assert "cannot be looked up" in reason
+async def test_an_address_without_a_server(log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path) -> None:
+    addresses = {
+        f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0": "connection refused",
+        f"unix://{tmp_path}/no-socket?password={SECRET}": "no such file",
+        f"redis://:{SECRET}@no-such-host.invalid:6379/0": "no-such-host.invalid:6379 cannot be used: its name",
+    }
+    for url, words in addresses.items():
+        heard.reasons.clear()
+        assert words in await trouble(log, open_locks, heard, url)
 
 
 async def test_a_database_number_that_the_server_does_not_have(
@@ -182,13 +177,8 @@ async def talker(answer: bytes) -> AsyncIterator[int]:
     [
         pytest.param(b"", id="it hangs up"),
         pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", id="HTTP"),
-        pytest.param(b"220 mail.example.com ESMTP\r\n", id="mail"),
         pytest.param(b":twelve\r\n", id="a number that is none"),
-        pytest.param(b"$twelve\r\n", id="a length that is none"),
-        pytest.param(b"*-7\r\n", id="a negative list"),
         pytest.param(b"+OK\r\n", id="always OK"),
-        pytest.param(b":7\r\n", id="always seven"),
-        pytest.param(b"*0\r\n", id="always nothing"),
         pytest.param(b"\x00\xff\r\n" * 5_000, id="noise"),
         pytest.param(b"*1\r\n" * 5_000, id="lists in lists"),
         pytest.param(b"-ERR \x1b[2Jno\r\n", id="an error that rings the bell"),
