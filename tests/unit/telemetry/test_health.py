@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reposync.telemetry.health import LONGEST_REASON_CHARS, Health
+from reposync.telemetry.health import LONGEST_REASON_CHARS, Health, Trouble
 from tests.unit.telemetry.conftest import Configure
 
 
@@ -31,7 +31,7 @@ def health(clock: Clock) -> Health:
     return Health(now=clock, monotonic=clock.monotonic)
 
 
-def test_it_is_starting_until_the_database_was_seen(health: Health) -> None:
+def test_it_is_starting_until_the_first_report_on_the_database(health: Health) -> None:
     before = health.snapshot()
     health.report("redis", "ok")
     between = health.snapshot()
@@ -42,7 +42,7 @@ def test_it_is_starting_until_the_database_was_seen(health: Health) -> None:
     assert health.snapshot().components["database"].latency_seconds == 0.002
 
 
-def test_redis_down_is_degraded_and_says_why(health: Health) -> None:
+def test_redis_down_is_degraded_with_the_reason(health: Health) -> None:
     health.report("database", "ok")
     health.report("redis", "down", "Redis at cache:6379 refuses connections.")
 
@@ -52,21 +52,17 @@ def test_redis_down_is_degraded_and_says_why(health: Health) -> None:
     assert found.components["redis"].reason == "Redis at cache:6379 refuses connections."
 
 
-def test_the_database_down_is_down_whatever_else_is_well(health: Health) -> None:
+def test_a_required_component_decides_alone_whether_it_is_down(health: Health) -> None:
     for component in ("database", "redis", "registry"):
         health.report(component, "ok")
     health.report("database", "down", "no route")
-
-    assert health.snapshot().status == "down"
-
-
-def test_a_required_component_may_be_degraded(health: Health) -> None:
+    down = health.snapshot().status
     health.report("database", "degraded", "slow")
 
-    assert health.snapshot().status == "degraded"
+    assert (down, health.snapshot().status) == ("down", "degraded")
 
 
-def test_since_is_when_the_status_came_and_not_when_it_was_last_said(health: Health, clock: Clock) -> None:
+def test_since_is_the_start_of_the_status_and_not_the_last_report(health: Health, clock: Clock) -> None:
     health.report("redis", "down", "first reason")
     began = clock.at
     clock.go(60)
@@ -111,7 +107,7 @@ def test_each_change_is_logged_once(health: Health, clock: Clock, configure: Con
     assert (recovered["was"], recovered["was_for_seconds"]) == ("degraded", 10)
 
 
-def test_the_first_word_on_a_required_component_is_logged_even_where_it_is_bad(
+def test_the_first_report_on_a_required_component_is_logged(
     health: Health, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
@@ -121,7 +117,7 @@ def test_the_first_word_on_a_required_component_is_logged_even_where_it_is_bad(
     assert [record.getMessage() for record in caplog.records] == ["database is down"]
 
 
-def test_a_component_that_nobody_watches_any_more_is_not_ok(health: Health, clock: Clock) -> None:
+def test_a_component_without_a_recent_report_is_degraded(health: Health, clock: Clock) -> None:
     health.report("database", "ok")
     health.report("scheduler", "ok", valid_seconds=30)
     clock.go(29)
@@ -136,14 +132,14 @@ def test_a_component_that_nobody_watches_any_more_is_not_ok(health: Health, cloc
     assert health.snapshot().status == "ok"
 
 
-def test_a_required_component_that_nobody_watches_any_more_is_down(health: Health, clock: Clock) -> None:
+def test_a_required_component_without_a_recent_report_is_down(health: Health, clock: Clock) -> None:
     health.report("database", "ok", valid_seconds=30)
     clock.go(31)
 
     assert health.snapshot().status == "down"
 
 
-def test_a_component_that_left_is_forgotten_and_a_required_one_is_not(health: Health) -> None:
+def test_a_component_can_be_removed_unless_it_is_required(health: Health) -> None:
     health.report("database", "ok")
     health.report("gitlab:old", "down")
     health.forget("gitlab:old")
@@ -154,11 +150,48 @@ def test_a_component_that_left_is_forgotten_and_a_required_one_is_not(health: He
     assert health.snapshot().status == "ok"
 
 
-def test_a_reason_is_a_sentence_and_not_a_page(health: Health) -> None:
+def test_a_long_reason_is_cut(health: Health) -> None:
     health.report("database", "down", "x" * 10_000)
 
     assert len(health.snapshot().components["database"].reason or "") == LONGEST_REASON_CHARS
 
 
-def test_with_nothing_required_and_nothing_reported_all_is_well() -> None:
+def test_with_nothing_required_and_no_reports_it_is_ok() -> None:
     assert Health(required=()).snapshot().status == "ok"
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str, str | None]]:
+    return [(each.levelname, each.message, getattr(each, "reason", None)) for each in caplog.records]
+
+
+def test_a_condition_that_lasts_is_two_lines(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    trouble = Trouble("it is back")
+    trouble.over()
+    for _ in range(1_000):
+        trouble.met("it is down", "no route to host")
+    for _ in range(1_000):
+        trouble.over()
+
+    assert logged(caplog) == [("WARNING", "it is down", "no route to host"), ("INFO", "it is back", None)]
+
+
+def test_a_different_reason_is_logged_and_so_is_a_further_time(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    trouble = Trouble("it is back")
+    for reason in ("no route to host", "refused", "refused"):
+        trouble.met("it is down", reason)
+    trouble.over()
+    trouble.met("it is down", "refused")
+
+    assert [reason for _, _, reason in logged(caplog)] == ["no route to host", "refused", None, "refused"]
+
+
+def test_a_defect_is_logged_once_as_an_error_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    trouble = Trouble("it works again")
+    for _ in range(3):
+        trouble.met("a check failed", "division by zero", defect=ZeroDivisionError("division by zero"))
+
+    (record,) = caplog.records
+    assert record.levelname == "ERROR"
+    assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
