@@ -107,9 +107,7 @@ def test_each_change_is_logged_once(health: Health, clock: Clock, configure: Con
     assert (recovered["was"], recovered["was_for_seconds"]) == ("degraded", 10)
 
 
-def test_the_first_report_on_a_required_component_is_logged(
-    health: Health, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_first_report_on_a_required_component_is_logged(health: Health, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         health.report("database", "down", "no route")
         health.report("database", "down", "no route")
