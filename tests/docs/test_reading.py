@@ -9,7 +9,7 @@ from ruamel.yaml import YAML
 
 from tests.docs.pages import read_page
 from tests.docs.program import complaint
-from tests.docs.shell import as_expected, simple_commands, typed
+from tests.docs.shell import as_expected, simple_commands
 from tests.docs.snippets import KINDS
 
 PAGE = """# A title, with `code`
@@ -39,18 +39,6 @@ gitlab: []
 repositorys: []
 ```
 """
-
-
-def test_everything_on_a_page_has_its_line():
-    page = read_page("docs/page.md", PAGE)
-
-    spans = {span.text: span.at.line for span in page.spans}
-    assert spans == {"code": 19, "first span": 3, "second span": 4, "reposync sync --nope": 8}
-    assert {(link.text, link.at.line) for link in page.links} == {("other.md#part", 4), ("picture.png", 21)}
-    assert page.anchors == {"a-title-with-code", "a-title-with-code-1"}
-    first, second = typed(page.console[0])
-    assert (str(first.at), first.shown) == ("docs/page.md:13", ["shown below"])
-    assert str(second.at) == "docs/page.md:16"
 
 
 def test_a_snippet_that_is_refused_names_the_line_of_the_page(tmp_path: Path):
