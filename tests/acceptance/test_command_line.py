@@ -160,7 +160,7 @@ def test_a_folder_syncs_with_nothing_configured_and_keeps_two_of_one_name_apart(
     ("words", "exit_code", "said"),
     [
         (("sync",), 2, "Nothing is registered"),
-        (("sync", "nowhere"), 3, "no registered repository"),
+        (("sync", "nowhere"), 3, "not a registered repository"),
         (("sync", "ssh://git@example.com/x.git"), 2, "ssh://"),
         (("sync", "https://user:secret@example.com/x.git"), 2, "shell's history"),
         (("runs", "show", "ffff"), 3, "No run has the id"),

@@ -198,7 +198,7 @@ def test_sigterm_gives_a_run_time_to_end(
         pod.start()
         embeddings.wait_for_waiting(1)
         pod.signals()
-        until(lambda: pod.events("waiting for runs"), details=pod.log_tail)
+        until(lambda: pod.events("waiting for active runs"), details=pod.log_tail)
     assert pod.ends() == 0
     (run,) = log.runs("app")
     assert (run.status, run.attempt) == ("completed", 1)
@@ -214,7 +214,7 @@ def test_a_second_signal_hands_the_run_back_at_once_and_the_next_start_goes_on_w
         pod.start()
         embeddings.wait_for_waiting(1)
         pod.signals(signal.SIGINT)
-        until(lambda: pod.events("waiting for runs"), details=pod.log_tail)
+        until(lambda: pod.events("waiting for active runs"), details=pod.log_tail)
         pod.signals(signal.SIGINT)
         assert pod.ends() == 0
     (run,) = log.runs("app")
