@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -321,16 +320,6 @@ class Application:
     @cached_property
     def searching(self) -> Searching:
         return Searching(self)
-
-
-def import_parts(registry: Registry) -> None:
-    """Import what runs need. Called in a thread, because together these imports take seconds."""
-    importlib.import_module("qdrant_client")
-    parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.sync_run", "content.chunking"]
-    if registry.embedding.provider == "local":
-        parts.append("embedding.local")
-    for module in parts:
-        importlib.import_module(f"reposync.{module}")
 
 
 @contextlib.asynccontextmanager

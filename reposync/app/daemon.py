@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -14,7 +15,7 @@ from functools import partial
 
 import structlog
 
-from reposync.app.application import Application, import_parts, open_application
+from reposync.app.application import Application, open_application
 from reposync.app.health_checks import HealthChecks
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.registry_watcher import RegistryWatcher, applied_by
@@ -22,6 +23,7 @@ from reposync.catalog.groups import Discovery
 from reposync.catalog.overview import late_repositories
 from reposync.clock import Clock
 from reposync.config.loading import LoadedRegistry
+from reposync.config.registry import Registry
 from reposync.config.registry_document import clear_secrets
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
@@ -169,7 +171,7 @@ class Daemon:
         backoff = Backoff(0.5, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
-                await asyncio.to_thread(import_parts, self._watcher.loaded.registry)
+                await asyncio.to_thread(_import_parts, self._watcher.loaded.registry)
                 observer = MetricsObserver(self._metrics, self._health)
                 opening = open_application(
                     self._settings,
@@ -333,6 +335,16 @@ class Daemon:
 
 
 _WATCHED = (RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING, RunStatus.BLOCKED)
+
+
+def _import_parts(registry: Registry) -> None:
+    """Import what runs need. Called in a thread, because together these imports take seconds."""
+    importlib.import_module("qdrant_client")
+    parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.sync_run", "content.chunking"]
+    if registry.embedding.provider == "local":
+        parts.append("embedding.local")
+    for module in parts:
+        importlib.import_module(f"reposync.{module}")
 
 
 async def queue_changed(app: Application) -> int:
