@@ -21,7 +21,14 @@ def api_docs(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapping
         principal = await parts.access.principal_or_none(request)
         paths = document()["paths"]
         operations = [
-            {**operation, "path": path, "method": method.upper(), "body": _body_of(operation)}
+            {
+                "tags": ["other"],
+                "summary": "",
+                **operation,
+                "path": path,
+                "method": method.upper(),
+                "body": _body_of(operation),
+            }
             for path, methods in paths.items()
             for method, operation in methods.items()
         ]
