@@ -100,7 +100,11 @@ async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> No
     error = (await rest.answers("POST", "/repositories", 422, json=wrong))["error"]
 
     assert error["code"] == "CONFIG_INVALID"
-    for words in ("`shedule`; did you mean `schedule`", "max_file_bytes must be a whole number", "branch is not a valid branch name"):
+    for words in (
+        "`shedule`; did you mean `schedule`",
+        "max_file_bytes must be a whole number",
+        "branch is not a valid branch name",
+    ):
         assert words in error["message"]
     with pytest.raises(Exception, match="did you mean"):
         checked_repository(rest.app.configuration.registry, wrong)
