@@ -24,10 +24,10 @@ LIST = "/api/v4/groups/"
             403,
             {"error": "insufficient_scope", "scope": "api read_api"},
             "SOURCE_DENIED",
-            "reading group platform wants",
+            "reading group platform needs",
         ),
         (404, {"message": "404 Group Not Found"}, "SOURCE_GONE", "Group platform was not found on"),
-        (500, {"message": "500 Internal Server Error"}, "SOURCE_UNAVAILABLE", "GitLab answered 500"),
+        (500, {"message": "500 Internal Server Error"}, "SOURCE_UNAVAILABLE", "the server answered 500"),
         (429, {"message": {"error": "This endpoint has been requested too many times."}}, "SOURCE_UNAVAILABLE", "rate"),
         (200, {"projects": []}, "SOURCE_CORRUPT", "the answer is no list"),
     ],
@@ -122,7 +122,7 @@ async def test_rows_that_are_no_projects_are_named_and_nothing_is_paused(world: 
 
 async def test_a_group_that_redirects_to_another_server_is_not_followed(world: GroupWorld) -> None:
     world.server.faults.redirect("http://elsewhere.example.com", path=LIST)
-    with pytest.raises(SourceError, match="another server"):
+    with pytest.raises(SourceError, match="different server"):
         await world.discover()
 
 
