@@ -130,7 +130,7 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
     assert stored_points(cluster.environment["QDRANT_URL"]) == points
     assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
     # It lives, and works again.
-    assert first.health()["status"] == "ok"
+    until(lambda: first.health()["status"] == "ok", details=first.log_tail)
 
 
 @pytest.mark.full
