@@ -81,7 +81,7 @@ async def test_a_misspelt_repository_is_answered_with_the_nearest(rest: Rest) ->
 async def test_a_name_like_no_other_is_answered_with_the_request_that_names_them(rest: Rest) -> None:  # noqa: F811
     error = (await rest.answers("POST", "/repositories/zzzzzz/sync", 404))["error"]
 
-    assert error["message"].endswith("`GET /api/v1/repositories` names those that are.")
+    assert error["message"].endswith("`GET /api/v1/repositories` names them all.")
 
 
 async def test_filters_of_a_repository_without_such_runs_find_nothing(rest: Rest) -> None:  # noqa: F811
