@@ -136,7 +136,7 @@ async def test_a_file_that_is_wrong_in_another_way_is_an_error_more(daemon: Daem
 async def test_that_a_change_needs_a_restart_is_said_once(daemon: Daemon, caplog: pytest.LogCaptureFixture) -> None:
     daemon.file.write_text(REGISTRY.replace("none", "local"))
 
-    await eventually(lambda: "when the daemon starts again" in caplog.text)
+    await eventually(lambda: "after a restart of the daemon" in caplog.text)
     await daemon.looks_again()
 
-    assert caplog.text.count("when the daemon starts again") == 1
+    assert caplog.text.count("after a restart of the daemon") == 1
