@@ -109,7 +109,7 @@ def test_watching_ends_with_ctrl_c_and_the_run_goes_on(
                 drawn += os.read(primary, 4096)
             watching.send_signal(signal.SIGINT)
             out, _ = watching.communicate(timeout=60)
-            while b"ends it" not in drawn:
+            while b"stops it" not in drawn:
                 drawn += os.read(primary, 4096)
         finally:
             os.close(primary)
