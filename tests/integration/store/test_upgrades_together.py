@@ -214,7 +214,7 @@ async def test_sqlite_waits_for_who_writes_and_says_so(tmp_path: Path) -> None:
             assert await database.upgrade(report=hear) is True
             assert await database.current() == HEAD
 
-    assert len(told) == 1 and "waiting for another process that writes to it" in told[0]
+    assert len(told) == 1 and "waiting for a different process, which writes to it" in told[0]
 
 
 async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves_it_to_the_next(
@@ -230,7 +230,7 @@ async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves
     killed.process.send_signal(signal.SIGSTOP)
     assert await is_being_written(path), "frozen, it still holds the write lock: it is in the middle"
     waiting = upgrades(f"sqlite:///{path}")
-    await until(lambda: has_said(waiting, "waiting for another process that writes to it"))
+    await until(lambda: has_said(waiting, "waiting for a different process, which writes to it"))
     with closing(sqlite3.connect(path)) as reader:
         assert reader.execute("SELECT version_num FROM alembic_version").fetchone() == ("0002",), "readers go on"
     killed.kill()
