@@ -167,8 +167,8 @@ async def test_an_embedding_server_is_asked_and_nothing_is_embedded(folder: Path
             await watched.is_("embedding", "ok")
             embeddings.stop()
             said = await watched.is_("embedding", "degraded")
-        assert said["reason"].startswith(f"The embedding server at {url}")
-        assert "cannot be reached" in said["reason"]
+        assert said["reason"].startswith(f"A request to the embedding server at {url}/")
+        assert "the connection failed" in said["reason"]
         assert embeddings.inputs == []
         assert not [each for each in embeddings.log if each.inputs]
 
