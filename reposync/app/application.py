@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -24,7 +23,6 @@ from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
-from reposync.runs.command_runs import CommandRun
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, RunLocks, stale_by
 from reposync.runs.observer import Observer
@@ -40,7 +38,7 @@ from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, unregistered
 from reposync.store.run import Run
 from reposync.store.runs import Runs
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, Worker
 from reposync.store.versions import Versions
 from reposync.store.workers import Workers
@@ -125,7 +123,7 @@ class Application:
     ) -> AsyncGenerator[SyncParts, None]:
         """The objects of a run of `target`; its source is closed at the end. `repair`: look for points in the other
         collections too."""
-        source = self._source(target, row)
+        source = self.source(target, row)
         try:
             yield SyncParts(
                 source,
@@ -143,7 +141,7 @@ class Application:
         finally:
             await source.close()
 
-    def _source(self, target: SyncTarget, row: Repository | None) -> Source:
+    def source(self, target: SyncTarget, row: Repository | None) -> Source:
         spec, password = target.source(row), target.repository.password
         if password is not None and not isinstance(password, MissingSecret):
             self.secrets.know([password.get_secret_value()])
@@ -181,51 +179,6 @@ class Application:
             names |= {row.collection, row.indexed_collection or row.collection}
         behind = [await self.index(name).resolve() for name in sorted(names)]
         return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
-
-    async def sync(
-        self,
-        target: SyncTarget,
-        *,
-        full: bool,
-        approved: bool,
-        repair: bool = False,
-        watch: Watch = lambda _: None,
-        asked_by: str = "",
-    ) -> Run:
-        """Request a run and wait for its end. Raises LeaseLost, CancelledError."""
-        requested = await self.request_run(target, full=full, approved=approved, repair=repair, asked_by=asked_by)
-        return await requested.ended(watch)
-
-    async def request_run(
-        self, target: SyncTarget, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
-    ) -> CommandRun:
-        """Queue a run of `target` for a command. `asked_by`: `user@host`."""
-        # Opened before the run begins, so that its duration does not include the imports.
-        self.index(target.repository.collection)
-        row = await self._registered(target)
-        request_id = str(uuid.uuid4())
-        run, _ = await self.runs.enqueue(
-            row.name,
-            RunTrigger.COMMAND,
-            asked_by=asked_by,
-            request_id=request_id,
-            full=full,
-            approved=approved,
-            repair=repair,
-        )
-        return CommandRun(self, run, target, request_id)
-
-    async def _registered(self, target: SyncTarget) -> Repository:
-        """Registers a new repository only if its source answers: a mistyped address leaves no row."""
-        try:
-            return await self.repositories.get(target.name)
-        except RepositoryNotFound:
-            source = self._source(target, None)
-            try:
-                await source.head()
-            finally:
-                await source.close()
-        return await self.repositories.register(target.registration())
 
     def execution(
         self,

@@ -19,6 +19,7 @@ from reposync.app.application import Application, open_application
 from reposync.app.health_checks import HealthChecks
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.registry_watcher import RegistryWatcher, applied_by
+from reposync.app.worker import WorkerPool
 from reposync.catalog.groups import Discovery
 from reposync.catalog.overview import late_repositories
 from reposync.clock import Clock
@@ -30,7 +31,6 @@ from reposync.config.settings import Configuration, Settings
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 from reposync.runs.observer import Observer
-from reposync.runs.worker import WorkerPool
 from reposync.scheduling.cron import CronScheduler
 from reposync.store.index_queries import version_states
 from reposync.store.notifications import Notifications

@@ -270,7 +270,7 @@ async def release(app: Application, names: Collection[str]) -> list[str]:
 async def _set_hold(app: Application, names: Collection[str], held: IndexHold | None) -> list[str]:
     chosen = sorted(set(names) or await app.repositories.names())
     for name in names:
-        await syncable(app, name)
+        await syncable(app.repositories, name)
     await app.versions.set_hold(chosen, held)
     return chosen
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from reposync.app.application import Application
+from reposync.app.command_runs import FOLLOW_SECONDS, sync
+from reposync.clock import elapsed_seconds
 from reposync.errors import RepoSyncError, StoreUnavailable
-from reposync.runs.command_runs import FOLLOW_SECONDS
-from reposync.store.repository import Repository
+from reposync.runs.execution import ExecutionPolicy
+from reposync.store.repository import MAX_NAME_CHARS, Repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
@@ -94,7 +96,7 @@ class Verification:
         Raises RepositoryNotFound if it left the configuration, LeaseLost, CancelledError."""
         rows = await self._app.repositories.list([name])
         target = self._app.catalog.of_row(rows[0]) if rows else await self._app.catalog.find(name)
-        return await self._app.sync(target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
+        return await sync(self._app, target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -206,3 +208,53 @@ class Verification:
         target = self._app.catalog.of_row(row)
         async with self._app.parts(target, row) as parts:
             return await audit_tree(parts, target.settings(), live)
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedPoints:
+    """Points whose repository is not registered. `repository_id` None: points without a repository, which reposync
+    never writes. `known`: this database has runs of the repository; otherwise it may belong to a different installation
+    that uses the same collection."""
+
+    collection: str
+    repository_id: str | None
+    repository: str | None
+    points: int
+    known: bool
+
+
+async def find_orphaned_points(app: Application) -> list[OrphanedPoints]:
+    """In the collections of this installation, by collection and name. Raises what index and store raise."""
+    found = []
+    for collection in sorted(await app.collections()):
+        index = app.index(collection)
+        if await index.spec() is None:
+            continue
+        points = await index.repositories()
+        nameless = await index.count() - sum(points.values())
+        # Read last: a repository that is registered in between has no points yet.
+        versions = await app.versions.all()
+        registered = {row.id for row in await app.repositories.list()}
+        registered |= {version.id for each in versions.values() for version in each}
+        unknown = [identity for identity in points if identity not in registered]
+        known = await app.runs.past_names(unknown)
+        for identity in unknown:
+            left = await index.count(identity)
+            if not left:
+                continue  # it was removed just now
+            name = known.get(identity) or next(iter(await index.names_of(identity)), None)
+            found.append(OrphanedPoints(collection, identity, name, left, identity in known))
+        if nameless > 0:
+            found.append(OrphanedPoints(collection, None, None, nameless, False))
+    return sorted(found, key=lambda each: (each.collection, each.repository or "", each.repository_id or ""))
+
+
+async def remove_orphaned_points(app: Application, identity: str, name: str) -> Run | None:
+    """Remove them from all collections in a run of their own, and return it as it ended. None if the repository is
+    registered again, or has an active run. Raises LeaseLost, StoreUnavailable, CancelledError."""
+    since, policy = elapsed_seconds(), ExecutionPolicy()
+    worker = app.presence.name
+    run = await app.runs.claim_orphan_removal(identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
+    if run is None:
+        return None
+    return await app.execute(app.execution(run, policy, claimed_since=since), None, lambda _: None)

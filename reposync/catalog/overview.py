@@ -8,7 +8,7 @@ import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.store.manifest import ManifestCounts, Manifests
@@ -17,9 +17,6 @@ from reposync.store.repository import Repository, RepositoryState, is_registered
 from reposync.store.run import MissedTick, Run
 from reposync.store.runs import Runs
 from reposync.store.ticks import Ticks
-
-if TYPE_CHECKING:
-    from reposync.app.application import Application
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +107,13 @@ async def overviews(
     ]
 
 
-async def repository_detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
+async def repository_detail(
+    repositories: Repositories, manifests: Manifests, runs: Runs, ticks: Ticks, name: str
+) -> tuple[RepositoryDetail, Repository]:
     """With its row. Raises RepositoryNotFound, which names the nearest name."""
-    row = await app.repositories.get(name)
-    found = named(await overviews(app.repositories, app.manifests, app.runs, [row.name]), row.name)
-    missed = await Ticks(app.database).missed(row.id)
+    row = await repositories.get(name)
+    found = named(await overviews(repositories, manifests, runs, [row.name]), row.name)
+    missed = await ticks.missed(row.id)
     return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=missed), row
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from reposync.catalog.targets import COMMAND, CONFIG, SyncTarget, is_bare_repository
+from reposync.catalog.targets import COMMAND, CONFIG, Catalog, SyncTarget, is_bare_repository
 from reposync.config.loading import checked_repository
 from reposync.errors import (
     Remedy,
@@ -19,30 +18,28 @@ from reposync.errors import (
     RepositoryReadOnly,
     UsageError,
 )
-from reposync.runs.command_runs import CommandRun
+from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, is_registered
 from reposync.store.run import Run
+from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-
-if TYPE_CHECKING:
-    from reposync.app.application import Application
 
 # Retries of a change that conflicts with a concurrent one.
 _TRIES = 10
 
 
-async def add_repository(app: Application, definition: Mapping[str, Any], *, origin: str = COMMAND) -> Repository:
+async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, origin: str = COMMAND) -> Repository:
     """Register `definition`, which has the keys of the registry file. A repository that was synced by hand becomes
     scheduled. Raises ConfigError for an invalid definition, UsageError for a password, RepositoryReadOnly and
     RepositoryExists if the name is taken."""
-    resolved = checked_repository(app.configuration.registry, definition)
+    resolved = checked_repository(catalog.registry, definition)
     if resolved.password is not None:
         raise _password_not_kept()
     if resolved.path is not None:
         await asyncio.to_thread(_require_repository, resolved.path)
         definition = {**definition, "path": str(resolved.path)}
     target = SyncTarget(resolved, origin, definition=definition)
-    for row in await app.repositories.list([resolved.name]):
+    for row in await catalog.repositories.list([resolved.name]):
         if row.origin == CONFIG and not row.has_left:
             raise _read_only(row.name, f"is in {row.origin_words}")
         if is_registered(row) or row.location != target.registration().location:
@@ -53,11 +50,11 @@ async def add_repository(app: Application, definition: Mapping[str, Any], *, ori
                     f"Choose another name, or `DELETE /api/v1/repositories/{row.name}` first.",
                 ),
             )
-    return await app.repositories.register(target.registration())
+    return await catalog.repositories.register(target.registration())
 
 
 async def change_repository(
-    app: Application, name: str, changes: Mapping[str, Any], *, expected: Repository | None = None
+    catalog: Catalog, name: str, changes: Mapping[str, Any], *, expected: Repository | None = None
 ) -> Repository:
     """Change keys of a registered definition; None resets a key to the default. Setting `schedule`, also to the
     default, makes a repository that was synced by hand a scheduled one. Concurrent changes are merged. `expected`: the
@@ -67,78 +64,56 @@ async def change_repository(
     UsageError for a password, and RepositoryChanged.
     """
     if expected is not None:
-        return await _change(app, expected, changes)
+        return await _change(catalog, expected, changes)
     for _ in range(_TRIES):
         with contextlib.suppress(RepositoryChanged):
-            return await _change(app, await app.repositories.get(name), changes)
-    return await _change(app, await app.repositories.get(name), changes)
+            return await _change(catalog, await catalog.repositories.get(name), changes)
+    return await _change(catalog, await catalog.repositories.get(name), changes)
 
 
-async def _change(app: Application, row: Repository, changes: Mapping[str, Any]) -> Repository:
+async def _change(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> Repository:
     if row.origin == CONFIG:
         raise _read_only(row.name, f"is in {row.origin_words}")
     if row.definition is None or row.group_key is not None:
         raise _read_only(row.name, "was registered by a group or by a different version of reposync")
     definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
-    resolved = checked_repository(app.configuration.registry, definition)
+    resolved = checked_repository(catalog.registry, definition)
     if resolved.password is not None:
         raise _password_not_kept()
     by_hand = not is_registered(row) and "schedule" not in changes
     target = SyncTarget(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
-    return await app.repositories.register(target.registration(), expected=row)
+    return await catalog.repositories.register(target.registration(), expected=row)
 
 
-async def request_removal(app: Application, name: str, trigger: RunTrigger, *, asked_by: str = "") -> Run:
-    """Queue the run that removes the repository; a repeated request returns the same run.
+async def request_removal(
+    repositories: Repositories,
+    runs: Runs,
+    name: str,
+    trigger: RunTrigger,
+    *,
+    asked_by: str = "",
+    request_id: str | None = None,
+) -> Run:
+    """Queue the run that removes the repository, whose active run is requested to end. A repeated request returns the
+    same run.
 
     Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
     """
-    row = await app.repositories.get(name)
+    row = await repositories.get(name)
     _refuse_if_it_would_return(row)
-    return await ask_for_removal(app, row, trigger, asked_by=asked_by)
+    if row.is_active:
+        # So that no tick comes in between.
+        await repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
+    run, _ = await runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
+    return run
 
 
-async def syncable(app: Application, name: str) -> Repository:
+async def syncable(repositories: Repositories, name: str) -> Repository:
     """The repository, if it can be synced. Raises RepositoryNotFound, RepositoryInactive."""
-    row = await app.repositories.get(name)
+    row = await repositories.get(name)
     if row.has_left:
         raise RepositoryInactive(f"{name!r} has left {row.origin_words}.", remedy="Add it there again to sync it.")
     return row
-
-
-async def pause_repository(
-    app: Application, name: str, reason: str, *, expected: Repository | None = None, by: str = "pause"
-) -> Repository:
-    """`expected`: see `change_repository`. Raises RepositoryNotFound, RepositoryChanged."""
-    return await app.repositories.pause(name, reason, expected=expected, by=by)
-
-
-async def resume_repository(app: Application, name: str, *, expected: Repository | None = None) -> Repository:
-    """As `pause_repository`."""
-    return await app.repositories.resume(name, expected=expected)
-
-
-async def remove_repository(app: Application, name: str, *, asked_by: str = "") -> Run:
-    """Remove it with its points, and return the run that did so, as it ended.
-
-    Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
-    """
-    row = await app.repositories.get(name)
-    _refuse_if_it_would_return(row)
-    request_id = str(uuid.uuid4())
-    run = await ask_for_removal(app, row, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id)
-    return await CommandRun(app, run, None, request_id).ended()
-
-
-async def ask_for_removal(
-    app: Application, row: Repository, trigger: RunTrigger, *, asked_by: str = "", request_id: str | None = None
-) -> Run:
-    """Queue the run that removes the repository; its active run is requested to end."""
-    if row.is_active:
-        # So that no tick comes in between.
-        await app.repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
-    run, _ = await app.runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
-    return run
 
 
 def _password_not_kept() -> UsageError:

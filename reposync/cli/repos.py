@@ -85,7 +85,7 @@ def add(name: str, as_json: bool, **options: Any) -> None:
     async def act(app: Application) -> RepositoryDetail:
         from reposync.catalog.registration import add_repository
 
-        return await _detail(app, (await add_repository(app, {"name": name, **given})).name)
+        return await _detail(app, (await add_repository(app.catalog, {"name": name, **given})).name)
 
     overview = run_with_app(act)
     if as_json:
@@ -109,7 +109,7 @@ def remove(name: str, yes: bool, as_json: bool) -> None:
 
     async def act(app: Application) -> tuple[Run, dict[str, Any]]:
         from reposync.api.documents import run_documents
-        from reposync.catalog.registration import remove_repository
+        from reposync.app.command_runs import remove_repository
 
         run = await remove_repository(app, name, asked_by=current_user())
         return run, (await run_documents(app.runs, [run]))[0]
@@ -135,9 +135,7 @@ def pause(name: str, reason: str, as_json: bool) -> None:
     """Stop the schedule of the repository NAME. Its current run continues, and `sync` still works."""
 
     async def act(app: Application) -> RepositoryDetail:
-        from reposync.catalog.registration import pause_repository
-
-        return await _detail(app, (await pause_repository(app, name, reason, by=current_user())).name)
+        return await _detail(app, (await app.repositories.pause(name, reason, by=current_user())).name)
 
     _print_state(run_with_app(act), as_json)
 
@@ -149,17 +147,16 @@ def resume(name: str, as_json: bool) -> None:
     """Start the schedule of the repository NAME again."""
 
     async def act(app: Application) -> RepositoryDetail:
-        from reposync.catalog.registration import resume_repository
-
-        return await _detail(app, (await resume_repository(app, name)).name)
+        return await _detail(app, (await app.repositories.resume(name)).name)
 
     _print_state(run_with_app(act), as_json)
 
 
 async def _detail(app: Application, name: str) -> RepositoryDetail:
     from reposync.catalog.overview import repository_detail
+    from reposync.store.ticks import Ticks
 
-    return (await repository_detail(app, name))[0]
+    return (await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name))[0]
 
 
 def _print_state(overview: Overview, as_json: bool) -> None:

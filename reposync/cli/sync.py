@@ -15,8 +15,8 @@ from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
+    from reposync.app.command_runs import CommandRun
     from reposync.catalog.targets import SyncTarget
-    from reposync.runs.command_runs import CommandRun
     from reposync.store.run import Run
     from reposync.sync.preview import Preview
 
@@ -112,6 +112,7 @@ async def _sync(
 ) -> tuple[list[dict[str, Any]], bool]:
     """The documents of the runs, and whether all were completed without failed files."""
     from reposync.api.documents import run_documents
+    from reposync.app.command_runs import request_run
 
     async with contextlib.AsyncExitStack() as unfinished:
         all_ok = True
@@ -120,7 +121,7 @@ async def _sync(
         targets = await _targets(app, words)
 
         async def request(target: SyncTarget) -> CommandRun:
-            requested = await app.request_run(target, full=full, approved=approved, asked_by=current_user())
+            requested = await request_run(app, target, full=full, approved=approved, asked_by=current_user())
             unfinished.push_async_callback(requested.withdraw)
             return requested
 

@@ -16,8 +16,7 @@ from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.app.verification import Verdict, Verification
-    from reposync.runs.removal import OrphanedPoints
+    from reposync.app.verification import OrphanedPoints, Verdict, Verification
     from reposync.store.run import Run
 
 
@@ -150,7 +149,7 @@ async def _verify_one(verification: Verification, name: str, options: Options) -
 
 
 async def _verify_leftovers(app: Application, report: Report, options: Options) -> None:
-    from reposync.runs.removal import find_orphaned_points, remove_orphaned_points
+    from reposync.app.verification import find_orphaned_points, remove_orphaned_points
 
     report.leftovers = [LeftoverReport(each) for each in await find_orphaned_points(app)]
     runs: dict[str, Run | None] = {}

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from reposync.config.document import MAX_BYTES, Document, read_document
-from reposync.config.problems import Loc, Problem, RegistryErrors, sentence, validation_problems
+from reposync.config.problems import Loc, Problem, RegistryErrors, dotted, nearest, unknown_key
 from reposync.config.references import Interpolated, Reference, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
 from reposync.config.registry_document import password_references, registry_document, resolved_definition
@@ -27,6 +28,12 @@ Finding = tuple[Loc, str]
 """The path to a value, and a sentence about it."""
 
 _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
+_KINDS = {
+    "tuple_type": "must be a list, such as [one, two]",
+    "model_type": "must be a mapping of keys to values",
+    "model_attributes_type": "must be a mapping of keys to values",
+}
+_BOUNDS = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +71,7 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
         return registry.resolve(Repository.model_validate(given))
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
-        problems = [sentence(each, Document(""), Registry, within=("repositories", 0)) for each in details]
+        problems = [_sentence(each, Document(""), Registry, within=("repositories", 0)) for each in details]
     raise ConfigError("\n".join(problems))
 
 
@@ -162,3 +169,52 @@ def _uneven_schedules(registry: Registry) -> Iterator[Finding]:
     for loc, text in written:
         if text and (uneven := uneven_step(text)):
             yield loc, uneven
+
+
+def validation_problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
+    """The problems of `document`, checked as `model`. Values with a problem already are left out."""
+    found = error.errors(include_url=False, include_input=False)
+    found = [details for details in found if details["type"] != "default_factory_not_called"]  # the overlap of no size
+    extra = {details["loc"] for details in found if details["type"] == "extra_forbidden"}
+    # The message about `url` already says that the source is missing, which the model reports at `path`.
+    reported = {(*loc[:-1], "path") for loc in extra if loc[-1] == "url"}
+    return [
+        document.problem_at(details["loc"], _sentence(details, document, model))
+        for details in found
+        if details["loc"] in extra or not (details["loc"] in reported or document.is_unusable(details["loc"]))
+    ]
+
+
+def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel], within: Loc = ()) -> str:
+    """One sentence that names the key and, if a name is unknown, the nearest known one.
+
+    `within`: where in a `model` the checked value belongs. The sentence holds no secret, but it may hold values of
+    variables, which `Document.without_values` removes.
+    """
+    loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
+    key, around = dotted(loc), dotted(loc[:-1])
+    prefix = f"{around}: " if around else ""
+    if kind == "extra_forbidden":
+        return unknown_key(loc, within, model)
+    if kind == "missing":
+        return f"{prefix}`{loc[-1]}` is missing"
+    if kind == "contradiction":
+        other = context.get("other")
+        return f"{key}: {context['message']}{f', in line {document.place_of(other).line}' if other else ''}"
+    if kind == "value_error":
+        error = context["error"]
+        text = document.interpolated.get(loc)
+        if getattr(error, "quotes_value", False) and text and text.from_environment:
+            # The message would show parts of the value, which may be a secret in the wrong place.
+            return f"{key}: the value of {text.raw} cannot be read"
+        return f"{prefix}{error}" if getattr(error, "is_sentence", False) else f"{key} {error}"
+    if kind == "literal_error":
+        expected = str(context["expected"])
+        near = nearest(document.texts.get(loc, ""), re.findall(r"'([^']*)'", expected))
+        return f"{key} must be {expected}{f'; did you mean `{near}`?' if near else ''}"
+    if kind in _BOUNDS or kind == "less_than":
+        bound = next(iter(context.values()))
+        return f"{key} must be {_BOUNDS.get(kind, 'less than')} {int(bound) if float(bound).is_integer() else bound:,}"
+    if kind in _KINDS:
+        return f"{key} {_KINDS[kind]}" if loc else f"the file {_KINDS[kind]}, such as `repositories:`"
+    return f"{key}: {details['msg']}"

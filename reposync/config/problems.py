@@ -11,10 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from reposync.errors import ConfigError
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel, ValidationError
-    from pydantic_core import ErrorDetails
-
-    from reposync.config.document import Document
+    from pydantic import BaseModel
 
 Loc = tuple[str | int, ...]
 """The path from the top of a file to a value: keys and list indices from 0."""
@@ -29,12 +26,6 @@ _KEYS_OF_OTHER_PROGRAMS = {
     "project of a listed server",
 }
 """What to write instead, by section ("" is the top of the file) and key."""
-_KINDS = {
-    "tuple_type": "must be a list, such as [one, two]",
-    "model_type": "must be a mapping of keys to values",
-    "model_attributes_type": "must be a mapping of keys to values",
-}
-_BOUNDS = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,55 +77,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; known here: {', '.join(names[:LISTED_NAMES])}{more}"
 
 
-def validation_problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
-    """The problems of `document`, checked as `model`. Values with a problem already are left out."""
-    found = error.errors(include_url=False, include_input=False)
-    found = [details for details in found if details["type"] != "default_factory_not_called"]  # the overlap of no size
-    extra = {details["loc"] for details in found if details["type"] == "extra_forbidden"}
-    # The message about `url` already says that the source is missing, which the model reports at `path`.
-    reported = {(*loc[:-1], "path") for loc in extra if loc[-1] == "url"}
-    return [
-        document.problem_at(details["loc"], sentence(details, document, model))
-        for details in found
-        if details["loc"] in extra or not (details["loc"] in reported or document.is_unusable(details["loc"]))
-    ]
-
-
-def sentence(details: ErrorDetails, document: Document, model: type[BaseModel], within: Loc = ()) -> str:
-    """One sentence that names the key and, if a name is unknown, the nearest known one.
-
-    `within`: where in a `model` the checked value belongs. The sentence holds no secret, but it may hold values of
-    variables, which `Document.without_values` removes.
-    """
-    loc, kind, context = details["loc"], details["type"], details.get("ctx", {})
-    key, around = dotted(loc), dotted(loc[:-1])
-    prefix = f"{around}: " if around else ""
-    if kind == "extra_forbidden":
-        return _unknown_key(loc, within, model)
-    if kind == "missing":
-        return f"{prefix}`{loc[-1]}` is missing"
-    if kind == "contradiction":
-        other = context.get("other")
-        return f"{key}: {context['message']}{f', in line {document.place_of(other).line}' if other else ''}"
-    if kind == "value_error":
-        error = context["error"]
-        text = document.interpolated.get(loc)
-        if getattr(error, "quotes_value", False) and text and text.from_environment:
-            # The message would show parts of the value, which may be a secret in the wrong place.
-            return f"{key}: the value of {text.raw} cannot be read"
-        return f"{prefix}{error}" if getattr(error, "is_sentence", False) else f"{key} {error}"
-    if kind == "literal_error":
-        expected = str(context["expected"])
-        near = nearest(document.texts.get(loc, ""), re.findall(r"'([^']*)'", expected))
-        return f"{key} must be {expected}{f'; did you mean `{near}`?' if near else ''}"
-    if kind in _BOUNDS or kind == "less_than":
-        bound = next(iter(context.values()))
-        return f"{key} must be {_BOUNDS.get(kind, 'less than')} {int(bound) if float(bound).is_integer() else bound:,}"
-    if kind in _KINDS:
-        return f"{key} {_KINDS[kind]}" if loc else f"the file {_KINDS[kind]}, such as `repositories:`"
-    return f"{key}: {details['msg']}"
-
-
 def dotted(loc: Loc) -> str:
     """`repositories[2].chunk.size`"""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
@@ -148,7 +90,8 @@ def known_keys(loc: Loc, model: type[BaseModel]) -> tuple[str, ...]:
     return tuple(field.alias or name for name, field in model.model_fields.items())
 
 
-def _unknown_key(loc: Loc, within: Loc, model: type[BaseModel]) -> str:
+def unknown_key(loc: Loc, within: Loc, model: type[BaseModel]) -> str:
+    """The sentence about it. `within`: where in a `model` the checked value belongs."""
     key, around, whole = str(loc[-1]), dotted(loc[:-1]), (*within, *loc)
     # A whole line pasted in the wrong place may be the key: it is cut, because a secret may follow a space.
     shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"

@@ -64,7 +64,7 @@ _NEVER_SPELLINGS = frozenset({NEVER, "none", "off", "manual", "manually", "manua
 class ScheduleError(ConfigError, ValueError):
     """A schedule or time zone that cannot be read, or a schedule that never fires."""
 
-    is_sentence = True  # see `reposync.config.problems.sentence`
+    is_sentence = True  # see `_sentence` in `reposync.config.loading`
     quotes_value = True
 
 

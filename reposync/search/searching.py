@@ -8,20 +8,19 @@ import logging
 import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
+from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
+from reposync.store.manifest import Manifests
 from reposync.store.tables import VersionState
 from reposync.threads import in_thread
 from reposync.vectors.port import CollectionMissing, Index, SearchHit, SearchQuery
-
-if TYPE_CHECKING:
-    from reposync.app.application import Application
 
 log = logging.getLogger(__name__)
 
@@ -36,9 +35,29 @@ _INDEX_ANY = Remedy(
 )
 
 
+class SearchParts(Protocol):
+    """What is searched, and the embedders that its vectors were made with."""
+
+    configuration: Configuration
+    database: Database
+    manifests: Manifests
+
+    def index(self, collection: str) -> Index:
+        """Of a physical collection, or of an alias."""
+        ...
+
+    def embedder(self) -> Embedder:
+        """The embedder of the configured model."""
+        ...
+
+    def embedder_for(self, spec: EmbeddingSpec, *, patient: bool) -> Embedder | None:
+        """The embedder of a version's model; None if its address is unknown."""
+        ...
+
+
 class Searching:
-    def __init__(self, app: Application) -> None:
-        self._app = app
+    def __init__(self, parts: SearchParts) -> None:
+        self._parts = parts
         self._ask_again: dict[EmbeddingSpec, float] = {}
 
     async def search(
@@ -56,11 +75,11 @@ class Searching:
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
         text = checked_text(text)
         scope = await self._scope(repository, version)
-        met = _Met(self._app.database)
+        met = _Met(self._parts.database)
         for attempt in range(1, _TRIES + 1):
             found = []
             for physical in sorted(scope.collections):
-                index = self._app.index(physical)
+                index = self._parts.index(physical)
                 spec = await index.spec()
                 if spec is not None:
                     query = await self._query(text, spec, path_glob, language, limit)
@@ -85,19 +104,19 @@ class Searching:
         if not found:
             raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
         hits = [hit for hit in hits if hit.version not in met.unwanted]
-        outdated = await self._app.manifests.outdated([(hit.version, hit.path) for hit in hits])
+        outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
 
     async def _scope(self, repository: str | None, version: str) -> _Scope:
         if repository is not None:
             return await self._one(repository, VersionState(version))
-        every = await search_scope(self._app.database)
+        every = await search_scope(self._parts.database)
         # An alias may lead to one of the other collections, which is searched only once.
-        behind = [await self._app.index(name).resolve() for name in sorted(every.names)]
+        behind = [await self._parts.index(name).resolve() for name in sorted(every.names)]
         return _Scope(every.collections | {each.physical for each in behind if each is not None}, served=every)
 
     async def _one(self, repository: str, state: VersionState) -> _Scope:
-        row = await searched_repository(self._app.database, repository)
+        row = await searched_repository(self._parts.database, repository)
         if state in row.versions:
             physical, version = row.versions[state]
             return _Scope(frozenset({physical}), version=version)
@@ -117,9 +136,9 @@ class Searching:
         """With the collection's model. If that is not configured any more and cannot be used, only words are
         searched until the configured model is live."""
         if not await self._is_former(spec):
-            return await make_query(self._app.embedder(), spec, text, path_glob, language, limit)
+            return await make_query(self._parts.embedder(), spec, text, path_glob, language, limit)
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
-            embedder = self._app.embedder_for(spec, patient=False)
+            embedder = self._parts.embedder_for(spec, patient=False)
             try:
                 if embedder is not None and await embedder.spec(spec) == spec:
                     return await make_query(embedder, spec, text, path_glob, language, limit)
@@ -132,9 +151,9 @@ class Searching:
 
     async def _is_former(self, spec: EmbeddingSpec) -> bool:
         try:
-            return await self._app.embedder().spec(spec) != spec
+            return await self._parts.embedder().spec(spec) != spec
         except EmbeddingError:
-            named = self._app.configuration.registry.embedding.model
+            named = self._parts.configuration.registry.embedding.model
             if named in (None, spec.model):
                 raise
             return True

@@ -12,12 +12,12 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
-from reposync.vectors.port import DENSE, SPARSE, Index, IndexSettings, Payload
+from reposync.vectors.port import DENSE, SPARSE, Index, IndexSettings, Payload, ResolvedCollection
 
 SCHEMA_REVISION = 1
 _METADATA_KEY = "reposync"
@@ -31,18 +31,6 @@ PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     Payload.CONTENT_HASH: {"type": "keyword"},
     Payload.EPOCH: {"type": "integer", "lookup": True, "range": True},
 }
-
-
-@dataclass(frozen=True, slots=True)
-class ResolvedCollection:
-    """The collection that a name leads to, and what it was made for."""
-
-    physical: str
-    spec: EmbeddingSpec | None
-    schema: object
-
-    def fits(self, spec: EmbeddingSpec) -> bool:
-        return self.spec == spec and self.schema == SCHEMA_REVISION
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:
@@ -146,7 +134,7 @@ async def physical_collection(open_index: Callable[[str], Index], name: str, spe
     """The collection behind `name` for this model, whether it exists yet or not. Writes nothing. Raises IndexMismatch
     if reposync did not make what has the name."""
     resolved = await open_index(name).resolve()
-    if resolved is not None and resolved.fits(spec):
+    if resolved is not None and resolved.spec == spec and resolved.schema == SCHEMA_REVISION:
         return resolved.physical
     made_for = json.dumps([asdict(spec), SCHEMA_REVISION], sort_keys=True)
     return f"{name}--{hashlib.sha256(made_for.encode()).hexdigest()[:10]}"

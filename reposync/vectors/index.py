@@ -17,7 +17,6 @@ from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
     PAYLOAD_INDEXES,
-    ResolvedCollection,
     identity_of,
     new_collection,
     recorded_spec,
@@ -33,6 +32,7 @@ from reposync.vectors.port import (
     IndexSettings,
     Payload,
     PointId,
+    ResolvedCollection,
     SearchHit,
     SearchQuery,
     StoredPoint,

@@ -12,7 +12,6 @@ from reposync.errors import VectorIndexError
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
-    from reposync.vectors.collection import ResolvedCollection
 
 DENSE, SPARSE = "dense", "sparse"
 LATEST_EPOCH = 2**53
@@ -36,6 +35,15 @@ class Payload:
     EPOCH = "metadata.epoch"
     URL = "metadata.url"
     START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedCollection:
+    """The collection that a name leads to, and what it was made for."""
+
+    physical: str
+    spec: EmbeddingSpec | None
+    schema: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def synced_without_typing(person: Person) -> str:
         here = {"REPOSYNC_CONFIG": str(person.home / "repositories.yaml"), "REPOSYNC_STATE_DIR": state}
         async with open_applied(Settings.from_environment(person.environment | here)) as app:
             target = await app.catalog.find("app")
-            run = await app.sync(target, full=False, approved=False, watch=lambda _: None)
+            run = await sync(app, target, full=False, approved=False, watch=lambda _: None)
             assert run.status == "completed", run.error_message
             return run.id
 

@@ -37,14 +37,7 @@ from reposync.api.routing import PREFIX, RepositoryName, Router, path_of
 from reposync.api.source_policy import check_source
 from reposync.app.application import Application
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
-from reposync.catalog.registration import (
-    add_repository,
-    change_repository,
-    pause_repository,
-    request_removal,
-    resume_repository,
-    syncable,
-)
+from reposync.catalog.registration import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
 from reposync.config.problems import suggestion
 from reposync.errors import (
@@ -62,6 +55,7 @@ from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
 from reposync.store.run_queue import IdempotencyKeyReused
 from reposync.store.status import RunTrigger
+from reposync.store.ticks import Ticks
 
 HTTP = "http"
 """The origin of repositories that are registered here."""
@@ -166,10 +160,10 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         registry = app.configuration.registry
         resolved = checked_repository(registry, definition)
         await check_source(resolved, allow_local=registry.http.allow_local_sources)
-        row = await add_repository(app, definition, origin=HTTP)
+        row = await add_repository(app.catalog, definition, origin=HTTP)
         root = request.scope.get("root_path", "")
         response.headers["Location"] = f"{root}{PREFIX}/repositories/{path_of(row.name)}"
-        detail, row = await repository_detail(app, row.name)
+        detail, row = await _detail(app, row.name)
         response.headers["ETag"] = etag_of(detail, row.changeable)
         return detail
 
@@ -209,14 +203,14 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             if not options.allow_mass_delete:
                 run = await app.runs.waiting_run(name, RunTrigger.HTTP, asked_by=asked_by, full=options.full)
             if run is None:
-                row = await syncable(app, name)
+                row = await syncable(app.repositories, name)
                 run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
             return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
         fingerprint = _fingerprint("sync", name, options.full, options.allow_mass_delete)
         credential = parts.access.credential_of(request)
         answered = await app.runs.answered(key, fingerprint, asked_by=asked_by, credential=credential)
         if answered is None:
-            row = await syncable(app, name)
+            row = await syncable(app.repositories, name)
 
             def answer(run: Run) -> dict[str, Any]:
                 document: dict[str, Any] = to_jsonable_python({**run.document, "asked_by": [asked_by]})
@@ -238,7 +232,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RepositoryNotFound)},
     )
     async def get_repository(request: Request, name: RepositoryName, _: Annotated[NoFilters, Query()]) -> Response:
-        detail, row = await repository_detail(parts.application(), name)
+        detail, row = await _detail(parts.application(), name)
         return conditional(request, detail, version=row.changeable)
 
     @routes.patch(
@@ -278,17 +272,17 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         if if_match is not None:
             expected = await _expected(app, name, if_match)
         if definition:
-            changed = await change_repository(app, name, definition, expected=expected)
+            changed = await change_repository(app.catalog, name, definition, expected=expected)
             expected = changed if expected is not None else None
         if pause.is_active is not None:
             # A repository that has left the registry must not be resumed: nothing describes it any more.
-            await syncable(app, name)
+            await syncable(app.repositories, name)
         if pause.is_active is False:
             reason = pause.paused_reason or "Paused over HTTP."
-            await pause_repository(app, name, reason, expected=expected, by=parts.access.name_of(request))
+            await app.repositories.pause(name, reason, expected=expected, by=parts.access.name_of(request))
         elif pause.is_active:
-            await resume_repository(app, name, expected=expected)
-        detail, row = await repository_detail(app, name)
+            await app.repositories.resume(name, expected=expected)
+        detail, row = await _detail(app, name)
         response.headers["ETag"] = etag_of(detail, row.changeable)
         return detail
 
@@ -305,10 +299,16 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]
     ) -> dict[str, Any]:
         app = parts.application()
-        run = await request_removal(app, name, RunTrigger.HTTP, asked_by=parts.access.name_of(request))
+        run = await request_removal(
+            app.repositories, app.runs, name, RunTrigger.HTTP, asked_by=parts.access.name_of(request)
+        )
         return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
 
     return routes
+
+
+async def _detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
+    return await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
 
 
 async def _expected(app: Application, name: str, if_match: str) -> Repository:

@@ -15,8 +15,8 @@ from reposync.api.errors import ErrorAnswer, ErrorResponse, Responses, ShuttingD
 from reposync.api.models import MAX_WAIT_SECONDS, RequestModel
 from reposync.api.routing import PREFIX, RepositoryName, Router
 from reposync.api.server import stopping_of
+from reposync.app.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
 from reposync.errors import RepositoryNotFound
-from reposync.search.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
 from reposync.sources.ancestry import CommitAmbiguous
 from reposync.store.row_watch import TooManyWatchers
 

@@ -19,7 +19,7 @@ from reposync.api.web.runs_page import run_pages
 from reposync.api.web.search_page import search_page
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
-from reposync.catalog.registration import pause_repository, resume_repository, syncable
+from reposync.catalog.registration import syncable
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
 from reposync.runs.lock_overview import lock_overviews, release_lock
 from reposync.store.run import Run
@@ -66,7 +66,7 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
     run: Run | None = None
     match action:
         case "sync":
-            row = await syncable(app, name)
+            row = await syncable(app.repositories, name)
             run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=max_attempts)
         case "cancel":
             run = await app.runs.request_cancel(whole_id(run_id), by=by)
@@ -75,9 +75,9 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
         case "approve":
             run = await app.runs.approve(whole_id(run_id), **again)
         case "pause":
-            await pause_repository(app, name, "Paused on the page.", by=by)
+            await app.repositories.pause(name, "Paused on the page.", by=by)
         case "resume":
-            await resume_repository(app, name)
+            await app.repositories.resume(name)
         case "release":
             await release_lock(name, app.locks, app.repositories, app.runs, by=by)
             return "/locks"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reposync.app.command_runs import sync
 from reposync.config.settings import Settings
 from reposync.store.migrations import HEAD, REVISIONS
 from tests.fixtures.applied import open_applied
@@ -60,7 +61,7 @@ async def test_a_sync_ends_exact_on_what_another_version_recorded(
 
     async with open_applied(Settings.from_environment(variables)) as app:
         target = await app.catalog.find("ledger")
-        run = await app.sync(target, full=False, approved=False, watch=lambda _: None)
+        run = await sync(app, target, full=False, approved=False, watch=lambda _: None)
         history = await app.runs.history("ledger")
         row = await app.repositories.get("ledger")
         manifest = await app.manifests.load(row.live_version or "")

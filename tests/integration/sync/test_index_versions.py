@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from reposync.app.command_runs import sync
 from reposync.app.daemon import queue_changed
 from reposync.errors import UsageError
 from reposync.runs.execution import ExecutionPolicy, Released
@@ -247,7 +248,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
             if progress.phase == "indexing" and not registering:
                 registering.append(asyncio.ensure_future(world.app.repositories.register(moved)))
 
-        run = await world.app.sync(corrected, full=False, approved=False, watch=correct_once)
+        run = await sync(world.app, corrected, full=False, approved=False, watch=correct_once)
         assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
         row = await world.app.repositories.get("project")
         assert (row.location, row.last_commit) == (str(other.path), None)
@@ -304,7 +305,7 @@ async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world
                 person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
                 asked.append(asyncio.ensure_future(person))
 
-        run = await world.app.sync(target, full=False, approved=False, watch=overtake)
+        run = await sync(world.app, target, full=False, approved=False, watch=overtake)
         await asyncio.gather(*asked)
         assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
         now = await live(world)

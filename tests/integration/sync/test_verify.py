@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reposync.app.application import index_settings
-from reposync.app.verification import Verdict, Verification
-from reposync.runs.removal import find_orphaned_points, remove_orphaned_points
+from reposync.app.command_runs import sync
+from reposync.app.verification import Verdict, Verification, find_orphaned_points, remove_orphaned_points
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
@@ -311,8 +311,8 @@ async def test_an_index_between_two_commits_is_not_exact(world: World):
         if progress.files_done:
             cut_off[0].cancel()
 
-    sync = world.app.sync(target, full=False, approved=False, watch=cut)
-    cut_off.append(asyncio.create_task(sync))
+    syncing = sync(world.app, target, full=False, approved=False, watch=cut)
+    cut_off.append(asyncio.create_task(syncing))
     with pytest.raises(asyncio.CancelledError):
         await cut_off[0]
     (last, *_) = await world.app.runs.history()

@@ -21,7 +21,7 @@ FORMATS = ("console", "json")
 
 def test_a_line_names_time_level_logger_event_pod_and_its_fields(configure: Configure) -> None:
     log = configure()
-    structlog.get_logger("reposync.runs.worker").info("run ended", files=3, seconds=1.5, retried=False)
+    structlog.get_logger("reposync.app.worker").info("run ended", files=3, seconds=1.5, retried=False)
 
     (event,) = log.events
     moment = datetime.fromisoformat(event.pop("timestamp"))
@@ -29,7 +29,7 @@ def test_a_line_names_time_level_logger_event_pod_and_its_fields(configure: Conf
     assert datetime.now(UTC) - moment < timedelta(minutes=1)
     assert event == {
         "level": "info",
-        "logger": "reposync.runs.worker",
+        "logger": "reposync.app.worker",
         "event": "run ended",
         "pod": "pod-1",
         "files": 3,

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
+from reposync.app.application import Application
 from reposync.errors import ConfigError, RepositoryNotFound, SourceError, SourceUnavailable, UsageError
 from reposync.sources.ancestry import Ancestry, ancestry
 from reposync.sources.spec import SourceSpec
@@ -20,9 +20,6 @@ from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
-
-if TYPE_CHECKING:
-    from reposync.app.application import Application
 
 ASK_SECONDS = 10.0
 """Timeout of one question to a source."""

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from reposync.app.application import Application
+from reposync.catalog.registration import request_removal
+from reposync.catalog.targets import SyncTarget
 from reposync.clock import elapsed_seconds
-from reposync.errors import CANNOT_HERE, RepoSyncError
+from reposync.errors import CANNOT_HERE, RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy
 from reposync.runs.progress_reports import displayed_progress
+from reposync.store.repository import Repository
 from reposync.store.run import Run
-from reposync.store.status import WAITING, RunStatus
+from reposync.store.status import WAITING, RunStatus, RunTrigger
 from reposync.sync.progress import Watch
-
-if TYPE_CHECKING:
-    from reposync.app.application import Application
-    from reposync.catalog.targets import SyncTarget
 
 # Polling interval for a run that a different process executes.
 FOLLOW_SECONDS = 0.3
@@ -101,3 +101,63 @@ class CommandRun:
         elif run.status is RunStatus.RETRYING and run.failures > self._run.failures:
             report(f"attempt {run.attempt} failed and will be retried: {run.error_message}")
         self._run = run
+
+
+async def sync(
+    app: Application,
+    target: SyncTarget,
+    *,
+    full: bool,
+    approved: bool,
+    repair: bool = False,
+    watch: Watch = lambda _: None,
+    asked_by: str = "",
+) -> Run:
+    """Request a run and wait for its end. Raises LeaseLost, CancelledError."""
+    requested = await request_run(app, target, full=full, approved=approved, repair=repair, asked_by=asked_by)
+    return await requested.ended(watch)
+
+
+async def request_run(
+    app: Application, target: SyncTarget, *, full: bool, approved: bool, repair: bool = False, asked_by: str = ""
+) -> CommandRun:
+    """Queue a run of `target` for a command. `asked_by`: `user@host`."""
+    # Opened before the run begins, so that its duration does not include the imports.
+    app.index(target.repository.collection)
+    row = await _registered(app, target)
+    request_id = str(uuid.uuid4())
+    run, _ = await app.runs.enqueue(
+        row.name,
+        RunTrigger.COMMAND,
+        asked_by=asked_by,
+        request_id=request_id,
+        full=full,
+        approved=approved,
+        repair=repair,
+    )
+    return CommandRun(app, run, target, request_id)
+
+
+async def _registered(app: Application, target: SyncTarget) -> Repository:
+    """Registers a new repository only if its source answers: a mistyped address leaves no row."""
+    try:
+        return await app.repositories.get(target.name)
+    except RepositoryNotFound:
+        source = app.source(target, None)
+        try:
+            await source.head()
+        finally:
+            await source.close()
+    return await app.repositories.register(target.registration())
+
+
+async def remove_repository(app: Application, name: str, *, asked_by: str = "") -> Run:
+    """Remove it with its points, and return the run that did so, as it ended.
+
+    Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
+    """
+    request_id = str(uuid.uuid4())
+    run = await request_removal(
+        app.repositories, app.runs, name, RunTrigger.COMMAND, asked_by=asked_by, request_id=request_id
+    )
+    return await CommandRun(app, run, None, request_id).ended()

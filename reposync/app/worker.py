@@ -7,12 +7,12 @@ import contextlib
 import platform
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import structlog
 from structlog.contextvars import bound_contextvars
 
 from reposync import __version__
+from reposync.app.application import Application
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
 from reposync.errors import ConfigError, LeaseLost, RepositoryNotFound, RepoSyncError, StoreUnavailable
@@ -30,9 +30,6 @@ from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
 from reposync.supervision import Backoff, Report, keep, log_defect
 from reposync.telemetry.health import Trouble
-
-if TYPE_CHECKING:
-    from reposync.app.application import Application
 
 log = structlog.get_logger(__name__)
 
