@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from reposync.app.command_runs import sync
 from reposync.config.database_url import SqliteAddress, sqlite_url
 from reposync.config.settings import Settings
 from reposync.store.backup import back_up
@@ -32,7 +33,7 @@ REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path:
 def synced_without_typing(person: Person) -> str:
     """`reposync sync app` in this process, which has imported everything before; the id of the run."""
 
-    async def sync() -> str:
+    async def synced() -> str:
         state = person.environment.get("REPOSYNC_STATE_DIR", str(person.home / "state"))
         here = {"REPOSYNC_CONFIG": str(person.home / "repositories.yaml"), "REPOSYNC_STATE_DIR": state}
         async with open_applied(Settings.from_environment(person.environment | here)) as app:
@@ -41,7 +42,7 @@ def synced_without_typing(person: Person) -> str:
             assert run.status == "completed", run.error_message
             return run.id
 
-    return asyncio.run(sync())
+    return asyncio.run(synced())
 
 
 @dataclass
