@@ -17,6 +17,7 @@ from reposync.store.status import RunTrigger
 from reposync.store.tables import REPOSITORIES, IndexVersion, VersionState
 from reposync.store.ticks import TickOutcome, Ticks
 from reposync.store.versions import Published, Versions
+from tests.fixtures.clocks import database_time  # noqa: F401
 from tests.fixtures.databases import (  # noqa: F401
     database,
     database_kind,
@@ -27,10 +28,15 @@ from tests.fixtures.databases import (  # noqa: F401
     upgraded_sqlite_file,
 )
 
+# Nothing there depends on the database; or something does, in a module where most does not.
+ON_SQLITE = pytest.mark.parametrize("database_kind", ["sqlite"])
+ON_EVERY_DATABASE = pytest.mark.parametrize("database_kind", ["sqlite", "postgresql"])
+
 # Tests name days of their own, which may be long ago.
 ANY_GRACE_SECONDS = 1e10
 
 COMMIT = "c" * 40
+TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WHEN = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
 
 
@@ -86,10 +92,21 @@ class Store:
         async with self.database.write() as connection:
             await connection.execute(REPOSITORIES.insert(), rows)
 
-    async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND) -> Run:
+    async def queued(self, name: str = "payments", trigger: RunTrigger = RunTrigger.COMMAND, **asked: Any) -> Run:
         await self.repository(name)
-        run, created = await self.runs.enqueue(name, trigger)
+        run, created = await self.runs.enqueue(name, trigger, **asked)
         assert created
+        return run
+
+    async def ticked(self, when: datetime = TICK) -> None:
+        """A repository whose run of a tick waits."""
+        await self.repository()
+        assert await self.tick(when) == TickOutcome(queued=1)
+
+    async def claimed(self, worker: str = "worker-1") -> Run:
+        """The run that is next."""
+        run = await self.runs.claim(worker, 60.0)
+        assert run is not None
         return run
 
     async def queued_again(self, name: str = "payments", trigger: RunTrigger = RunTrigger.HTTP) -> Run:
@@ -97,8 +114,10 @@ class Store:
         run, _ = await self.runs.enqueue(name, trigger)
         return run
 
-    async def running(self, name: str = "payments", *, worker: str = "worker-1", lease_seconds: float = 60.0) -> Run:
-        run = await self.queued(name)
+    async def running(
+        self, name: str = "payments", *, worker: str = "worker-1", lease_seconds: float = 60.0, **asked: Any
+    ) -> Run:
+        run = await self.queued(name, **asked)
         claimed = await self.runs.claim(worker, lease_seconds, run_id=run.id)
         assert claimed is not None
         return claimed

@@ -7,11 +7,11 @@ from itertools import pairwise
 
 import pytest
 
-from reposync.errors import LeaseLost, LockHeld, RepoSyncError, SecretMissing
+from reposync.errors import LockHeld, RepoSyncError, SecretMissing
 from reposync.store.run import Run, RunFigures
 from reposync.store.run_requests import MAX_ATTEMPTS
 from reposync.store.status import LOST, RELEASED, YIELDED, RunStatus
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
 
 @pytest.fixture
@@ -36,23 +36,9 @@ async def outcomes(store: Store, run: Run) -> list[tuple[int, str, str | None]]:
     return [(each.attempt, each.worker, each.outcome) for each in attempts]
 
 
-async def claimed(store: Store, worker: str) -> Run:
-    run = await store.runs.claim(worker, 60.0)
-    assert run is not None
-    return run
-
-
-async def test_an_attempt_that_goes_on_has_no_end(store: Store) -> None:
-    run = await store.running(worker="pod-1")
-
-    (attempt,) = await store.runs.attempts(run.id)
-
-    assert (attempt.attempt, attempt.worker, attempt.started_at) == (1, "pod-1", run.started_at)
-    assert (attempt.outcome, attempt.ended_at) == (None, None)
-
-
 async def test_both_attempts_of_a_run_whose_first_worker_was_killed_are_shown(store: Store) -> None:
     run = await store.running(worker="pod-1")
+    assert await outcomes(store, run) == [(1, "pod-1", None)]
     await store.runs.heartbeat(run, 60.0, figures=SOME)
     taken = await store.taken_over(run, worker="pod-2")
     await store.runs.heartbeat(taken, 60.0, figures=RunFigures(files_processed=9))
@@ -83,9 +69,9 @@ async def test_what_a_run_has_done_so_far_is_seen_while_it_does_it(store: Store)
 async def test_a_run_that_is_handed_back_says_whether_its_worker_stopped_or_let_others_go_first(store: Store) -> None:
     run = await store.running(worker="pod-1")
     await store.runs.release(run, SOME)
-    run = await claimed(store, "pod-2")
+    run = await store.claimed("pod-2")
     await store.runs.release(run, SOME, outcome=YIELDED)
-    run = await claimed(store, "pod-3")
+    run = await store.claimed("pod-3")
 
     done = await store.runs.finish(run, RunStatus.COMPLETED, SOME)
 
@@ -122,9 +108,10 @@ async def looked_at(
     store: Store, reason: RepoSyncError, worker: str = "pod-1", figures: RunFigures | None = None
 ) -> Run:
     """A worker claims the run and hands it back for `reason`."""
-    return await store.runs.release(await claimed(store, worker), figures, reason=reason)
+    return await store.runs.release(await store.claimed(worker), figures, reason=reason)
 
 
+@ON_EVERY_DATABASE
 async def test_a_lock_that_others_hold_for_long_is_one_attempt_however_often_it_is_looked_at(store: Store) -> None:
     await store.queued()
     first = await looked_at(store, LockHeld("pod-9 holds it."))
@@ -139,7 +126,7 @@ async def test_a_lock_that_others_hold_for_long_is_one_attempt_however_often_it_
 
     # What counts and what does not is as before.
     assert (run.attempt, run.failures, run.max_attempts) == (21, 0, MAX_ATTEMPTS + 21)
-    done = await store.runs.finish(await claimed(store, "pod-3"), RunStatus.COMPLETED, SOME)
+    done = await store.runs.finish(await store.claimed("pod-3"), RunStatus.COMPLETED, SOME)
     assert await outcomes(store, run) == [(1, "pod-2", RELEASED), (22, "pod-3", "completed")]
     assert (done.failures, counts(done)) == (1, counts(SOME))
 
@@ -164,7 +151,7 @@ async def test_an_attempt_that_did_something_has_a_row_of_its_own(store: Store) 
     run = await looked_at(store, LockHeld("pod-9 took it."), figures=SOME)
     for _ in range(3):
         run = await looked_at(store, LockHeld("pod-9 holds it."))
-    await store.runs.retry_later(await claimed(store, "pod-1"), -1.0, "SOURCE_UNAVAILABLE", "503")
+    await store.runs.retry_later(await store.claimed("pod-1"), -1.0, "SOURCE_UNAVAILABLE", "503")
     run = await looked_at(store, LockHeld("pod-9 holds it."))
 
     attempts = await store.runs.attempts(run.id)
@@ -182,9 +169,9 @@ async def test_an_attempt_that_did_something_has_a_row_of_its_own(store: Store) 
 async def test_each_failure_of_a_run_is_kept_with_its_reason(store: Store) -> None:
     run = await store.running(worker="pod-1")
     await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.", SOME)
-    run = await claimed(store, "pod-2")
+    run = await store.claimed("pod-2")
     await store.runs.retry_later(run, -1.0, "EMBEDDING_UNAVAILABLE", "The model is down.", SOME)
-    run = await claimed(store, "pod-3")
+    run = await store.claimed("pod-3")
 
     failed = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 502.", SOME)
 
@@ -208,6 +195,7 @@ async def test_a_run_that_killed_every_worker_shows_all_of_them_and_what_they_di
     abandoned = await store.runs.get(run.id)
 
     assert (abandoned.status, abandoned.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")
+    assert "pod-3" in str(abandoned.error_message) and abandoned.duration_seconds is not None
     assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", LOST), (3, "pod-3", LOST)]
     assert counts(abandoned) == (3, 6, 9, 12, 15)
     assert (await store.runs.attempts(run.id))[-1].ended_at == abandoned.completed_at
@@ -219,7 +207,7 @@ async def test_a_run_that_is_tried_again_by_a_person_goes_on_counting(store: Sto
     again = await store.runs.retry(run.id)
     assert counts(again) == counts(SOME)
 
-    done = await store.runs.finish(await claimed(store, "pod-2"), RunStatus.COMPLETED, MORE)
+    done = await store.runs.finish(await store.claimed("pod-2"), RunStatus.COMPLETED, MORE)
 
     assert await outcomes(store, run) == [(1, "pod-1", "failed"), (2, "pod-2", "completed")]
     assert counts(done) == (11, 22, 33, 44, 55)
@@ -247,20 +235,3 @@ async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(st
     (attempt,) = await store.runs.attempts(run.id)
     assert attempt.ended_at is not None and attempt.error_code == "REPOSITORY_REMOVED"
     assert counts(await store.runs.get(run.id)) == counts(SOME)
-
-
-async def test_a_worker_that_lost_the_run_changes_no_attempt(store: Store) -> None:
-    stale = await store.running(worker="pod-1")
-    await store.taken_over(stale, worker="pod-2")
-    before = await store.runs.attempts(stale.id)
-
-    for attempt in (
-        store.runs.heartbeat(stale, 60.0, {}, MORE),
-        store.runs.finish(stale, RunStatus.COMPLETED, MORE),
-        store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late", MORE),
-        store.runs.release(stale, MORE),
-    ):
-        with pytest.raises(LeaseLost):
-            await attempt
-
-    assert await store.runs.attempts(stale.id) == before

@@ -3,7 +3,7 @@ decide."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,16 +11,9 @@ import pytest
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REQUESTS, RUNS
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_SQLITE, TICK, Store
 
-
-@pytest.fixture
-def database_kind() -> str:
-    """Nothing here depends on the database."""
-    return "sqlite"
-
-
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+pytestmark = ON_SQLITE
 
 
 def brake(lost: int) -> dict[str, Any]:
@@ -29,15 +22,13 @@ def brake(lost: int) -> dict[str, Any]:
 
 async def stops(store: Store, lost: int = 812, worker: str = "worker-1") -> Run:
     """The run that waits meets the deletion brake."""
-    run = await store.runs.claim(worker, 60.0)
-    assert run is not None
+    run = await store.claimed(worker)
     said = "DELETION_BLOCKED", f"{lost} of 900 files would be lost."
     return await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), *said, brake=brake(lost))
 
 
 async def completes(store: Store) -> Run:
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None
+    run = await store.claimed()
     return await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
 
 
@@ -68,8 +59,7 @@ async def test_ticks_against_the_brake_are_one_blocked_run_and_none_after_its_ap
 
 
 async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_requests(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     first = await stops(store, 700)
     await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 1", full=True)
     second = await stops(store, 812)
@@ -85,8 +75,7 @@ async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_r
 
 async def test_a_command_may_take_back_what_became_of_its_request(store: Store) -> None:
     mine = "11111111-1111-4111-8111-111111111111"
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     first = await stops(store)
     await store.runs.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", full=True, request_id=mine)
     await stops(store)
@@ -98,8 +87,7 @@ async def test_a_command_may_take_back_what_became_of_its_request(store: Store) 
 
 
 async def test_a_completed_run_closes_the_blocked_one_and_says_so(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     waits = await stops(store)
     await store.tick(TICK + timedelta(minutes=30))
     done = await completes(store)
@@ -112,8 +100,7 @@ async def test_a_completed_run_closes_the_blocked_one_and_says_so(store: Store) 
 
 @pytest.mark.parametrize("asked", [{"full": True}, {"repair": True}])
 async def test_what_a_completed_run_did_not_do_is_queued_again(store: Store, asked: dict[str, bool]) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, **asked)
+    await store.queued(trigger=RunTrigger.COMMAND, **asked)
     waits = await stops(store)
     await store.tick(TICK)
     await completes(store)
@@ -124,8 +111,7 @@ async def test_what_a_completed_run_did_not_do_is_queued_again(store: Store, ask
 
 
 async def test_a_full_run_does_what_a_blocked_one_was_to_do(store: Store) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True)
+    await store.queued(trigger=RunTrigger.COMMAND, full=True)
     waits = await stops(store)
     await store.runs.enqueue("payments", RunTrigger.HTTP, full=True)
     await completes(store)
@@ -150,8 +136,7 @@ async def test_blocked_runs_that_an_earlier_program_left_become_one(store: Store
 
 
 async def test_an_approval_is_of_what_the_run_stopped_at_and_says_whose_it_is(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     waits = await stops(store, 700)
 
     approved = await store.runs.approve(waits.id, by="zoe@laptop")
@@ -165,8 +150,7 @@ async def test_an_approval_is_of_what_the_run_stopped_at_and_says_whose_it_is(st
 
 
 async def test_a_run_that_was_to_be_cancelled_when_it_stopped_is_cancelled(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     run = await store.runs.claim("worker-1", 60.0)
     await store.runs.request_cancel(run.id)
 
@@ -177,8 +161,7 @@ async def test_a_run_that_was_to_be_cancelled_when_it_stopped_is_cancelled(store
 
 
 async def test_an_approved_run_is_not_cancelled_by_what_was_asked_of_it_before(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     waits = await stops(store)
     async with store.database.write() as connection:  # as an earlier program left it
         await connection.execute(RUNS.update().values(cancel_requested=True))
@@ -190,8 +173,7 @@ async def test_an_approved_run_is_not_cancelled_by_what_was_asked_of_it_before(s
 
 
 async def test_a_removed_repository_has_no_blocked_run(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     waits = await stops(store)
 
     await store.repositories.remove("payments")
@@ -201,8 +183,7 @@ async def test_a_removed_repository_has_no_blocked_run(store: Store) -> None:
 
 
 async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_nothing(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     await stops(store)
     await store.tick(TICK + timedelta(minutes=30))
     run = await store.runs.claim("worker-1", 60.0)
@@ -214,8 +195,7 @@ async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_noth
 
 
 async def test_the_requests_of_a_run_that_was_overtaken_are_those_of_the_next(store: Store) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to payments", full=True)
+    await store.queued(trigger=RunTrigger.WEBHOOK, asked_by="push to payments", full=True)
     run = await store.runs.claim("worker-1", 60.0)
     waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 1")
 
@@ -228,8 +208,7 @@ async def test_the_requests_of_a_run_that_was_overtaken_are_those_of_the_next(st
 
 
 async def test_a_run_of_a_tick_that_was_overtaken_is_followed_by_one_for_that_tick(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     run = await store.runs.claim("worker-1", 60.0)
 
     await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "anew", followed_up=True)

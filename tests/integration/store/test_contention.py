@@ -16,9 +16,8 @@ from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
-from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
 
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NAMES = [f"repository-{number}" for number in range(6)]
 TURNS = 16
 

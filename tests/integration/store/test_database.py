@@ -95,14 +95,6 @@ DROP_CONNECTIONS = """
 """
 
 
-async def test_connections_that_the_server_dropped_are_replaced(upgraded_url: str) -> None:
-    async with await Database.open(upgraded_url) as database:
-        await database.require_current()
-        await _execute(upgraded_url, DROP_CONNECTIONS)
-
-        await database.require_current()
-
-
 async def test_a_connection_that_breaks_in_a_transaction_can_be_tried_again(upgraded_url: str) -> None:
     async with await Database.open(upgraded_url) as database:
         with pytest.raises(StoreUnavailable) as caught:
@@ -234,15 +226,12 @@ async def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None
     assert path.read_text().startswith("Not a database")
 
 
-async def test_a_folder_that_cannot_be_made_is_said_to_be_the_trouble(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_made_or_stands_for_the_file_is_said_to_be_the_trouble(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     error = await refused(sqlite_url(tmp_path / "file" / "x.db"))
 
     assert str(tmp_path / "file") in error.message
-
-
-async def test_a_folder_is_not_a_database(tmp_path: Path) -> None:
     assert "cannot be opened" in (await refused(sqlite_url(tmp_path))).message
 
 

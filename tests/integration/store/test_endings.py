@@ -9,22 +9,16 @@ import pytest
 from reposync.errors import LeaseLost
 from reposync.store.run import RunFigures, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_SQLITE, Store
 
-
-@pytest.fixture
-def database_kind() -> str:
-    """Nothing here depends on the database."""
-    return "sqlite"
-
+pytestmark = ON_SQLITE
 
 BRAKE = {"commit": "c" * 40, "planned": {"deleted": 812}, "losses": {"deleted": 812}, "indexed": 900}
 UNREAD = RunFigures(files_failed=3)
 
 
 async def test_a_blocked_run_says_what_it_stopped_at_and_needs_a_new_approval(store: Store) -> None:
-    await store.repository()
-    queued, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, approved=True)
+    queued = await store.queued(trigger=RunTrigger.COMMAND, approved=True)
     run = await store.runs.claim("worker-1", 60.0)
     assert run is not None and run.id == queued.id and run.approved
 
@@ -51,10 +45,7 @@ async def test_what_an_approval_beforehand_turned_out_to_be_is_noted_while_the_r
 async def test_a_run_that_was_overtaken_is_followed_by_one_that_does_what_it_was_to_do(
     store: Store, asked: dict[str, Any]
 ) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.WEBHOOK, **asked)
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None
+    run = await store.running(trigger=RunTrigger.WEBHOOK, **asked)
 
     await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "registered anew", followed_up=True)
 
@@ -63,16 +54,6 @@ async def test_a_run_that_was_overtaken_is_followed_by_one_that_does_what_it_was
     assert (follower.full, follower.approved) == (run.full, run.approved)
     await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), followed_up=True)
     assert [each.id for each in await store.runs.active(run.repository_id)] == [follower.id], "said twice, queued once"
-
-
-async def test_a_run_that_was_lost_is_followed_by_none(store: Store) -> None:
-    stale = await store.running()
-    current = await store.taken_over(stale)
-
-    with pytest.raises(LeaseLost):
-        await store.runs.finish(stale, RunStatus.CANCELLED, RunFigures(), followed_up=True)
-
-    assert [each.id for each in await store.runs.active(stale.repository_id)] == [current.id]
 
 
 async def test_files_that_could_not_be_read_are_those_of_the_latest_attempt(store: Store) -> None:
@@ -101,8 +82,7 @@ async def test_how_often_a_file_failed_in_the_same_way_is_counted_by_runs(store:
 
 
 async def test_a_run_whose_last_attempt_leaves_files_unread_ends_as_it_was_to(store: Store) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, max_attempts=2)
+    await store.queued(trigger=RunTrigger.COMMAND, max_attempts=2)
     statuses = []
     while run := await store.runs.claim("worker-1", 60.0):
         ended = await store.runs.retry_later(run, -1.0, "FILES_FAILED", "3", UNREAD, at_last=RunStatus.COMPLETED)
@@ -112,35 +92,21 @@ async def test_a_run_whose_last_attempt_leaves_files_unread_ends_as_it_was_to(st
     assert (ended.error_code, ended.files_failed) == ("FILES_FAILED", 3)
 
 
-@pytest.mark.parametrize("cancelled", [False, True])
-async def test_a_removal_whose_last_worker_died_after_the_row_was_gone_is_completed(
-    store: Store, cancelled: bool
-) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.HTTP, removal=True, max_attempts=1)
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None
-    await store.repositories.remove("payments", by=run)
-    if cancelled:
+@pytest.mark.parametrize("row", ["is gone", "is gone, and the run cancelled", "is there"])
+async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(store: Store, row: str) -> None:
+    run = await store.running(trigger=RunTrigger.HTTP, removal=True, max_attempts=1)
+    if row != "is there":
+        await store.repositories.remove("payments", by=run)
+    if row.endswith("cancelled"):
         await store.runs.request_cancel(run.id)
     await store.runs.expire(run)
 
     assert await store.runs.claim("worker-2", 60.0) is None
 
     ended = await store.runs.get(run.id)
-    assert (ended.status, ended.error_code, ended.repository) == (RunStatus.COMPLETED, None, "payments")
-    assert str(ended.error_message).startswith("An earlier attempt removed the repository")
+    if row == "is there":
+        assert (ended.status, ended.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")
+    else:
+        assert (ended.status, ended.error_code, ended.repository) == (RunStatus.COMPLETED, None, "payments")
+        assert str(ended.error_message).startswith("An earlier attempt removed the repository")
     assert [each.outcome for each in await store.runs.attempts(run.id)] == ["lost"]
-
-
-async def test_a_removal_whose_last_worker_died_before_that_has_failed(store: Store) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.HTTP, removal=True, max_attempts=1)
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None
-    await store.runs.expire(run)
-
-    assert await store.runs.claim("worker-2", 60.0) is None
-
-    ended = await store.runs.get(run.id)
-    assert (ended.status, ended.error_code) == (RunStatus.FAILED, "RUN_ABANDONED")

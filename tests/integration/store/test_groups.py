@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from functools import partial
@@ -19,7 +20,6 @@ from reposync.store.project_groups import (
     RepositoryChange,
 )
 from reposync.store.repository import Registration, Repository
-from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import GROUPS
 from tests.integration.store.conftest import Store
 
@@ -61,12 +61,9 @@ async def test_a_declared_group_is_due_until_it_is_recorded(groups: ProjectGroup
     assert first.due_at == in_an_hour(first.checked_at)
     assert (second.worker, second.checked_at) == ("w2", None)
     assert await groups.claim_due("w3", 60, among=[A, B]) is None
-
-
-async def test_a_group_that_is_not_asked_for_is_not_claimed(groups: ProjectGroups) -> None:
-    await groups.declare([A])
-    assert await groups.claim_due("w1", 60, among=[B]) is None
-    assert await groups.claim_due("w1", 60, among=[]) is None
+    await groups.declare(["not asked for"])
+    for among in ([A, B], []):
+        assert await groups.claim_due("w3", 60, among=among) is None
 
 
 async def test_to_declare_a_group_again_makes_it_due_and_keeps_what_is_known(groups: ProjectGroups) -> None:
@@ -79,19 +76,32 @@ async def test_to_declare_a_group_again_makes_it_due_and_keeps_what_is_known(gro
     assert (await due(groups, "w1", A)).key == A
 
 
-async def test_many_get_one_group_each(groups: ProjectGroups) -> None:
-    keys = [f"{A}/{number}" for number in range(4)]
-    await groups.declare(keys)
-    claimed = [await due(groups, f"w{number}", *keys) for number in range(4)]
-    assert [each.key for each in claimed] == keys
+async def takes_over(store: Store, worker: str) -> GroupClaim:
+    return await due(ProjectGroups(store.database), worker, A)
 
 
-async def test_a_lease_that_ran_out_is_nobodys_and_its_worker_writes_nothing(
-    store: Store, groups: ProjectGroups
+async def takes_by_name(store: Store, worker: str) -> GroupClaim:
+    """As a person does, whoever has the group."""
+    return await ProjectGroups(store.database).claim(A, worker, 60)
+
+
+@pytest.mark.parametrize(
+    ("take", "lease_seconds", "worker"),
+    [(takes_over, -1, "w2"), (takes_over, -1, "w1"), (takes_by_name, 60, "person")],
+    ids=["its lease ran out", "its own next look", "a person"],
+)
+async def test_a_worker_that_lost_a_group_writes_nothing(
+    store: Store,
+    groups: ProjectGroups,
+    take: Callable[[Store, str], Awaitable[GroupClaim]],
+    lease_seconds: float,
+    worker: str,
 ) -> None:
     await groups.declare([A])
-    dead = await due(groups, "dead", A, lease_seconds=-1)
-    claim = await due(groups, "w2", A)
+    dead = await due(groups, "w1", A, lease_seconds=lease_seconds)
+    if take is takes_by_name:
+        assert await groups.claim_due("w2", 60, among=[A]) is None
+    claim = await take(store, worker)
 
     with pytest.raises(LeaseLost):
         await groups.renew(dead, 60)
@@ -102,8 +112,12 @@ async def test_a_lease_that_ran_out_is_nobodys_and_its_worker_writes_nothing(
     await groups.release(dead)
 
     (state,) = await groups.list()
-    assert (state.worker, state.projects) == ("w2", 0)
+    assert (state.worker, state.projects) == (worker, 0)
     await groups.renew(claim, 60)
+    async with store.database.write() as connection:
+        await connection.execute(update(GROUPS).values(worker="pod of 0.2, which counts no attempts"))
+    with pytest.raises(LeaseLost):
+        await groups.renew(claim, 60)
 
 
 async def test_what_a_claim_that_is_gone_guards_is_not_written(
@@ -125,50 +139,6 @@ async def test_what_a_claim_that_is_gone_guards_is_not_written(
             with pytest.raises(LeaseLost) if gone else nullcontext():
                 await write
         assert [row.name for row in await followed.list()] == (["a"] if gone else ["a", "b"])
-
-
-async def test_two_looks_of_one_worker_are_not_the_same(groups: ProjectGroups) -> None:
-    """A look that hung beyond its lease, and the next one of the same process."""
-    await groups.declare([A])
-    first = await due(groups, "w1", A, lease_seconds=-1)
-    second = await due(groups, "w1", A)
-
-    assert not await groups.record(first, in_an_hour, projects=9)
-    with pytest.raises(LeaseLost):
-        await groups.renew(first, 60)
-    assert await groups.record(second, in_an_hour, projects=7)
-
-
-async def test_a_program_that_counts_no_attempts_takes_a_group_over_all_the_same(
-    store: Store, groups: ProjectGroups
-) -> None:
-    await groups.declare([A])
-    claim = await due(groups, "w1", A)
-    async with store.database.write() as connection:
-        await connection.execute(update(GROUPS).values(worker="pod of 0.2"))
-
-    with pytest.raises(LeaseLost):
-        await groups.renew(claim, 60)
-
-
-async def test_a_person_takes_a_group_whoever_has_it(groups: ProjectGroups) -> None:
-    first = await groups.claim(A, "person", 60)
-    await groups.declare([A])
-    assert await groups.claim_due("w1", 60, among=[A]) is None
-    second = await groups.claim(A, "other", 60)
-
-    with pytest.raises(LeaseLost):
-        await groups.renew(first, 60)
-    assert await groups.record(second, in_an_hour)
-
-
-async def test_a_group_that_was_given_up_is_as_due_as_before(groups: ProjectGroups) -> None:
-    await groups.declare([A])
-    (before,) = await groups.list()
-    await groups.release(await due(groups, "w1", A))
-    (after,) = await groups.list()
-    assert after == before.model_copy(update={"attempt": 1})
-    assert (await due(groups, "w2", A)).key == A
 
 
 async def test_an_error_stands_until_the_next_time_goes_well(groups: ProjectGroups) -> None:
@@ -213,18 +183,6 @@ async def project(store: Store, name: str, number: int) -> Repository:
     )
 
 
-async def test_names_go_round_in_a_circle_and_the_history_with_them(store: Store, followed: GroupRepositories) -> None:
-    rows = [await project(store, name, number) for number, name in enumerate("abc")]
-    runs = [(await store.runs.enqueue(row.name, RunTrigger.COMMAND))[0] for row in rows]
-
-    await followed.apply_changes([RepositoryChange(row, {"name": name}) for row, name in zip(rows, "bca", strict=True)])
-
-    assert [(await followed.by_id(row.id)).name for row in rows] == ["b", "c", "a"]
-    assert [(await store.runs.get(run.id)).repository for run in runs] == ["b", "c", "a"]
-    new = await project(store, "d", 9)
-    assert new.id not in {row.id for row in rows}
-
-
 async def test_a_name_that_is_taken_changes_nothing_at_all(store: Store, followed: GroupRepositories) -> None:
     first, second = await project(store, "a", 1), await project(store, "b", 2)
 
@@ -267,22 +225,6 @@ async def test_a_sync_that_was_published_meanwhile_is_no_reason_to_look_again(
     await followed.relocate(row, f"{A}/elsewhere")
     await followed.apply_changes([RepositoryChange(row, {"name": "b"})])
     assert ((await followed.by_id(row.id)).name, (await followed.by_id(row.id)).location) == ("b", f"{A}/elsewhere")
-
-
-async def test_a_pause_cancels_what_waits_because_of_a_tick_and_nothing_else(
-    store: Store, followed: GroupRepositories
-) -> None:
-    rows = [await project(store, name, number) for number, name in enumerate("abc")]
-    triggers = [RunTrigger.WEBHOOK, RunTrigger.COMMAND, RunTrigger.WEBHOOK]
-    runs = [(await store.runs.enqueue(row.name, trigger))[0] for row, trigger in zip(rows, triggers, strict=True)]
-
-    await followed.apply_changes(
-        [RepositoryChange(row, {"is_active": False, "paused_reason": "gone"}) for row in rows[:2]]
-    )
-
-    ended = [await store.runs.get(run.id) for run in runs]
-    assert [run.status for run in ended] == [RunStatus.CANCELLED, RunStatus.QUEUED, RunStatus.QUEUED]
-    assert [(await followed.by_id(row.id)).is_active for row in rows] == [False, False, True]
 
 
 async def test_a_repository_that_goes_on_has_missed_no_tick(store: Store, followed: GroupRepositories) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import count
 
 import pytest
@@ -17,9 +17,8 @@ from reposync.store.repositories import lock_repository
 from reposync.store.repository import Registration, Repository, repository_id
 from reposync.store.ticks import Ticks
 from reposync.store.versions import Versions
-from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
 
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WAIT_SECONDS = 60.0
 ROUNDS = 20
 WAITING = text("SELECT count(*) FROM pg_locks WHERE NOT granted")

@@ -28,16 +28,9 @@ async def test_what_is_recorded_is_loaded(store: Store) -> None:
     await store.manifests.record(run, run.repository_id, rows)
 
     assert await store.manifests.load(run.repository_id) == {row.path: row for row in rows}
-
-
-async def test_a_file_that_is_recorded_again_has_one_row(store: Store) -> None:
-    run = await store.running()
-    await store.manifests.record(run, run.repository_id, [indexed("a.py", blob_sha="1" * 40), skipped("b.py")])
-
-    changed = [indexed("a.py", blob_sha="2" * 40, chunks=5, epoch=2), indexed("b.py", epoch=2)]
-    await store.manifests.record(run, run.repository_id, changed)
-
-    assert await store.manifests.load(run.repository_id) == {row.path: row for row in changed}
+    again = [indexed("src/a.py", blob_sha="2" * 40, chunks=5, epoch=2), indexed("logo.png", epoch=2)]
+    await store.manifests.record(run, run.repository_id, again)
+    assert await store.manifests.load(run.repository_id) == {row.path: row for row in [*rows, *again]}
 
 
 async def test_ten_thousand_files_are_recorded_and_forgotten_in_one_call_each(store: Store) -> None:
@@ -106,12 +99,6 @@ async def test_how_a_file_was_read_is_known_as_long_as_nobody_else_wrote_its_row
     assert await store.manifests.load(run.repository_id) == {"a.py": indexed("a.py", epoch=5, blob_sha="2" * 40)}
 
 
-async def test_totals_of_a_repository_without_files_are_zero(store: Store) -> None:
-    repository = await store.repository()
-
-    assert await store.manifests.totals(repository.id) == ManifestTotals(0, 0, 0, 0, 0, 0)
-
-
 async def test_an_attempt_that_lost_the_run_changes_no_row(store: Store) -> None:
     stale = await store.running()
     await store.manifests.record(stale, stale.repository_id, [indexed("kept.py")])
@@ -126,17 +113,6 @@ async def test_an_attempt_that_lost_the_run_changes_no_row(store: Store) -> None
             await write
 
     assert await store.manifests.load(stale.repository_id) == {"kept.py": indexed("kept.py")}
-
-
-async def test_a_removed_repository_is_not_written_to_by_the_run_that_was_busy_with_it(store: Store) -> None:
-    run = await store.running()
-    await store.manifests.record(run, run.repository_id, [indexed("a.py")])
-
-    await store.repositories.remove("payments")
-
-    with pytest.raises(LeaseLost):
-        await store.manifests.record(run, run.repository_id, [indexed("b.py")])
-    assert await store.manifests.load(run.repository_id) == {}
 
 
 async def test_long_paths_that_begin_alike_are_different_files(store: Store) -> None:

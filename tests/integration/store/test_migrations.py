@@ -79,15 +79,6 @@ async def test_migrations_make_the_tables_that_the_code_declares(empty: Database
     assert any("WHERE" in each and "running" in each for each in migrated)
 
 
-async def test_upgrading_twice_does_something_once(empty: Database) -> None:
-    assert await empty.current() is None
-
-    assert await empty.upgrade() is True
-    assert await empty.upgrade() is False
-
-    assert await empty.current() == HEAD
-
-
 async def test_an_upgrade_that_is_cut_off_leaves_nothing_behind(empty: Database) -> None:
     async with empty.write() as connection:
         await connection.execute(text("CREATE TABLE run_problems (x INTEGER)"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
 
 import asyncpg
 import pytest
@@ -16,11 +15,10 @@ from reposync.store.repositories import Repositories
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.databases import PostgresqlDatabases
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import TICK, Store
 
 # Never waited for: long enough that a wait which ended was woken.
 LONG_SECONDS = 60.0
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 LISTENERS = """
     SELECT pid FROM pg_stat_activity
@@ -61,14 +59,6 @@ async def test_what_is_queued_in_this_process_is_heard_without_listening(store: 
 
     assert await waiting is True
     assert await heard_of_nothing(news), "once"
-
-
-async def test_news_that_came_before_the_wait_count(store: Store) -> None:
-    news = Notifications(store.database)
-    await store.queued()
-
-    assert await news.wait(QUEUE, LONG_SECONDS)
-    assert await news.wait(REGISTRATIONS, LONG_SECONDS)
 
 
 async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_SQLITE, Store
 
-
-@pytest.fixture
-def database_kind() -> str:
-    """Nothing here depends on the database."""
-    return "sqlite"
-
+pytestmark = ON_SQLITE
 
 WORKER = "pod-a:1:0"
 

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from reposync.store.database import Database
-from reposync.store.migrations import HEAD
 from tests.integration.store.conftest import Store
 
 Process = subprocess.Popen[str]
@@ -102,15 +100,3 @@ async def test_a_process_that_was_frozen_past_its_lease_writes_nothing_when_it_w
 
     assert rest(process) == ["LeaseLost"]
     assert await store.manifests.load(run.repository_id) == {}
-
-
-async def test_two_processes_that_start_at_once_on_an_empty_database_upgrade_it_once(
-    empty_database_url: str, start: Start
-) -> None:
-    processes = [start(empty_database_url, "upgrade") for _ in range(2)]
-    go(*processes)
-
-    assert {tuple(rest(process)) for process in processes} <= {("True",), ("False",)}
-    async with await Database.open(empty_database_url) as database:
-        assert await database.current() == HEAD
-        await database.require_current()

@@ -3,75 +3,45 @@ every run that waits is executed in the end. SQLite and PostgreSQL against a mod
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-from collections.abc import Coroutine, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
-from sqlalchemy import text
 
 from reposync.errors import LeaseLost
-from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
-from tests.fixtures.examples import SLOW_EXAMPLES
-from tests.integration.store.conftest import Store
+from tests.integration.store.model import Model, keeps_its_promises
 
 NAMES = ("a", "b", "c")
-START = datetime(2026, 3, 1, tzinfo=UTC)
 
 names = st.sampled_from(NAMES)
 OUTCOMES = st.sampled_from([RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.BLOCKED, RunStatus.CANCELLED])
 
 
-class Queue(RuleBasedStateMachine):
+class Queue(Model):
     """The model: the status of every run, the holders of those that execute, and the ticks that were handled."""
 
-    url: str
-    loop: asyncio.AbstractEventLoop
+    repositories = NAMES
 
     def __init__(self) -> None:
         super().__init__()
-        self.database = self.do(Database.open(self.url))
-        self.store = Store(self.database)
-        self.do(self._empty())
         self.held: dict[str, Run] = {}
         self.stale: list[Run] = []
         self.ticks: dict[str, datetime] = {}
         self.attempts: dict[str, int] = {}
         self.workers = (f"worker-{number}" for number in itertools.count())
-        self.clock = START
         self.runs: list[Run] = []
 
-    def do(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(what)
-
-    async def _empty(self) -> None:
-        async with self.database.write() as connection:
-            for table in ("sync_runs", "repositories"):
-                await connection.execute(text(f"DELETE FROM {table}"))
-        for name in NAMES:
-            await self.store.repository(name)
-
-    def teardown(self) -> None:
-        self.do(self._work_off())
-        self.do(self.database.close())
-
-    async def _work_off(self) -> None:
-        """Every run that waits or executes can be ended by workers that do nothing else."""
+    async def work_off(self) -> None:
         for run in self.held.values():
             await self.store.runs.expire(run)
         for name in NAMES:
@@ -228,20 +198,5 @@ class Queue(RuleBasedStateMachine):
         self.stale.append(run)
 
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with asyncio.Runner() as runner:
-        yield runner.get_loop()
-
-
-def test_the_queue_keeps_its_promises_in_any_order_of_events(
-    database_url: str, loop: asyncio.AbstractEventLoop
-) -> None:
-    class Kept(Queue):
-        pass
-
-    Kept.url, Kept.loop = database_url, loop
-    run_state_machine_as_test(
-        Kept,
-        settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25),
-    )
+def test_the_queue_keeps_its_promises_in_any_order_of_events(database_url: str) -> None:
+    keeps_its_promises(Queue, database_url, steps=25)

@@ -3,40 +3,29 @@ lost, a run does what its requests say, and at most one run of a repository exec
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import shutil
 from collections import Counter
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
-from typing import Any
+from datetime import timedelta
 
-import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
     initialize,
     invariant,
     precondition,
     rule,
-    run_state_machine_as_test,
 )
 from sqlalchemy import text
 
-from reposync.config.database_url import sqlite_url
-from reposync.store.database import Database
 from reposync.store.run import Run, RunFigures, RunRequest
 from reposync.store.run_requests import derive
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
-from tests.fixtures.examples import SLOW_EXAMPLES
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_SQLITE
+from tests.integration.store.model import Model, keeps_its_promises
 
 NAMES = ("a", "b")
-START = datetime(2026, 3, 1, tzinfo=UTC)
 PERSONS = (RunTrigger.COMMAND, RunTrigger.HTTP)
 ENDS = ("completed", "failed", "cancelled", "blocked")
 names = st.sampled_from(NAMES)
@@ -53,42 +42,22 @@ class Wish:
     taken_back: bool = False
 
 
-class Requests(RuleBasedStateMachine):
-    file: Path
-    loop: asyncio.AbstractEventLoop
+class Requests(Model):
+    repositories = NAMES
 
     def __init__(self) -> None:
         super().__init__()
-        self.database = self.do(Database.open(sqlite_url(self.file)))
-        self.store = Store(self.database)
         self.numbers = itertools.count()
         self.wishes: dict[str, Wish] = {}
         """By request id."""
         self.held: dict[str, Run] = {}
         self.paused: set[str] = set()
-        self.clock = START
         self.counted: Counter[str] = Counter()
         self.happened: Counter[str] = Counter()
         self.runs: dict[str, Run] = {}
         self.requests: dict[str, list[RunRequest]] = {}
-        self.do(self._empty())
 
-    def do(self, what: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(what)
-
-    async def _empty(self) -> None:
-        async with self.database.write() as connection:
-            for table in ("run_requests", "missed_ticks", "sync_runs", "repositories"):
-                await connection.execute(text(f"DELETE FROM {table}"))
-        for name in NAMES:
-            await self.store.repository(name)
-
-    def teardown(self) -> None:
-        self.do(self._work_off())
-        self.do(self.database.close())
-
-    async def _work_off(self) -> None:
-        """Workers that do nothing else bring every run to its end, and with it all that was asked for."""
+    async def work_off(self) -> None:
         for run in self.held.values():
             await self.store.runs.expire(run)
         async with self.database.write() as connection:
@@ -320,22 +289,6 @@ class Requests(RuleBasedStateMachine):
         return data.draw(st.sampled_from(list(self.held.values())))
 
 
-@pytest.fixture
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with asyncio.Runner() as runner:
-        yield runner.get_loop()
-
-
-def test_nothing_that_was_asked_for_and_not_taken_back_is_lost(
-    upgraded_sqlite_file: Path,
-    tmp_path: Path,
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    class Kept(Requests):
-        pass
-
-    Kept.file, Kept.loop = Path(shutil.copy(upgraded_sqlite_file, tmp_path / "reposync.db")), loop
-    run_state_machine_as_test(
-        Kept,
-        settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=30),
-    )
+@ON_SQLITE
+def test_nothing_that_was_asked_for_and_not_taken_back_is_lost(database_url: str) -> None:
+    keeps_its_promises(Requests, database_url, steps=30)

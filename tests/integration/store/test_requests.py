@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,9 +10,8 @@ import pytest
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REQUESTS, RUNS
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import TICK, Store
 
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 MINE = "11111111-1111-4111-8111-111111111111"
 
 
@@ -163,8 +162,7 @@ async def test_what_was_taken_back_or_never_asked_for_changes_nothing(store: Sto
 
 
 async def test_a_cancel_takes_everything_back_and_says_whose_it_was(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     run = await clicked(store, "token 1")
 
     assert (await store.runs.request_cancel(run.id, by="zoe@laptop")).status is RunStatus.CANCELLED
@@ -177,8 +175,7 @@ async def test_a_cancel_takes_everything_back_and_says_whose_it_was(store: Store
 
 
 async def test_a_pause_leaves_what_a_person_asked_for_beside_a_tick(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
     await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
 
@@ -206,8 +203,7 @@ async def test_a_removal_takes_everything_else_back(store: Store) -> None:
 
 
 async def test_a_failure_at_a_command_is_the_end_where_nobody_else_asks(store: Store) -> None:
-    await store.repository()
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE)
+    await store.queued(trigger=RunTrigger.COMMAND, request_id=MINE)
     run = await store.runs.claim("laptop", 60.0)
 
     ended = await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=MINE)
@@ -265,8 +261,7 @@ async def test_a_run_that_an_earlier_program_queued_keeps_what_it_is_to_do(store
 
 
 async def test_what_an_earlier_program_added_to_a_run_survives_a_pause(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     (run,) = await store.runs.history()
     async with store.database.write() as connection:  # its `enqueue` for a person with --full
         await connection.execute(RUNS.update().values(full=True, priority=0))
@@ -278,8 +273,7 @@ async def test_what_an_earlier_program_added_to_a_run_survives_a_pause(store: St
 
 
 async def test_the_tick_of_an_earlier_program_is_cancelled_by_a_pause(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
+    await store.ticked()
     (run,) = await store.runs.history()
     await forget_requests(store, run.id)
 

@@ -13,9 +13,16 @@ from sqlalchemy import delete, event
 from reposync.errors import RepositoryNotFound
 from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
 from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
-from tests.integration.store.conftest import WHEN, Store
+from tests.integration.store.conftest import ON_EVERY_DATABASE, WHEN, Store
 
 
+@pytest.fixture
+def database_kind() -> str:
+    """Little here depends on the database."""
+    return "sqlite"
+
+
+@ON_EVERY_DATABASE
 async def test_search_learns_of_every_version_that_becomes_live_or_is_retired(store: Store) -> None:
     run = await store.running()
     seen = await search_scope(store.database)
@@ -168,6 +175,7 @@ async def registered(store: Store, count: int) -> None:
     assert live.id in {row.id for row in rows}
 
 
+@ON_EVERY_DATABASE
 async def test_a_search_and_a_push_read_the_same_rows_however_many_repositories_there_are(store: Store) -> None:
     read = {}
     for count in (5, 300):

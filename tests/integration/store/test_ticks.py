@@ -15,15 +15,13 @@ from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.ticks import ScheduledRepository, TickOutcome, Ticks
-from tests.integration.store.conftest import ANY_GRACE_SECONDS, Store
+from tests.integration.store.conftest import ANY_GRACE_SECONDS, TICK, Store
 
-TICK = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 NEXT_TICK = TICK + timedelta(minutes=30)
 
 
 async def executed(store: Store, status: RunStatus = RunStatus.COMPLETED):
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None
+    run = await store.claimed()
     return await store.runs.finish(run, status, RunFigures())
 
 
@@ -39,16 +37,6 @@ async def test_a_tick_queues_a_run(store: Store) -> None:
     assert (run.status, run.trigger, run.scheduled_for) == (RunStatus.QUEUED, RunTrigger.SCHEDULE, TICK)
     assert (run.repository, run.repository_id) == ("payments", repository_id("payments"))
     assert (run.priority, run.max_attempts, run.attempt) == (20, 7, 0)
-
-
-async def test_a_tick_that_every_pod_announces_runs_once(store: Store, open_database) -> None:
-    await store.repository()
-    pods = [Store(await open_database()) for _ in range(4)]
-
-    outcomes = await asyncio.gather(*(pod.tick(TICK) for pod in pods for _ in range(2)))
-
-    assert sum(outcomes, TickOutcome()) == TickOutcome(queued=1, handled=7)
-    assert len(await store.runs.history()) == 1
 
 
 async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and_it_runs_once(
@@ -94,16 +82,6 @@ async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and
     assert set(latest.values()) == {ticks[-1]}
 
 
-async def test_a_pod_that_is_late_does_not_repeat_a_tick_that_has_run(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
-    run = await executed(store)
-
-    assert await store.tick(TICK) == TickOutcome(handled=1)
-
-    assert await store.runs.history() == [run]
-
-
 async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
     clicked = await store.queued()
 
@@ -113,18 +91,6 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
 
     assert (joined.id, joined.trigger, joined.scheduled_for) == (clicked.id, RunTrigger.COMMAND, TICK)
     assert await store.runs.history() == [joined]
-
-
-async def test_ticks_that_pile_up_behind_a_busy_worker_become_one_run(store: Store) -> None:
-    await store.repository()
-    await store.tick(TICK)
-    (first,) = await store.runs.history()
-
-    assert await store.tick(NEXT_TICK) == TickOutcome(joined=1)
-
-    (second,) = await store.runs.history()
-    assert (second.id, second.scheduled_for) == (first.id, NEXT_TICK)
-    assert await store.ticks.latest([first.repository_id]) == {first.repository_id: NEXT_TICK}
 
 
 async def test_a_tick_respects_the_pause_before_the_next_attempt(store: Store) -> None:
@@ -190,14 +156,6 @@ async def test_the_grace_decides_whether_a_late_tick_runs(
     assert await store.tick(datetime.now(UTC) - timedelta(seconds=late_seconds), grace_seconds=300.0) == outcome
 
 
-async def test_a_late_tick_is_not_missed_where_a_run_waits_anyway(store: Store) -> None:
-    await store.queued()
-
-    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(joined=1)
-
-    assert [run.status for run in await store.runs.history()] == [RunStatus.QUEUED]
-
-
 async def test_missed_ticks_are_forgotten_with_the_history_and_are_not_handled_again(store: Store) -> None:
     repository = await store.repository()
     await store.tick(TICK, grace_seconds=300.0)
@@ -252,23 +210,16 @@ async def test_ticks_during_a_pause_are_nobodys(store: Store) -> None:
     assert await store.ticks.scheduled() == [scheduled], "it was active: the schedule goes on"
 
 
-async def test_the_tick_of_a_repository_that_was_paused_in_the_meantime_is_dropped(store: Store) -> None:
-    await store.repository()
-    await store.repositories.pause("payments", "being moved")
-
-    assert await store.tick(TICK) == TickOutcome(handled=1)
-
-    assert await store.runs.history() == []
-
-
-async def test_the_tick_of_a_repository_that_was_removed_in_the_meantime_is_dropped(store: Store) -> None:
+async def test_ticks_of_repositories_that_were_removed_or_paused_in_the_meantime_are_dropped(store: Store) -> None:
     await store.repository()
     await store.repositories.remove("payments")
-    due = {repository_id("payments"): TICK, "never-registered": TICK}
+    paused = await store.repository("paused")
+    await store.repositories.pause("paused", "being moved")
+    due = {repository_id("payments"): TICK, paused.id: TICK, "never-registered": TICK}
 
     outcome = await store.ticks.enqueue(due, grace_seconds=ANY_GRACE_SECONDS, max_attempts=3)
 
-    assert outcome == TickOutcome(handled=2)
+    assert outcome == TickOutcome(handled=3)
     assert await store.runs.history() == []
 
 
@@ -311,20 +262,28 @@ async def test_a_new_repository_is_synced_before_its_first_tick_however_many_pod
 
 
 async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
-    waits = await store.queued("waits")
+    run = await store.running("forgotten")
+    await store.publishes(run)
+    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
+    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
+    ran = await store.queued("ran")
     await executed(store)
     failed = await store.queued("failed")
     await executed(store, RunStatus.FAILED)
     cancelled = await store.queued("cancelled")
     await store.runs.request_cancel(cancelled.id)
     await store.queued("queued")
-    identities = [run.repository_id for run in (waits, failed, cancelled)] + [repository_id("queued")]
+    identities = [each.repository_id for each in (run, ran, failed, cancelled)] + [repository_id("queued")]
 
     assert await store.ticks.first_runs(identities) == 0
+    await store.repositories.remove("ran")
+    await store.repository("ran")
+    assert await store.ticks.first_runs(identities) == 1, "what came back is new"
 
 
 async def test_a_first_run_waits_for_the_end_of_a_pause(store: Store) -> None:
     row = await store.repository()
+    await store.tick(TICK, grace_seconds=300.0)  # which is missed, and no run
     await store.repositories.pause("payments", "being moved")
     assert await store.ticks.first_runs([row.id]) == 0
 
@@ -334,29 +293,3 @@ async def test_a_first_run_waits_for_the_end_of_a_pause(store: Store) -> None:
     await store.repositories.pause("payments", "being moved")
     await store.repositories.resume("payments")
     assert await store.ticks.first_runs([row.id]) == 1, "the first one was cancelled by the pause"
-
-
-async def test_a_missed_tick_is_no_first_run(store: Store) -> None:
-    row = await store.repository()
-    await store.tick(TICK, grace_seconds=300.0)
-
-    assert await store.ticks.first_runs([row.id]) == 1
-
-
-async def test_a_repository_that_was_removed_and_came_back_is_synced_afresh(store: Store) -> None:
-    await store.queued()
-    await executed(store)
-    await store.repositories.remove("payments")
-    row = await store.repository()
-
-    assert await store.ticks.first_runs([row.id]) == 1
-    assert await store.ticks.first_runs([row.id]) == 0
-
-
-async def test_a_repository_whose_history_was_shortened_is_no_beginner(store: Store) -> None:
-    run = await store.running()
-    await store.publishes(run)
-    await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-    assert await store.runs.purge(datetime.now(UTC) + timedelta(days=1)) == 1
-
-    assert await store.ticks.first_runs([run.repository_id]) == 0

@@ -12,7 +12,7 @@ from reposync.store.run import Run
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import RUNS
 from reposync.store.transitions import TABLE, Event, locked, move
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
 EARLIER = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 USED: dict[str, Any] = {
@@ -55,6 +55,12 @@ ALLOWED = {
 }
 
 
+@pytest.fixture
+def database_kind() -> str:
+    """Little here depends on the database."""
+    return "sqlite"
+
+
 async def in_state(store: Store, status: str) -> Run:
     """A run that was used before, in that state."""
     run = await store.queued()
@@ -70,6 +76,7 @@ async def after(store: Store, run: Run, event: Event, **said: Any) -> Run:
     return await store.runs.get(run.id)
 
 
+@ON_EVERY_DATABASE
 @pytest.mark.parametrize("event", Event)
 async def test_an_event_leads_to_its_state_or_is_refused(store: Store, event: Event) -> None:
     for status in RunStatus:

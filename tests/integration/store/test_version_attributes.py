@@ -8,10 +8,16 @@ import pytest
 from sqlalchemy import func, select, update
 
 from reposync.store.tables import REPOSITORIES, VERSION_ATTRIBUTES, VERSIONS
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
 ROOT = {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]}
 OTHER = {".gitattributes": ["e" * 40, "*.ts linguist-vendored\n"], "lib/.gitattributes": ["f" * 40, ""]}
+
+
+@pytest.fixture
+def database_kind() -> str:
+    """Little here depends on the database."""
+    return "sqlite"
 
 
 async def column(store: Store, version_id: str) -> Any:
@@ -31,6 +37,7 @@ async def published_by_an_older_program(store: Store, version_id: str, said: dic
             await connection.execute(update(table).where(key == version_id).values(attributes=said))
 
 
+@ON_EVERY_DATABASE
 async def test_they_come_back_exactly_whatever_bytes_they_were(store: Store) -> None:
     run = await store.running()
     attributes = {"nul\0/.gitattributes": ["d" * 40, "\udce9\0\u2028 ☃"], "a/.gitattributes": ["e" * 40, ""]}
@@ -95,6 +102,7 @@ async def test_older_programs_find_no_lines_and_read_them_again(store: Store) ->
         assert await connection.scalar(select(REPOSITORIES.c.attributes)) == {}
 
 
+@ON_EVERY_DATABASE
 async def test_they_go_with_their_version(store: Store) -> None:
     run = await store.running()
     first = await store.publishes(run, attributes=ROOT)

@@ -8,7 +8,9 @@ from reposync.errors import LeaseLost
 from reposync.store.index_queries import indexed_commits
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from tests.integration.store.conftest import Store
+from tests.integration.store.conftest import ON_SQLITE, Store
+
+pytestmark = ON_SQLITE
 
 
 async def test_runs_are_read_by_their_ids_and_those_that_are_gone_are_left_out(store: Store):
@@ -45,8 +47,7 @@ async def test_nobody_tells_the_progress_of_a_run_that_is_another_attempts_or_ov
 async def test_what_the_index_holds_is_read_for_many_repositories_at_once(store: Store):
     synced, fresh = await store.repository("synced"), await store.repository("fresh")
     await store.runs.enqueue("synced", "command")
-    run = await store.runs.claim("worker-1", 60.0)
-    assert run is not None
+    run = await store.claimed()
     await store.publishes(run)
     when = (await store.repositories.get("synced")).last_sync_at
     assert when is not None
