@@ -1,7 +1,6 @@
 """Settings change beside the living index: what is searched stays whole until the next version replaces it."""
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -241,7 +240,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
     world.repository.commit({"wrong.py": CODE})
     async with world.opened():
         corrected = await world.app.catalog.find("project")
-        moved = dataclasses.replace(corrected.registration(), location=str(other.path))
+        moved = corrected.registration().model_copy(update={"location": str(other.path)})
         registering: list[Awaitable[object]] = []
 
         def correct_once(progress: RunProgress) -> None:

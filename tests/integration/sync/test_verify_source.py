@@ -67,7 +67,7 @@ async def test_a_file_that_could_not_be_read_is_missing_until_it_was(world: Worl
         assert [(each.kind, each.path) for each in verdict.differences] == [("missing", "a.py"), ("missing", "new.py")]
         verdict = await found(world, source=False)
         assert (verdict.exact, verdict.failed, verdict.differences) == (False, 2, [])
-        assert "but for 2 files, which could not be read" in (verdict.note or "")
+        assert "except for 2 files, which could not be read" in (verdict.note or "")
     run = await verification(world).repair("project", lambda _: None)
     assert (run.status, run.files_failed) == ("completed", 0)
     await exact(world)
