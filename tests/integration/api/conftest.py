@@ -12,7 +12,11 @@ from reposync.api.app import ApiParts, create_app
 from reposync.api.server import serve_http
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
+from tests.fixtures.databases import database_kind, database_url, postgresql, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.integration.api.documented import parts_of
+from tests.integration.api.rest import rest  # noqa: F401
+from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 
 @dataclass

@@ -12,9 +12,8 @@ from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.tables import REPOSITORIES
 from tests.fixtures.applied import apply_again
-from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.versions import publish_commit
-from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest
 
 PUBLIC = "https://93.184.215.14/team/handbook.git"
 HANDBOOK = f"{API}/repositories/handbook"
@@ -26,7 +25,7 @@ def database_kind() -> str:
 
 
 @pytest.fixture
-async def handbook(rest: Rest) -> Rest:  # noqa: F811
+async def handbook(rest: Rest) -> Rest:
     await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC, "branch": "next"})
     return rest
 
@@ -63,7 +62,7 @@ async def test_a_schedule_becomes_never_by_its_word_and_the_default_again_by_nul
     assert again["next_due_at"] is not None
 
 
-async def test_a_repository_may_be_registered_without_a_schedule_and_once_only(rest: Rest) -> None:  # noqa: F811
+async def test_a_repository_may_be_registered_without_a_schedule_and_once_only(rest: Rest) -> None:
     said = {"name": "handbook", "git": PUBLIC, "schedule": "never"}
 
     added = await rest.answers("POST", "/repositories", 201, json=said)
@@ -163,7 +162,7 @@ async def test_the_default_branch_again_is_shown_and_compared_afresh(handbook: R
     assert handbook.app.catalog.of_row(await handbook.app.repositories.get("handbook")).repository.branch is None
 
 
-async def test_a_branch_that_left_the_registry_file_is_the_default_one_again(rest: Rest) -> None:  # noqa: F811
+async def test_a_branch_that_left_the_registry_file_is_the_default_one_again(rest: Rest) -> None:
     path: Path = rest.folder / "repositories.yaml"
     text = "repositories: [{name: payments, git: 'https://git.example.com/payments.git'BRANCH}]\n"
     for branch in (", branch: next", ""):

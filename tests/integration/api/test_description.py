@@ -31,7 +31,6 @@ from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
 from tests.integration.api.documented import description, parts_of
-from tests.integration.sync.conftest import qdrant  # noqa: F401
 
 API = "/api/v1"
 TRIED = rf"^{API}/(?!webhooks)"
@@ -52,7 +51,7 @@ class Api:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory, qdrant: QdrantServer) -> Iterator[Api]:  # noqa: F811
+def api(tmp_path_factory: pytest.TempPathFactory, qdrant: QdrantServer) -> Iterator[Api]:
     """A server in a thread of its own, over a repository that was synced and has runs in every state."""
     folder = tmp_path_factory.mktemp("api")
     found: list[Api] = []

@@ -20,18 +20,17 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.progress import RunProgress
 from tests.fixtures.world import World
 from tests.integration.api.serving import Event, eventually, following, serving
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 LEASE_SECONDS = 60.0
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     async with serving(world.app) as client:
         yield client
 
 
-async def queued(world: World, name: str = "project") -> Run:  # noqa: F811
+async def queued(world: World, name: str = "project") -> Run:
     await world.app.repositories.register(
         Registration(name=name, location="/somewhere", source="path", origin="command", collection="code")
     )
@@ -39,7 +38,7 @@ async def queued(world: World, name: str = "project") -> Run:  # noqa: F811
     return run
 
 
-async def running(world: World, name: str = "project") -> Run:  # noqa: F811
+async def running(world: World, name: str = "project") -> Run:
     run = await queued(world, name)
     claimed = await world.app.runs.claim("pod-2:1:a", LEASE_SECONDS, run_id=run.id)
     assert claimed is not None
@@ -53,7 +52,7 @@ async def said(stream: AsyncIterator[Event], *, status: str) -> Event:
     raise AssertionError(f"the stream ended before the run was {status}")
 
 
-async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client: httpx.AsyncClient):  # noqa: F811
+async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client: httpx.AsyncClient):
     run, runs = await queued(world), world.app.runs
     async with asyncio.timeout(30), following(client, run.id) as stream:
         first = await anext(stream)
@@ -75,11 +74,9 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
         assert [event async for event in stream] == []
 
 
-async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_on(
-    closed_world: World,  # noqa: F811
-):
+async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_on(closed_world: World):
     closed_world.repository.many(600)
-    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+    async with closed_world.opened() as world, serving(world.app) as client:
         with ExitStack() as held:
             held.enter_context(world.embeddings.holding())
             syncing = asyncio.create_task(world.sync())
@@ -112,8 +109,7 @@ async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_
 
 
 async def test_a_run_that_is_over_is_told_once_and_a_browser_that_comes_back_is_told_to_stay_away(
-    world: World,  # noqa: F811
-    client: httpx.AsyncClient,
+    world: World, client: httpx.AsyncClient
 ):
     run = await running(world)
     await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_GONE", "It is\ngone.\r\n<script>")
@@ -140,10 +136,7 @@ async def test_an_unknown_run_is_404_in_the_envelope(client: httpx.AsyncClient):
         assert set(answer.json()["error"]) == {"code", "message", "details"}
 
 
-async def test_streams_are_bounded_and_one_that_is_closed_makes_room(
-    world: World,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_streams_are_bounded_and_one_that_is_closed_makes_room(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(events, "MAX_STREAMS", 2)
     run = await running(world)
     async with serving(world.app) as client, AsyncExitStack() as others:
@@ -164,7 +157,7 @@ async def test_streams_are_bounded_and_one_that_is_closed_makes_room(
         await eventually(is_there_room)
 
 
-async def test_streams_end_with_a_hint_when_the_server_does(world: World):  # noqa: F811
+async def test_streams_end_with_a_hint_when_the_server_does(world: World):
     run = await running(world)
     opened = asyncio.Event()
 
@@ -186,7 +179,7 @@ async def test_streams_end_with_a_hint_when_the_server_does(world: World):  # no
     assert told[0].data["status"] == "running"
 
 
-async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(world: World):  # noqa: F811
+async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(world: World):
     run = await running(world)
     there: dict[str, Run] = {run.id: run}
     is_away = False
@@ -210,7 +203,7 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
             await anext(stream)
 
 
-async def test_a_stream_does_not_go_on_for_ever(world: World):  # noqa: F811
+async def test_a_stream_does_not_go_on_for_ever(world: World):
     run = await running(world)
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:

@@ -8,9 +8,8 @@ import httpx
 import pytest
 
 from reposync.store.status import RunStatus
-from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
 from tests.integration.api.documented import description
-from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest
 
 PAGES = ("/", "/runs", "/runs/{run_id}", "/search", "/locks", "/login", "/docs", "/openapi.json", "/static/code.css")
 DESCRIBED = tuple(path for path, operations in description()["paths"].items() if "get" in operations)
@@ -24,7 +23,7 @@ def database_kind() -> str:
     return "sqlite"
 
 
-async def test_head_answers_as_get_does_and_without_the_body(rest: Rest) -> None:  # noqa: F811
+async def test_head_answers_as_get_does_and_without_the_body(rest: Rest) -> None:
     run = await rest.run("payments", status=RunStatus.COMPLETED)
 
     for path in (*DESCRIBED, *PAGES):
@@ -39,7 +38,7 @@ async def test_head_answers_as_get_does_and_without_the_body(rest: Rest) -> None
         assert "content-length" in got.headers or path.endswith("/events") or not got.content, path
 
 
-async def test_head_of_what_goes_on_for_an_hour_ends_at_once(rest: Rest) -> None:  # noqa: F811
+async def test_head_of_what_goes_on_for_an_hour_ends_at_once(rest: Rest) -> None:
     run = await rest.run("payments")
 
     answer = await asyncio.wait_for(rest.client.head(f"{API}/runs/{run.id}/events"), 30)
@@ -48,7 +47,7 @@ async def test_head_of_what_goes_on_for_an_hour_ends_at_once(rest: Rest) -> None
     assert answer.headers["content-type"].startswith("text/event-stream")
 
 
-async def test_what_is_not_there_is_not_there_for_head_either(rest: Rest) -> None:  # noqa: F811
+async def test_what_is_not_there_is_not_there_for_head_either(rest: Rest) -> None:
     for path in ("/nothing/here", f"{API}/runs/none", f"{API}/repositories/paymets"):
         answer: httpx.Response = await rest.client.head(path)
         assert (answer.status_code, answer.content) == (404, b""), path

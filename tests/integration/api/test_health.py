@@ -24,7 +24,7 @@ from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.qdrant_server import QdrantServer
-from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.api.conftest import Daemon
 
@@ -147,7 +147,7 @@ async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_o
             assert await watched.overall() == (200, "ok")
 
 
-async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_server: RedisServer) -> None:  # noqa: F811
+async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_server: RedisServer) -> None:
     told = configuration(folder, "embedding: {provider: none}", REDIS_URL=redis_server.url)
     async with watching(told) as watched:
         await watched.is_("redis", "ok")

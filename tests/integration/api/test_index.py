@@ -12,7 +12,6 @@ from reposync.store.index_queries import version_states
 from tests.fixtures.missing_blobs import lose
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 API = "/api/v1"
 OPERATOR, READER = "operate-4f9a0c6b2d8e", "readonly-7b1c5e9d3a20"
@@ -21,7 +20,7 @@ CODE = b"".join(b"def handler_%d(request):\n    return request.session.token\n\n
 
 
 @pytest.fixture
-async def changed(closed_world: World) -> AsyncIterator[World]:  # noqa: F811
+async def changed(closed_world: World) -> AsyncIterator[World]:
     """An index whose chunk size was changed once, and whose version before is kept."""
     closed_world.configure(extra=KEEP)
     closed_world.repository.commit({"a.py": CODE, "b.py": b"x = 1\n"})
@@ -96,7 +95,7 @@ async def test_a_paused_index_says_so_and_readers_may_not_touch_it(changed: Worl
         assert (await client.get(path, headers=reads)).json()["hold"]["reason"] == "paused"
 
 
-async def test_what_cannot_be_done_with_an_index_says_why(world: World):  # noqa: F811
+async def test_what_cannot_be_done_with_an_index_says_why(world: World):
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
     async with serving(world.app) as client:
@@ -114,7 +113,7 @@ async def test_what_cannot_be_done_with_an_index_says_why(world: World):  # noqa
 # Files that could not be read ---------------------------------------------------------------------------------------
 
 
-async def test_files_that_could_not_be_read_are_reported_everywhere(world: World):  # noqa: F811
+async def test_files_that_could_not_be_read_are_reported_everywhere(world: World):
     """`old.py` is indexed at an older commit, `new.py` is not."""
     world.repository.commit({"old.py": b"def remove_sessions(): pass\n", "fine.py": b"x = 1\n"})
     await world.completed()
@@ -146,7 +145,7 @@ async def test_files_that_could_not_be_read_are_reported_everywhere(world: World
     assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
 
 
-async def test_what_a_run_was_blocked_for_is_told_with_its_counts(world: World):  # noqa: F811
+async def test_what_a_run_was_blocked_for_is_told_with_its_counts(world: World):
     world.repository.many(43)
     await world.completed()
     world.repository.commit({"a.py": b"x = 1\n"}, replace=True)

@@ -13,21 +13,20 @@ from reposync.runs.redis_locks import RedisLocks
 from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.world import World
 from tests.integration.api.serving import serving
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 NAME = "platform/api"
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     async with serving(world.app) as client:
         yield client
 
 
-async def running(world: World) -> Run:  # noqa: F811
+async def running(world: World) -> Run:
     app = world.app
     await app.repositories.register(
         Registration(name=NAME, location="/somewhere", source="path", origin="command", collection="code")
@@ -42,10 +41,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(
-    world: World,  # noqa: F811
-    client: httpx.AsyncClient,
-):
+async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(world: World, client: httpx.AsyncClient):
     assert (await client.get("/api/v1/locks")).json() == {"items": [], "next_cursor": None}
     assert code(await client.delete(f"/api/v1/locks/{NAME}")) == (404, "LOCK_NOT_FOUND")
     run = await running(world)
@@ -72,8 +68,7 @@ async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(
 
 
 async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
-    world: World,  # noqa: F811
-    redis_server: RedisServer,  # noqa: F811
+    world: World, redis_server: RedisServer
 ):
     locks = RedisLocks.open(redis_server.url, is_stale=stale_by(world.app.runs))
     world.app.locks = locks
@@ -99,7 +94,7 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
         await locks.close()
 
 
-async def test_who_may_only_read_sees_locks_and_takes_none_away(world: World):  # noqa: F811
+async def test_who_may_only_read_sees_locks_and_takes_none_away(world: World):
     run = await running(world)
     async with serving(world.app, "read:" + "r" * 20, "operate:" + "o" * 20) as client:
         assert code(await client.get("/api/v1/locks")) == (401, "UNAUTHENTICATED")

@@ -11,12 +11,6 @@ from reposync.store.tables import VersionState
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
-from tests.fixtures.databases import (  # noqa: F401
-    database_kind,
-    database_url,
-    postgresql,
-    upgraded_sqlite_file,
-)
 from tests.fixtures.newer_rows import (
     OUTCOME,
     REASON,
@@ -28,16 +22,16 @@ from tests.fixtures.newer_rows import (
     newer_run,
     newer_versions,
 )
-from tests.integration.api.rest import Rest, rest  # noqa: F401
+from tests.integration.api.rest import Rest
 
 
-async def page(rest: Rest, path: str) -> str:  # noqa: F811
+async def page(rest: Rest, path: str) -> str:
     answer = await rest.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 200, answer.text
     return answer.text
 
 
-async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) -> None:  # noqa: F811
+async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) -> None:
     run = await rest.run("payments")
     await rest.ended(run.id, problems=[RunProblem("secret.bin", "binary", "It is not text.")])
     await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER, brake={"kind": "quota", "limit": 3})
@@ -61,12 +55,12 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
         assert STATUS in (await events.aread()).decode(), "it is over, so the stream ends"
 
 
-async def test_what_a_person_asks_for_has_to_be_a_word_that_is_known(rest: Rest) -> None:  # noqa: F811
+async def test_what_a_person_asks_for_has_to_be_a_word_that_is_known(rest: Rest) -> None:
     assert await rest.refusal("GET", "/runs", 422, params={"status": STATUS}) == "REQUEST_INVALID"
     assert await rest.refusal("GET", "/runs", 422, params={"trigger": TRIGGER}) == "REQUEST_INVALID"
 
 
-async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> None:  # noqa: F811
+async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> None:
     run = await rest.run("payments", RunTrigger.COMMAND)
     claimed = await rest.claimed(run.id)
     settings = {
@@ -91,7 +85,7 @@ async def test_an_index_of_a_newer_program_is_shown_and_counted(rest: Rest) -> N
     assert await version_states(rest.app.database) == {"building": 0, "live": 0, "retired": 0, STATE: 1}
 
 
-async def test_the_metrics_of_a_daemon_name_what_they_do_not_know(rest: Rest) -> None:  # noqa: F811
+async def test_the_metrics_of_a_daemon_name_what_they_do_not_know(rest: Rest) -> None:
     run = await rest.run("payments")
     await newer_run(rest.app.database, run.id, status=STATUS, trigger=TRIGGER)
     metrics = Metrics(version="1")

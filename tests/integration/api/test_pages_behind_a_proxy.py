@@ -1,5 +1,6 @@
 """The pages below a path of a server that others share, behind proxies that end TLS: nginx, and one of our own."""
 
+# ruff: noqa: F401, F811 (fixtures of a browser are imported: conftest.py would load one for every test)
 from __future__ import annotations
 
 import re
@@ -11,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from reposync.config.sections import HttpConfig
 from reposync.store.status import RunStatus
-from tests.fixtures.browser import browser, keep_picture, visiting  # noqa: F401
+from tests.fixtures.browser import browser, keep_picture, visiting
 from tests.fixtures.gitlab_server.tls import Certificate
 from tests.fixtures.pods import until
 from tests.fixtures.reverse_proxy import Nginx, ReverseProxy, nginx
@@ -61,9 +62,7 @@ def log_in(page: Page) -> None:
 
 
 def test_everything_works_below_the_path_and_nothing_leaves_it(
-    browser: Browser,  # noqa: F811
-    showcase: Showcase,
-    proxy_url: str,
+    browser: Browser, showcase: Showcase, proxy_url: str
 ) -> None:
     name = f"proxied/{showcase.next_number()}"
     showcase.register(name)
@@ -122,11 +121,7 @@ def test_everything_works_below_the_path_and_nothing_leaves_it(
 
 
 def test_a_session_that_ends_leads_to_the_login_and_back(
-    browser: Browser,  # noqa: F811
-    server: str,
-    showcase: Showcase,
-    certificate: Certificate,
-    tmp_path: Path,
+    browser: Browser, server: str, showcase: Showcase, certificate: Certificate, tmp_path: Path
 ) -> None:
     with (
         ReverseProxy(server, path=PATH, certificate=certificate) as proxy,

@@ -1,5 +1,6 @@
 """Every page in a real browser, over everything that there is to show; and a run of another pod, seen live."""
 
+# ruff: noqa: F401, F811 (fixtures of a browser are imported: conftest.py would load one for every test)
 from __future__ import annotations
 
 import re
@@ -15,9 +16,9 @@ from reposync.errors import StoreUnavailable
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import VERSIONS
-from tests.fixtures.browser import PHONE, browser, keep_picture, page, visiting  # noqa: F401
+from tests.fixtures.browser import PHONE, browser, keep_picture, page, visiting
 from tests.fixtures.pods import until
-from tests.fixtures.redis_server import RedisServer, redis_server  # noqa: F401
+from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.reverse_proxy import ReverseProxy
 from tests.fixtures.showcase import BLOCKED, FAILED, HOSTILE, LIVE, PAUSED, REAL, WEB, Showcase
 
@@ -49,15 +50,15 @@ def live(showcase: Showcase) -> Generator[Run, None, None]:
         showcase.end(run)
 
 
-def row(page: Page, name: str) -> Any:  # noqa: F811
+def row(page: Page, name: str) -> Any:
     return page.get_by_role("row").filter(has=page.get_by_role("link", name=name, exact=True))
 
 
-def status(page: Page) -> Any:  # noqa: F811
+def status(page: Page) -> Any:
     return page.locator("#run .headline .status")
 
 
-def fits(page: Page) -> bool:  # noqa: F811
+def fits(page: Page) -> bool:
     found: bool = page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
     return found
 
@@ -108,7 +109,7 @@ def away() -> Any:
     raise StoreUnavailable("The database at db.example.com does not answer.", remedy="It is tried again.")
 
 
-def check(page: Page, **rules: Any) -> None:  # noqa: F811
+def check(page: Page, **rules: Any) -> None:
     if not page.evaluate("'axe' in window"):
         page.evaluate(Axe().axe_script)
     ask = "([what, how]) => axe.run(what, how)"
@@ -118,9 +119,7 @@ def check(page: Page, **rules: Any) -> None:  # noqa: F811
 
 
 def test_every_page_is_accessible_does_not_shift_and_fits_a_phone(
-    browser: Browser,  # noqa: F811
-    showcase: Showcase,
-    url: str,
+    browser: Browser, showcase: Showcase, url: str
 ) -> None:
     with (
         showcase.served(f"operate:{OPERATOR}") as login_url,
@@ -145,7 +144,7 @@ def test_every_page_is_accessible_does_not_shift_and_fits_a_phone(
             keep_picture(phone, f"{name}-phone")
 
 
-def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp_path: Any) -> None:  # noqa: F811
+def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp_path: Any) -> None:
     with Showcase(tmp_path, is_empty=True) as nothing, nothing.served() as url:
         page.goto(f"{url}/")
         expect(page.get_by_text("reposync repos add")).to_be_visible()
@@ -161,10 +160,7 @@ def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp
 
 
 def test_a_run_of_another_pod_is_told_by_its_events_and_shows_its_end_without_a_reload(
-    page: Page,  # noqa: F811
-    showcase: Showcase,
-    url: str,
-    live: Run,
+    page: Page, showcase: Showcase, url: str, live: Run
 ) -> None:
     refreshes: list[str] = []
     page.on("request", lambda asked: refreshes.append(asked.url) if asked.header_value("x-requested-with") else None)
@@ -189,10 +185,7 @@ def test_a_run_of_another_pod_is_told_by_its_events_and_shows_its_end_without_a_
 
 
 def test_pages_of_one_browser_share_a_few_streams_and_close_them(
-    browser: Browser,  # noqa: F811
-    showcase: Showcase,
-    url: str,
-    live: Run,
+    browser: Browser, showcase: Showcase, url: str, live: Run
 ) -> None:
     with ReverseProxy(url) as proxy, visiting(browser) as context:
         pages = [context.new_page() for _ in range(8)]
@@ -219,10 +212,7 @@ def test_pages_of_one_browser_share_a_few_streams_and_close_them(
 
 
 def test_where_events_do_not_come_through_the_page_asks_and_a_stream_that_breaks_goes_on(
-    browser: Browser,  # noqa: F811
-    showcase: Showcase,
-    url: str,
-    live: Run,
+    browser: Browser, showcase: Showcase, url: str, live: Run
 ) -> None:
     with ReverseProxy(url) as proxy, visiting(browser) as context:
         proxy.refuses = "/events"
@@ -250,11 +240,7 @@ def test_where_events_do_not_come_through_the_page_asks_and_a_stream_that_breaks
         expect(page.locator(".reason")).to_contain_text("The project is gone. SOURCE_GONE")
 
 
-def test_a_run_is_seen_from_the_queue_through_a_second_attempt(
-    page: Page,  # noqa: F811
-    showcase: Showcase,
-    url: str,
-) -> None:
+def test_a_run_is_seen_from_the_queue_through_a_second_attempt(page: Page, showcase: Showcase, url: str) -> None:
     showcase.register("live/again")
     run = showcase.queue("live/again", RunTrigger.WEBHOOK)
     page.goto(f"{url}/runs/{run.id}")
@@ -274,9 +260,7 @@ def test_a_run_is_seen_from_the_queue_through_a_second_attempt(
 
 
 def test_locks_in_redis_are_shown_as_they_change_and_a_stale_one_is_released_by_a_click(
-    page: Page,  # noqa: F811
-    redis_server: RedisServer,  # noqa: F811
-    tmp_path: Any,
+    page: Page, redis_server: RedisServer, tmp_path: Any
 ) -> None:
     with Showcase(tmp_path, is_empty=True, redis_url=redis_server.url) as locking, locking.served() as url:
         for name in ("locked/held", "locked/stale"):
@@ -306,7 +290,7 @@ def test_locks_in_redis_are_shown_as_they_change_and_a_stale_one_is_released_by_
 # What people do -------------------------------------------------------------------------------------------------------
 
 
-def test_a_blocked_run_is_approved_or_left_by_a_click(page: Page, showcase: Showcase, url: str) -> None:  # noqa: F811
+def test_a_blocked_run_is_approved_or_left_by_a_click(page: Page, showcase: Showcase, url: str) -> None:
     for button, word in (("Approve the deletion", "queued"), ("Keep the index unchanged", "cancelled")):
         name = f"blocked/{word}"
         showcase.register(name)
@@ -321,9 +305,7 @@ def test_a_blocked_run_is_approved_or_left_by_a_click(page: Page, showcase: Show
 
 
 def test_who_asked_for_a_run_stands_in_the_history_and_with_what_was_taken_back_on_its_page(
-    page: Page,  # noqa: F811
-    showcase: Showcase,
-    url: str,
+    page: Page, showcase: Showcase, url: str
 ) -> None:
     run = showcase.run_of(LIVE, RunStatus.RUNNING)
     page.goto(f"{url}/runs?repository={LIVE}&status=running")
@@ -343,11 +325,7 @@ def test_who_asked_for_a_run_stands_in_the_history_and_with_what_was_taken_back_
     expect(page.get_by_role("button", name="Cancel for all 3 requesters")).to_be_visible()
 
 
-def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(
-    page: Page,  # noqa: F811
-    showcase: Showcase,
-    url: str,
-) -> None:
+def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(page: Page, showcase: Showcase, url: str) -> None:
     runs = page.get_by_role("table", name="Runs, the newest first")
     page.goto(f"{url}/runs?repository={LIVE}")
     expect(page.locator(".figures")).to_contain_text("Success rate")
@@ -382,9 +360,7 @@ def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(
 
 
 def test_repositories_are_filtered_and_a_button_leads_back_to_where_it_was(
-    page: Page,  # noqa: F811
-    showcase: Showcase,
-    url: str,
+    page: Page, showcase: Showcase, url: str
 ) -> None:
     for number in range(60):
         showcase.register(f"many/{number:03}", cron_expression="0 3 * * *")
@@ -413,7 +389,7 @@ def test_repositories_are_filtered_and_a_button_leads_back_to_where_it_was(
     expect(row(page, PAUSED)).to_contain_text("Moves to another server until Friday.")
 
 
-def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, url: str, live: Run) -> None:  # noqa: F811
+def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, url: str, live: Run) -> None:
     page.on("dialog", lambda dialog: pytest.fail(f"a script ran: {dialog.message}"))
     page.goto(f"{url}/")
     page.get_by_role("link", name="Search").click()
@@ -436,7 +412,7 @@ def test_search_shows_code_and_names_as_they_are_and_runs_nothing(page: Page, ur
         assert page.locator("main img").count() == 0, path
 
 
-def test_what_renews_itself_moves_nothing_and_keeps_the_focus(page: Page, url: str) -> None:  # noqa: F811
+def test_what_renews_itself_moves_nothing_and_keeps_the_focus(page: Page, url: str) -> None:
     page.clock.install()
     page.goto(f"{url}/")
     button = row(page, PAUSED).get_by_role("button", name="Resume")
@@ -451,7 +427,7 @@ def test_what_renews_itself_moves_nothing_and_keeps_the_focus(page: Page, url: s
     assert page.evaluate("window.shift") < LEAST_SHIFT
 
 
-def test_an_error_page_reloads_when_the_error_is_over(page: Page, showcase: Showcase) -> None:  # noqa: F811
+def test_an_error_page_reloads_when_the_error_is_over(page: Page, showcase: Showcase) -> None:
     is_away = True
 
     def application() -> Any:
@@ -466,7 +442,7 @@ def test_an_error_page_reloads_when_the_error_is_over(page: Page, showcase: Show
         expect(page.get_by_role("heading")).to_have_text("Locks")
 
 
-def test_without_scripts_everything_is_there(browser: Browser, showcase: Showcase, url: str, live: Run) -> None:  # noqa: F811
+def test_without_scripts_everything_is_there(browser: Browser, showcase: Showcase, url: str, live: Run) -> None:
     with visiting(browser, java_script_enabled=False) as context:
         page = context.new_page()
         page.goto(f"{url}/runs/{live.id}")
@@ -485,7 +461,7 @@ def test_without_scripts_everything_is_there(browser: Browser, showcase: Showcas
 # The description of the API -------------------------------------------------------------------------------------------
 
 
-def test_the_api_is_described_route_by_route(page: Page, url: str) -> None:  # noqa: F811
+def test_the_api_is_described_route_by_route(page: Page, url: str) -> None:
     page.goto(f"{url}/docs")
     page.get_by_role("link", name="POST /repositories/{name}/sync").click()
     article = page.locator("article").filter(has=page.locator("#sync_repository"))
@@ -501,9 +477,7 @@ def test_the_api_is_described_route_by_route(page: Page, url: str) -> None:  # n
 
 
 def test_versions_of_an_index_are_seen_and_a_click_rolls_back_and_resumes(
-    page: Page,  # noqa: F811
-    showcase: Showcase,
-    url: str,
+    page: Page, showcase: Showcase, url: str
 ) -> None:
     name = f"versions/{showcase.next_number()}"
     showcase.register(name)
@@ -526,7 +500,7 @@ def test_versions_of_an_index_are_seen_and_a_click_rolls_back_and_resumes(
     expect(page.get_by_text("Held: paused.")).to_be_visible()
 
 
-def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, url: str) -> None:  # noqa: F811
+def test_what_needs_attention_is_on_the_pages(page: Page, showcase: Showcase, url: str) -> None:
     incomplete, blocked = showcase.run_of(WEB, RunStatus.COMPLETED), showcase.run_of(BLOCKED, RunStatus.BLOCKED)
     for path, selector, words in (
         ("/?show=attention", "tbody", "3 files could not be read"),

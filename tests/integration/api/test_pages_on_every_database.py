@@ -5,23 +5,17 @@ from __future__ import annotations
 import re
 
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.databases import (  # noqa: F401
-    database_kind,
-    database_url,
-    postgresql,
-    upgraded_sqlite_file,
-)
-from tests.integration.api.rest import Rest, rest  # noqa: F401
+from tests.integration.api.rest import Rest
 
 
-async def shown(rest: Rest, path: str) -> list[str]:  # noqa: F811
+async def shown(rest: Rest, path: str) -> list[str]:
     """The repositories that the rows of a page are about, in their order."""
     answer = await rest.client.get(path, headers={"Accept": "text/html"})
     assert answer.status_code == 200, answer.text
     return re.findall(r'<a href="/runs\?repository=[^"]*">([^<]*)</a>', answer.text)
 
 
-async def test_the_pages_find_what_is_asked_for(rest: Rest) -> None:  # noqa: F811
+async def test_the_pages_find_what_is_asked_for(rest: Rest) -> None:
     await rest.run("payments", RunTrigger.WEBHOOK, RunStatus.FAILED)
     await rest.run("platform/api", RunTrigger.HTTP, RunStatus.FAILED)
     await rest.run("platform/api", RunTrigger.HTTP, RunStatus.COMPLETED)

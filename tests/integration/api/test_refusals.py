@@ -8,9 +8,8 @@ import pytest
 
 from reposync.api.auth import Access
 from reposync.store.status import RunStatus
-from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
 from tests.integration.api.doors import OPERATOR, bearer, server
-from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest
 
 # What curl and browsers say of a body if nobody tells them better.
 FORM = "application/x-www-form-urlencoded"
@@ -36,7 +35,7 @@ def database_kind() -> str:
     return "sqlite"
 
 
-async def test_a_body_that_does_not_say_that_it_is_json_is_told_the_header(rest: Rest) -> None:  # noqa: F811
+async def test_a_body_that_does_not_say_that_it_is_json_is_told_the_header(rest: Rest) -> None:
     for media_type in (FORM, "text/plain", "application/jsonl", "multipart/form-data", None):
         headers = {} if media_type is None else {"Content-Type": media_type}
         for method, path in WITH_BODY:
@@ -47,13 +46,13 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_told_the_header(rest:
             assert "`Content-Type: application/json`" in error["message"]
 
 
-async def test_json_is_json_by_all_its_names(rest: Rest) -> None:  # noqa: F811
+async def test_json_is_json_by_all_its_names(rest: Rest) -> None:
     for media_type in ("application/json", "Application/JSON; charset=utf-8", "application/x+json"):
         options = {"content": '{"is_active": false}', "headers": {"Content-Type": media_type}}
         await rest.answers("PATCH", "/repositories/payments", 200, **options)
 
 
-async def test_no_body_needs_no_header(rest: Rest) -> None:  # noqa: F811
+async def test_no_body_needs_no_header(rest: Rest) -> None:
     # As `curl -X POST -d ''` asks.
     headers = {"Content-Type": FORM}
     await rest.answers("POST", "/repositories/payments/sync", 202, content=b"", headers=headers)
@@ -68,7 +67,7 @@ async def test_a_stranger_is_asked_for_a_token_and_for_nothing_else() -> None:
         assert (await door.post(f"{API}/repositories", content=b"{}", headers=known)).status_code == 415
 
 
-async def test_a_misspelt_repository_is_answered_with_the_nearest(rest: Rest) -> None:  # noqa: F811
+async def test_a_misspelt_repository_is_answered_with_the_nearest(rest: Rest) -> None:
     await rest.run("payments", status=RunStatus.COMPLETED)
 
     for method, path in NAMED:
@@ -78,20 +77,20 @@ async def test_a_misspelt_repository_is_answered_with_the_nearest(rest: Rest) ->
         assert error["message"].endswith("Did you mean 'payments'?"), path
 
 
-async def test_a_name_like_no_other_is_answered_with_the_request_that_names_them(rest: Rest) -> None:  # noqa: F811
+async def test_a_name_like_no_other_is_answered_with_the_request_that_names_them(rest: Rest) -> None:
     error = (await rest.answers("POST", "/repositories/zzzzzz/sync", 404))["error"]
 
     assert error["message"].endswith("`GET /api/v1/repositories` names them all.")
 
 
-async def test_filters_of_a_repository_without_such_runs_find_nothing(rest: Rest) -> None:  # noqa: F811
+async def test_filters_of_a_repository_without_such_runs_find_nothing(rest: Rest) -> None:
     await rest.run("payments", status=RunStatus.COMPLETED)
 
     for query in ({"repository": "payments", "status": "failed"}, {"repository": "platform/api"}):
         assert (await rest.get("/runs", **query))["items"] == []
 
 
-async def test_the_history_of_a_removed_repository_is_found_by_its_name(rest: Rest) -> None:  # noqa: F811
+async def test_the_history_of_a_removed_repository_is_found_by_its_name(rest: Rest) -> None:
     run = await rest.run("payments", status=RunStatus.COMPLETED)
     await rest.app.repositories.remove("payments")
 
@@ -99,7 +98,7 @@ async def test_the_history_of_a_removed_repository_is_found_by_its_name(rest: Re
     assert (await rest.get("/runs", repository="payments", status="failed"))["items"] == []
 
 
-async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:  # noqa: F811
+async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:
     # More than there are digits.
     runs = [await rest.run("payments", status=RunStatus.COMPLETED) for _ in range(17)]
     digit = Counter(run.id[0] for run in runs).most_common(1)[0][0]
@@ -110,7 +109,7 @@ async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:  
         assert error["message"] == f"The ids of several runs begin with '{digit}'. Give more of the id."
 
 
-async def test_a_change_needs_the_whole_id_and_says_where_it_is(rest: Rest) -> None:  # noqa: F811
+async def test_a_change_needs_the_whole_id_and_says_where_it_is(rest: Rest) -> None:
     run = await rest.run("payments")
 
     error = (await rest.answers("POST", f"/runs/{run.id[:8]}/cancel", 404))["error"]
@@ -120,7 +119,7 @@ async def test_a_change_needs_the_whole_id_and_says_where_it_is(rest: Rest) -> N
     assert "`GET /api/v1/runs/ID`" in error["message"]
 
 
-async def test_a_change_of_an_unknown_key_names_it_and_the_nearest(rest: Rest) -> None:  # noqa: F811
+async def test_a_change_of_an_unknown_key_names_it_and_the_nearest(rest: Rest) -> None:
     for key, near in (("is_actve", "is_active"), ("shedule", "schedule")):
         error = (await rest.answers("PATCH", "/repositories/payments", 422, json={key: None}))["error"]
         assert error["message"] == f"unknown key `{key}`; did you mean `{near}`?"
@@ -131,7 +130,7 @@ async def test_a_change_of_an_unknown_key_names_it_and_the_nearest(rest: Rest) -
     assert error["message"].endswith(".")
 
 
-async def test_a_refusal_names_the_request_that_helps(rest: Rest) -> None:  # noqa: F811
+async def test_a_refusal_names_the_request_that_helps(rest: Rest) -> None:
     done = await rest.run("payments", status=RunStatus.COMPLETED)
     public = {"name": "handbook", "git": "https://93.184.215.14/team/handbook.git"}
     await rest.answers("POST", "/repositories", 201, json=public)

@@ -10,9 +10,8 @@ from reposync.config.loading import checked_repository
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
 from tests.fixtures.applied import apply_again
-from tests.fixtures.databases import database_url, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.repositories import GitRepository
-from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest
 
 PUBLIC = "https://93.184.215.14/team/handbook.git"
 
@@ -23,11 +22,11 @@ def database_kind() -> str:
     return "sqlite"
 
 
-async def names(rest: Rest, **query: object) -> list[str]:  # noqa: F811
+async def names(rest: Rest, **query: object) -> list[str]:
     return [each["name"] for each in (await rest.get("/repositories", **query))["items"]]
 
 
-async def test_the_list_goes_page_by_page_in_the_order_of_names(rest: Rest) -> None:  # noqa: F811
+async def test_the_list_goes_page_by_page_in_the_order_of_names(rest: Rest) -> None:
     first = await rest.get("/repositories", limit=2)
     second = await rest.get("/repositories", limit=2, cursor=first["next_cursor"])
 
@@ -37,7 +36,7 @@ async def test_the_list_goes_page_by_page_in_the_order_of_names(rest: Rest) -> N
     assert first["items"][1]["schedule"] == "at 03:00 every day"
 
 
-async def test_the_list_is_narrowed_by_name_and_state(rest: Rest) -> None:  # noqa: F811
+async def test_the_list_is_narrowed_by_name_and_state(rest: Rest) -> None:
     await rest.answers("PATCH", "/repositories/platform/api", 200, json={"is_active": False, "paused_reason": "why"})
 
     assert await names(rest, name="PLATFORM") == ["platform/api", "platform/wait"]
@@ -49,7 +48,7 @@ async def test_the_list_is_narrowed_by_name_and_state(rest: Rest) -> None:  # no
     assert await rest.refusal("GET", "/repositories?cursor=%25", 422) == "USAGE"
 
 
-async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:  # noqa: F811
+async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:
     first = await rest.client.get(f"{API}/repositories")
     again = await rest.client.get(f"{API}/repositories", headers={"If-None-Match": f'"x", W/{first.headers["etag"]}'})
     await rest.answers("PATCH", "/repositories/payments", 200, json={"is_active": False})
@@ -60,13 +59,13 @@ async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None
     assert first.headers["cache-control"] == "private, no-cache"
 
 
-async def test_a_name_with_slashes_is_found_as_it_is_and_encoded(rest: Rest) -> None:  # noqa: F811
+async def test_a_name_with_slashes_is_found_as_it_is_and_encoded(rest: Rest) -> None:
     for path in ("platform/api", "platform%2Fapi", "platform%2fapi"):
         assert (await rest.get(f"/repositories/{path}"))["name"] == "platform/api"
     assert (await rest.get("/repositories/platform%2fwait"))["name"] == "platform/wait"
 
 
-async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:  # noqa: F811
+async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:
     assert await rest.refusal("GET", "/repositories/platform/sync", 405) == "METHOD_NOT_ALLOWED"
     # `wait` of a repository `platform`, and not the repository `platform/wait`.
     assert await rest.refusal("DELETE", "/repositories/platform/wait", 405) == "METHOD_NOT_ALLOWED"
@@ -80,7 +79,7 @@ async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:  # noq
 # Registering ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_registered_repository_is_there_with_what_it_was_registered_with(rest: Rest) -> None:  # noqa: F811
+async def test_a_registered_repository_is_there_with_what_it_was_registered_with(rest: Rest) -> None:
     definition = {"name": "team/sync", "git": PUBLIC, "branch": "main", "include": ["*.md"], "chunk": {"size": 2000}}
 
     answer = await rest.client.post(f"{API}/repositories", json=definition)
@@ -95,7 +94,7 @@ async def test_a_registered_repository_is_there_with_what_it_was_registered_with
     assert rest.app.catalog.of_row(row).repository.include == ("*.md",)
 
 
-async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> None:  # noqa: F811
+async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> None:
     wrong = {"name": "a b", "gitlab": "mian", "shedule": "x", "branch": "a..b", "max_file_bytes": "7"}
     error = (await rest.answers("POST", "/repositories", 422, json=wrong))["error"]
 
@@ -110,7 +109,7 @@ async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> No
         checked_repository(rest.app.configuration.registry, wrong)
 
 
-async def test_a_name_is_given_once(rest: Rest) -> None:  # noqa: F811
+async def test_a_name_is_given_once(rest: Rest) -> None:
     await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
 
     again = {"name": "handbook", "git": PUBLIC, "branch": "other"}
@@ -119,14 +118,14 @@ async def test_a_name_is_given_once(rest: Rest) -> None:  # noqa: F811
     assert await rest.refusal("POST", "/repositories", 409, json=of_file) == "REPOSITORY_READ_ONLY"
 
 
-async def test_sources_that_only_the_server_can_reach_are_refused(rest: Rest) -> None:  # noqa: F811
+async def test_sources_that_only_the_server_can_reach_are_refused(rest: Rest) -> None:
     for source in ({"path": "/etc"}, {"git": "http://127.1/x.git"}, {"git": "http://169.254.169.254/latest/meta-data"}):
         asked = {"name": "x", "branch": "main", **source}
         assert await rest.refusal("POST", "/repositories", 403, json=asked) == "SOURCE_NOT_ALLOWED"
     assert await names(rest, name="x") == []
 
 
-async def test_sources_that_are_none_are_refused(rest: Rest) -> None:  # noqa: F811
+async def test_sources_that_are_none_are_refused(rest: Rest) -> None:
     for source in (
         {"git": "file:///etc"},
         {"git": "ssh://git@example.com/x.git"},
@@ -150,7 +149,7 @@ async def test_sources_that_are_none_are_refused(rest: Rest) -> None:  # noqa: F
     assert await names(rest, name="x") == []
 
 
-async def test_servers_of_the_registry_and_sources_that_the_operator_allows_are_accepted(rest: Rest) -> None:  # noqa: F811
+async def test_servers_of_the_registry_and_sources_that_the_operator_allows_are_accepted(rest: Rest) -> None:
     shown = await rest.answers("POST", "/repositories", 201, json={"name": "p", "gitlab": "main", "project": "a/b"})
     assert shown["location"] == "https://gitlab.example.com/a/b"
 
@@ -165,7 +164,7 @@ async def test_servers_of_the_registry_and_sources_that_the_operator_allows_are_
 # Changing ------------------------------------------------------------------------------------------------------------
 
 
-async def test_pausing_and_resuming_say_why_and_when(rest: Rest) -> None:  # noqa: F811
+async def test_pausing_and_resuming_say_why_and_when(rest: Rest) -> None:
     paused = await rest.answers(
         "PATCH", "/repositories/payments", 200, json={"is_active": False, "paused_reason": "holidays"}
     )
@@ -176,7 +175,7 @@ async def test_pausing_and_resuming_say_why_and_when(rest: Rest) -> None:  # noq
     assert resumed["next_due_at"] is not None
 
 
-async def test_what_was_registered_over_http_can_be_changed_key_by_key(rest: Rest) -> None:  # noqa: F811
+async def test_what_was_registered_over_http_can_be_changed_key_by_key(rest: Rest) -> None:
     await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC, "exclude": ["*.txt"]})
 
     changes = {"schedule": "daily at 04:00", "timezone": "Europe/Berlin", "include": ["docs/"], "branch": "next"}
@@ -189,7 +188,7 @@ async def test_what_was_registered_over_http_can_be_changed_key_by_key(rest: Res
     assert "include" not in back["definition"] and back["definition"]["exclude"] == ["*.txt"]
 
 
-async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:  # noqa: F811
+async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:
     before = await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
     for code, wrong in (
         ("CONFIG_INVALID", {"name": "other"}),
@@ -212,7 +211,7 @@ async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:  
     assert await rest.get("/repositories/handbook") == before
 
 
-async def test_what_stands_in_the_registry_file_is_changed_there(rest: Rest) -> None:  # noqa: F811
+async def test_what_stands_in_the_registry_file_is_changed_there(rest: Rest) -> None:
     for name in ("payments", "platform/api"):
         changed = await rest.refusal("PATCH", f"/repositories/{name}", 409, json={"branch": "next"})
         assert changed == "REPOSITORY_READ_ONLY"
@@ -220,7 +219,7 @@ async def test_what_stands_in_the_registry_file_is_changed_there(rest: Rest) -> 
     assert (await rest.answers("POST", "/repositories/payments/sync", 202))["status"] == "queued"
 
 
-async def test_what_left_the_registry_file_is_neither_synced_nor_resumed(rest: Rest) -> None:  # noqa: F811
+async def test_what_left_the_registry_file_is_neither_synced_nor_resumed(rest: Rest) -> None:
     (rest.folder / "repositories.yaml").write_text("")
     await apply_again(rest.app)
 
@@ -232,7 +231,7 @@ async def test_what_left_the_registry_file_is_neither_synced_nor_resumed(rest: R
 # Removing ------------------------------------------------------------------------------------------------------------
 
 
-async def test_removing_is_a_run_that_any_pod_executes(rest: Rest) -> None:  # noqa: F811
+async def test_removing_is_a_run_that_any_pod_executes(rest: Rest) -> None:
     await rest.answers("POST", "/repositories", 201, json={"name": "a/handbook", "git": PUBLIC})
     sync = await rest.answers("POST", "/repositories/a/handbook/sync", 202)
     running = await rest.claimed(sync["id"])

@@ -11,20 +11,14 @@ from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
 from reposync.store.run import RUN_KEYS, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
-from tests.fixtures.databases import (  # noqa: F401
-    database_kind,
-    database_url,
-    postgresql,
-    upgraded_sqlite_file,
-)
-from tests.integration.api.rest import API, Rest, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest
 
 
-async def ids(rest: Rest, **query: object) -> list[str]:  # noqa: F811
+async def ids(rest: Rest, **query: object) -> list[str]:
     return [run["id"] for run in (await rest.get("/runs", **query))["items"]]
 
 
-async def test_a_run_is_shown_as_commands_show_it(rest: Rest) -> None:  # noqa: F811
+async def test_a_run_is_shown_as_commands_show_it(rest: Rest) -> None:
     run = await rest.run("payments", status=RunStatus.FAILED)
 
     (shown,) = (await rest.get("/runs"))["items"]
@@ -36,7 +30,7 @@ async def test_a_run_is_shown_as_commands_show_it(rest: Rest) -> None:  # noqa: 
     assert list(overview) == list(Overview.__dataclass_fields__)
 
 
-async def test_pages_follow_each_other_while_runs_are_added(rest: Rest) -> None:  # noqa: F811
+async def test_pages_follow_each_other_while_runs_are_added(rest: Rest) -> None:
     runs = [await rest.run("payments", status=RunStatus.COMPLETED) for _ in range(5)]
 
     page = await rest.get("/runs", limit=2)
@@ -49,7 +43,7 @@ async def test_pages_follow_each_other_while_runs_are_added(rest: Rest) -> None:
     assert seen == [run.id for run in reversed(runs)]
 
 
-async def test_filters_narrow_each_other(rest: Rest) -> None:  # noqa: F811
+async def test_filters_narrow_each_other(rest: Rest) -> None:
     first = await rest.run("payments", RunTrigger.COMMAND, RunStatus.COMPLETED)
     second = await rest.run("payments", RunTrigger.HTTP, RunStatus.FAILED)
     third = await rest.run("platform/api", RunTrigger.HTTP, RunStatus.CANCELLED)
@@ -68,7 +62,7 @@ async def test_filters_narrow_each_other(rest: Rest) -> None:  # noqa: F811
     assert await ids(rest, since=(fourth.queued_at - timedelta(days=1)).isoformat(), trigger="webhook") == [fourth.id]
 
 
-async def test_questions_that_make_no_sense_are_told_so(rest: Rest) -> None:  # noqa: F811
+async def test_questions_that_make_no_sense_are_told_so(rest: Rest) -> None:
     for query in (
         "status=done",
         "status=failed&statuss=failed",
@@ -92,7 +86,7 @@ async def test_questions_that_make_no_sense_are_told_so(rest: Rest) -> None:  # 
     assert await rest.refusal("GET", "/runs?repository=%ed%a0%80", 404) == "REPOSITORY_NOT_FOUND"
 
 
-async def test_a_list_of_runs_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:  # noqa: F811
+async def test_a_list_of_runs_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:
     run = await rest.run("payments")
     for path in ("/runs", f"/runs/{run.id}", f"/runs/{run.id}/problems"):
         first = await rest.client.get(API + path)
@@ -105,7 +99,7 @@ async def test_a_list_of_runs_that_has_not_changed_is_not_sent_again(rest: Rest)
     assert (await rest.client.get(f"{API}/runs", headers={"If-None-Match": before.headers["etag"]})).status_code == 200
 
 
-async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) -> None:  # noqa: F811
+async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) -> None:
     waiting = await rest.run("payments")
     running = await rest.claimed(waiting.id)
     await rest.other.heartbeat(running, 60.0, {"phase": "indexing", "files_done": 3, "files_total": 9})
@@ -127,7 +121,7 @@ async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) 
     assert await rest.refusal("GET", f"/runs/{waiting.id}/problems?cursor=%21", 422) == "USAGE"
 
 
-async def test_files_of_any_name_are_paged(rest: Rest) -> None:  # noqa: F811
+async def test_files_of_any_name_are_paged(rest: Rest) -> None:
     run = await rest.run("payments")
     names = ["a b", "ä", "日本語", "\udce9", "<script>", "x" * 700, "z\0", "%", "A"]
     await rest.ended(run.id, problems=[RunProblem(name, "failed", "why") for name in names])
@@ -141,7 +135,7 @@ async def test_files_of_any_name_are_paged(rest: Rest) -> None:  # noqa: F811
     assert len(set(seen)) == len(seen) == len(names)
 
 
-async def test_a_run_that_nobody_knows_is_not_found(rest: Rest) -> None:  # noqa: F811
+async def test_a_run_that_nobody_knows_is_not_found(rest: Rest) -> None:
     run = await rest.run("payments")
     unknown = "00000000-0000-4000-8000-000000000000"
 
@@ -155,7 +149,7 @@ async def test_a_run_that_nobody_knows_is_not_found(rest: Rest) -> None:  # noqa
     assert await rest.refusal("GET", "/runs/" + "a" * 37, 422) == "REQUEST_INVALID"
 
 
-async def test_cancelling_ends_what_waits_and_asks_what_runs(rest: Rest) -> None:  # noqa: F811
+async def test_cancelling_ends_what_waits_and_asks_what_runs(rest: Rest) -> None:
     waiting = await rest.run("payments")
     cancelled = await rest.answers("POST", f"/runs/{waiting.id}/cancel", 200)
     running = await rest.run("platform/api")
@@ -170,9 +164,7 @@ async def test_cancelling_ends_what_waits_and_asks_what_runs(rest: Rest) -> None
 
 @pytest.mark.parametrize(("action", "fitting"), [("approve", RunStatus.BLOCKED), ("retry", RunStatus.FAILED)])
 async def test_a_run_goes_back_into_the_queue_from_where_that_makes_sense(
-    rest: Rest,  # noqa: F811
-    action: str,
-    fitting: RunStatus,
+    rest: Rest, action: str, fitting: RunStatus
 ) -> None:
     done = await rest.run("payments", status=RunStatus.COMPLETED)
     run = await rest.run("payments", status=fitting)
@@ -187,7 +179,7 @@ async def test_a_run_goes_back_into_the_queue_from_where_that_makes_sense(
     assert await rest.refusal("POST", f"/runs/{run.id}/{action}", 409) == "RUN_STATE_CONFLICT"
 
 
-async def test_a_run_says_who_asked_for_it_and_who_took_that_back(rest: Rest) -> None:  # noqa: F811
+async def test_a_run_says_who_asked_for_it_and_who_took_that_back(rest: Rest) -> None:
     mine = "11111111-1111-4111-8111-111111111111"
     await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7")
     await rest.other.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", request_id=mine, full=True)

@@ -11,13 +11,12 @@ import pytest
 from reposync.api.routes import search
 from tests.fixtures.world import World
 from tests.integration.api.serving import eventually, serving
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     world.repository.commit({"src/sessions.py": SESSIONS, "docs/notes.md": b"# Notes\n\nSessions expire.\n"})
     await world.completed()
     async with serving(world.app) as client:
@@ -79,14 +78,14 @@ async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncCli
     assert "Did you mean 'python'?" in unknown.text
 
 
-async def test_nothing_indexed_is_said_so(world: World):  # noqa: F811
+async def test_nothing_indexed_is_said_so(world: World):
     async with serving(world.app) as client:
         answer = await asks(client, q="anything")
     assert code(answer) == (422, "USAGE")
     assert "Nothing is indexed yet" in answer.text
 
 
-async def test_an_embedding_server_that_is_away_is_503(world: World, client: httpx.AsyncClient):  # noqa: F811
+async def test_an_embedding_server_that_is_away_is_503(world: World, client: httpx.AsyncClient):
     world.embeddings.answer_next(401, times=20)
     answer = await asks(client, q="expired sessions")
     assert answer.status_code == 502
@@ -94,9 +93,7 @@ async def test_an_embedding_server_that_is_away_is_503(world: World, client: htt
 
 
 async def test_a_burst_is_taken_a_few_at_a_time_and_the_rest_refused_at_once(
-    world: World,  # noqa: F811
-    client: httpx.AsyncClient,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(search, "MAX_WAITING", 3)
     world.embeddings.forget()

@@ -14,12 +14,6 @@ from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.ended_sessions import StoredEndedSessions
-from tests.fixtures.databases import (  # noqa: F401
-    database_kind,
-    database_url,
-    postgresql,
-    upgraded_sqlite_file,
-)
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, code_of, log_in, server
 
 WRONG = "this-token-nobody-has"
@@ -181,7 +175,7 @@ async def test_logging_out_needs_the_proof_and_ends_the_session_of_this_browser(
     assert (await browser.post("/logout")).status_code == 303
 
 
-async def test_a_cookie_that_somebody_copied_ends_with_the_session_on_every_pod(database_url: str) -> None:  # noqa: F811
+async def test_a_cookie_that_somebody_copied_ends_with_the_session_on_every_pod(database_url: str) -> None:
     async with (
         await Database.open(database_url) as here,
         await Database.open(database_url) as there,
@@ -219,9 +213,7 @@ async def test_without_a_database_that_knows_nobody_is_let_in_by_a_cookie() -> N
         assert (await browser.get("/test/page")).status_code == 303
 
 
-async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_goes(
-    browser: httpx.AsyncClient,
-) -> None:
+async def test_a_session_of_one_pod_is_one_of_all_pods_and_ends_when_its_token_goes(browser: httpx.AsyncClient) -> None:
     await log_in(browser, OPERATOR)
     cookies, csrf = dict(browser.cookies), await csrf_of(browser)
 

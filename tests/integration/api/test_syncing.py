@@ -17,24 +17,18 @@ from reposync.api.server import serve_http
 from reposync.store.database import Database
 from reposync.store.status import RunStatus
 from reposync.store.tables import IDEMPOTENCY_KEYS, REQUESTS
-from tests.fixtures.databases import (  # noqa: F401
-    database_kind,
-    database_url,
-    postgresql,
-    upgraded_sqlite_file,
-)
 from tests.integration.api.documented import parts_of
 from tests.integration.api.doors import bearer, log_in
-from tests.integration.api.rest import API, Rest, opened, rest  # noqa: F401
+from tests.integration.api.rest import API, Rest, opened
 
 SYNC = "/repositories/platform/api/sync"
 
 
-async def asks(rest: Rest, **options: object) -> httpx.Response:  # noqa: F811
+async def asks(rest: Rest, **options: object) -> httpx.Response:
     return await rest.client.post(API + SYNC, **options)  # type: ignore[arg-type]
 
 
-async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:  # noqa: F811
+async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:
     answer = await asks(rest, json={"full": True, "allow_mass_delete": True})
 
     assert answer.status_code == 202
@@ -44,7 +38,7 @@ async def test_a_sync_is_answered_at_once_with_its_run(rest: Rest) -> None:  # n
     assert (row.full, row.approved, row.max_attempts) == (True, True, 3)
 
 
-async def test_one_that_waits_is_returned_and_one_under_way_is_followed_by_another(rest: Rest) -> None:  # noqa: F811
+async def test_one_that_waits_is_returned_and_one_under_way_is_followed_by_another(rest: Rest) -> None:
     first = (await asks(rest)).json()
     second = (await asks(rest, json={})).json()
     await rest.claimed(first["id"])
@@ -54,7 +48,7 @@ async def test_one_that_waits_is_returned_and_one_under_way_is_followed_by_anoth
     assert third["id"] != first["id"] and third["status"] == "queued"
 
 
-async def test_what_does_not_fit_is_refused(rest: Rest) -> None:  # noqa: F811
+async def test_what_does_not_fit_is_refused(rest: Rest) -> None:
     for body in ('{"ful": true}', '{"full": "yes"}', "[]", "{", "3", "1" * 5000, "[" * 50_000):
         answer = await rest.client.post(API + SYNC, content=body, headers={"Content-Type": "application/json"})
         assert answer.status_code in (400, 422), body[:20]
@@ -72,7 +66,7 @@ async def test_what_does_not_fit_is_refused(rest: Rest) -> None:  # noqa: F811
 # Idempotency-Key -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_same_key_gets_the_same_answer_also_when_the_run_is_long_over(rest: Rest) -> None:  # noqa: F811
+async def test_the_same_key_gets_the_same_answer_also_when_the_run_is_long_over(rest: Rest) -> None:
     key = {"Idempotency-Key": "8e03978e-40d5-43dd-bc93-6894a57f9324"}
     first = await asks(rest, headers=key, json={"full": True})
     await rest.ended(first.json()["id"])
@@ -86,7 +80,7 @@ async def test_the_same_key_gets_the_same_answer_also_when_the_run_is_long_over(
     assert len(await rest.other.history()) == 1
 
 
-async def test_a_key_is_for_one_request(rest: Rest) -> None:  # noqa: F811
+async def test_a_key_is_for_one_request(rest: Rest) -> None:
     key = {"Idempotency-Key": "k"}
     # A failed request does not use up its key.
     assert await rest.refusal("POST", "/repositories/nowhere/sync", 404, headers=key) == "REPOSITORY_NOT_FOUND"
@@ -98,7 +92,7 @@ async def test_a_key_is_for_one_request(rest: Rest) -> None:  # noqa: F811
     assert (await asks(rest, headers={"Idempotency-Key": "l"})).status_code == 202
 
 
-async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_change_places(rest: Rest) -> None:  # noqa: F811
+async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_change_places(rest: Rest) -> None:
     first, second = "operate-secret-of-tests-1", "operate-secret-of-tests-2"
     key = {"Idempotency-Key": "1"}
 
@@ -129,7 +123,7 @@ async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_ch
     assert [each.headers.get("idempotency-replayed") for each in answers] == [None] * 5 + ["true"]
 
 
-async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_url: str) -> None:  # noqa: F811
+async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_url: str) -> None:
     """Every run that is queued is begun at once by somebody: without the key each request would be another run."""
     async with (
         opened(rest.folder, database_url) as app,
@@ -160,7 +154,7 @@ async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_
     assert {run.id for run in await rest.other.history()} == set().union(*of_key)
 
 
-async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> None:  # noqa: F811
+async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> None:
     first = (await asks(rest, headers={"Idempotency-Key": "k"})).json()
     await rest.ended(first["id"])
     async with await Database.open(database_url) as database:
@@ -177,8 +171,7 @@ async def test_a_key_is_forgotten_after_a_day(rest: Rest, database_url: str) -> 
 
 
 async def test_a_key_that_a_pod_of_an_earlier_version_answered_gets_the_same_answer(
-    rest: Rest,  # noqa: F811
-    database_url: str,  # noqa: F811
+    rest: Rest, database_url: str
 ) -> None:
     key = {"Idempotency-Key": "k"}
     first = await asks(rest, headers=key)
@@ -197,7 +190,7 @@ async def test_a_key_that_a_pod_of_an_earlier_version_answered_gets_the_same_ans
 # Waiting -------------------------------------------------------------------------------------------------------------
 
 
-async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -> None:  # noqa: F811
+async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 30}))
     while not (runs := await rest.other.history()):
         await asyncio.sleep(0.01)
@@ -209,7 +202,7 @@ async def test_waiting_ends_with_the_run_that_another_pod_executes(rest: Rest) -
     assert answer.headers["location"].endswith(runs[0].id)
 
 
-async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None:  # noqa: F811
+async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None:
     for ends in ("blocked", "cancelled"):
         asked = asyncio.create_task(asks(rest, params={"wait": 30}))
         while not (waiting := await rest.other.history(status=RunStatus.QUEUED)):
@@ -221,7 +214,7 @@ async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None: 
     assert blocked.id in (await asked).json()["error_message"], "the first one waits for a person for both"
 
 
-async def test_who_leaves_is_waited_for_no_longer(rest: Rest) -> None:  # noqa: F811
+async def test_who_leaves_is_waited_for_no_longer(rest: Rest) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 300}))
     while not await rest.other.history():
         await asyncio.sleep(0.01)
@@ -233,7 +226,7 @@ async def test_who_leaves_is_waited_for_no_longer(rest: Rest) -> None:  # noqa: 
         await asyncio.sleep(0.01)
 
 
-async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -> None:  # noqa: F811
+async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -> None:
     async with httpx.AsyncClient(timeout=30) as client:
         async with serve_http(create_app(parts_of(rest.app)), "127.0.0.1", 0) as address:
             waiting = asyncio.create_task(client.post(f"{address.url}{API}{SYNC}?wait=300"))
@@ -244,7 +237,7 @@ async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
 
 
-async def test_a_storm_of_clicks_is_one_run_and_what_each_asks_for_is_in_it(rest: Rest) -> None:  # noqa: F811
+async def test_a_storm_of_clicks_is_one_run_and_what_each_asks_for_is_in_it(rest: Rest) -> None:
     answers = await asyncio.gather(*(asks(rest, json={"full": number % 10 == 0}) for number in range(60)))
 
     assert {answer.status_code for answer in answers} == {202}

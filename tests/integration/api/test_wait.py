@@ -15,14 +15,13 @@ from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
 from tests.integration.api.serving import eventually, serving
-from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 TOKEN = "glpat-waiting"
 _LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
     async with serving(world.app) as client:
         yield client
 
@@ -35,7 +34,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
-async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, client: httpx.AsyncClient):  # noqa: F811
+async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, client: httpx.AsyncClient):
     first = world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
     second = world.repository.commit({"b.py": b"y = 2\n"})
@@ -57,7 +56,7 @@ async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, c
     assert (older["relation"], older["last_commit"], older["commit"]) == ("descendant", second, first.upper()[:7])
 
 
-async def test_the_present_state_is_told_when_the_time_is_over(world: World, client: httpx.AsyncClient):  # noqa: F811
+async def test_the_present_state_is_told_when_the_time_is_over(world: World, client: httpx.AsyncClient):
     first = world.repository.commit({"a.py": b"x = 1\n"})
     run = await world.completed()
     second = world.repository.commit({"b.py": b"y = 2\n"})
@@ -72,10 +71,7 @@ async def test_the_present_state_is_told_when_the_time_is_over(world: World, cli
     assert f"the index holds {first[:10]}. No run is queued or running; the latest is completed." in answer.text
 
 
-async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(
-    world: World,  # noqa: F811
-    client: httpx.AsyncClient,
-):
+async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(world: World, client: httpx.AsyncClient):
     base = world.repository.commit({"a.py": b"x = 1\n"})
     aside = world.repository.commit({"b.py": b"y = 2\n"}, branch="aside", parents=[base])
     # The clock of whoever committed this was wrong: it seems to be older than its parents.
@@ -102,7 +98,7 @@ async def test_a_commit_on_another_branch_is_not_searchable_however_old_it_is(
     assert merged.json()["relation"] == "descendant"
 
 
-async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client: httpx.AsyncClient):  # noqa: F811
+async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client: httpx.AsyncClient):
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
     tree = world.repository.git("rev-parse", "HEAD^{tree}").decode().strip()
@@ -117,10 +113,7 @@ async def test_what_cannot_be_waited_for_is_refused_at_once(world: World, client
         assert code(answer) == (422, "REQUEST_INVALID"), query
 
 
-async def test_a_repository_that_was_never_synced_has_nothing_to_search(
-    world: World,  # noqa: F811
-    client: httpx.AsyncClient,
-):
+async def test_a_repository_that_was_never_synced_has_nothing_to_search(world: World, client: httpx.AsyncClient):
     head = world.repository.commit({"a.py": b"x = 1\n"})
     target = await world.app.catalog.find("project")
     await world.app.repositories.register(target.registration())
@@ -132,13 +125,13 @@ async def test_a_repository_that_was_never_synced_has_nothing_to_search(
     assert code(await asks(client, "0" * 40)) == (404, "COMMIT_NOT_FOUND")
 
 
-async def test_names_with_slashes_work_as_they_are_and_encoded(closed_world: World, tmp_path: Path):  # noqa: F811
+async def test_names_with_slashes_work_as_they_are_and_encoded(closed_world: World, tmp_path: Path):
     other = GitRepository.create(tmp_path / "api.git")
     head = other.commit({"a.py": b"x = 1\n"})
     closed_world.configure(
         extra=f"  - {{name: platform/api, path: '{other.path}'}}\n  - {{name: platform/wait, path: '{other.path}'}}\n"
     )
-    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+    async with closed_world.opened() as world, serving(world.app) as client:
         await world.completed("platform/api")
         await world.completed("platform/wait")
 
@@ -147,10 +140,7 @@ async def test_names_with_slashes_work_as_they_are_and_encoded(closed_world: Wor
             assert (answer.status_code, answer.json().get("relation")) == (200, "same"), name
 
 
-async def test_those_who_wait_are_bounded_and_end_with_the_server(
-    world: World,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
-):
+async def test_those_who_wait_are_bounded_and_end_with_the_server(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wait, "MAX_WAITING", 1)
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
@@ -176,7 +166,7 @@ async def test_those_who_wait_are_bounded_and_end_with_the_server(
 
 
 @pytest.fixture
-def gitlab(closed_world: World) -> Iterator[GitLabServer]:  # noqa: F811
+def gitlab(closed_world: World) -> Iterator[GitLabServer]:
     with GitLabServer() as server:
         server.add_token(TOKEN, scopes=("read_api", "read_repository"))
         server.add_project("platform/api", closed_world.repository.path, id=42, visibility="public")
@@ -189,14 +179,11 @@ def gitlab(closed_world: World) -> Iterator[GitLabServer]:  # noqa: F811
         yield server
 
 
-async def test_gitlab_is_asked_once_for_all_who_wait_for_the_same_commit(
-    gitlab: GitLabServer,
-    closed_world: World,  # noqa: F811
-):
+async def test_gitlab_is_asked_once_for_all_who_wait_for_the_same_commit(gitlab: GitLabServer, closed_world: World):
     first = closed_world.repository.commit({"a.py": b"x = 1\n"})
     second = closed_world.repository.commit({"b.py": b"y = 2\n"})
     aside = closed_world.repository.commit({"c.py": b"z = 3\n"}, branch="aside", parents=[])
-    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+    async with closed_world.opened() as world, serving(world.app) as client:
         await world.completed("api")
         asked = len(_merge_bases(gitlab))
 
@@ -212,13 +199,10 @@ async def test_gitlab_is_asked_once_for_all_who_wait_for_the_same_commit(
         assert len(_merge_bases(gitlab)) - asked == 3
 
 
-async def test_a_gitlab_that_does_not_answer_is_named_and_asked_again(
-    gitlab: GitLabServer,
-    closed_world: World,  # noqa: F811
-):
+async def test_a_gitlab_that_does_not_answer_is_named_and_asked_again(gitlab: GitLabServer, closed_world: World):
     first = closed_world.repository.commit({"a.py": b"x = 1\n"})
     second = closed_world.repository.commit({"b.py": b"y = 2\n"})
-    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+    async with closed_world.opened() as world, serving(world.app) as client:
         await world.completed("api")
         gitlab.faults.answer(403, path=".*/merge_base")
 
@@ -234,12 +218,11 @@ async def test_a_gitlab_that_does_not_answer_is_named_and_asked_again(
 
 
 async def test_for_a_plain_git_server_the_indexed_commit_counts_and_a_run_that_began_after_the_request(
-    gitlab: GitLabServer,
-    closed_world: World,  # noqa: F811
+    gitlab: GitLabServer, closed_world: World
 ):
     first = closed_world.repository.commit({"a.py": b"x = 1\n"})
     second = closed_world.repository.commit({"b.py": b"y = 2\n"})
-    async with closed_world.opened() as world, serving(world.app) as client:  # noqa: F811
+    async with closed_world.opened() as world, serving(world.app) as client:
         await world.completed("plain")
 
         assert (await asks(client, second[:8], name="plain")).json()["relation"] == "same"

@@ -35,7 +35,6 @@ from reposync.config.settings import Settings
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import apply_again, open_applied
-from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
 from tests.fixtures.gitlab_server.webhooks import push_event, sign
@@ -172,10 +171,7 @@ def repository(tmp_path: Path) -> GitRepository:
 
 @pytest.fixture
 def site(
-    tmp_path: Path,
-    repository: GitRepository,
-    upgraded_sqlite_file: Path,  # noqa: F811
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, repository: GitRepository, upgraded_sqlite_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Site]:
     # All that stands around the route is there; to build the other routes for each test would take most of its time.
     monkeypatch.setattr(api, "ROUTES", (webhooks.webhook_routes,))
