@@ -12,10 +12,12 @@ from reposync.api.app import ApiParts, create_app
 from reposync.api.server import serve_http
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
-from tests.fixtures.databases import database_kind, database_url, postgresql, upgraded_sqlite_file  # noqa: F401
+from tests.fixtures.databases import database_url, postgresql, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.redis_server import redis_server  # noqa: F401
+from tests.fixtures.world import World
 from tests.integration.api.documented import parts_of
 from tests.integration.api.rest import rest  # noqa: F401
+from tests.integration.api.serving import serving
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
 
 
@@ -51,6 +53,13 @@ def daemon() -> Daemon:
 
 
 @pytest.fixture
-async def client(daemon: Daemon) -> AsyncIterator[httpx.AsyncClient]:
-    async with daemon.client() as client:
+async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:  # noqa: F811
+    """Of the HTTP side of `world`."""
+    async with serving(world.app) as client:
         yield client
+
+
+@pytest.fixture
+def database_kind() -> str:
+    """The store's own tests run on both databases. Files of this folder that do as well import that fixture."""
+    return "sqlite"

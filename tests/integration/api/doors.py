@@ -23,7 +23,7 @@ TOKENS = (f"read:{READER}", OPERATOR)
 
 @contextlib.asynccontextmanager
 async def server(access: Access, *, health: Health | None = None, **options: Any) -> AsyncIterator[httpx.AsyncClient]:
-    reads, shows = access.requires(Role.READ), access.page()
+    shows = access.page()
     daemon = Daemon() if health is None else Daemon(health=health)
     app = create_app(replace(daemon.parts, access=access))
 
@@ -35,10 +35,6 @@ async def server(access: Access, *, health: Health | None = None, **options: Any
     async def operate(request: Request) -> dict[str, list[str]]:
         # The check of the form leaves it readable.
         return {"fields": sorted((await request.form()).keys())}
-
-    @app.post("/test/echo")
-    async def echo(document: dict[str, Any], role: Role = reads) -> dict[str, Any]:
-        return {"document": document, "role": role.name}
 
     @app.get("/test/page")
     async def page(request: Request, principal: Principal = shows) -> dict[str, Any]:

@@ -16,6 +16,10 @@ from reposync.api.auth import Access
 from reposync.api.connections import HttpLimits
 from reposync.api.server import serve_http
 from reposync.app.application import Application
+from reposync.store.repository import Registration
+from reposync.store.run import Run
+from reposync.store.status import RunTrigger
+from tests.fixtures.world import World
 from tests.integration.api.documented import is_documented, parts_of
 
 
@@ -81,3 +85,24 @@ async def eventually(condition: Callable[[], Any], seconds: float = 30.0) -> Any
             if found:
                 return found
             await asyncio.sleep(0.02)
+
+
+def code(answer: httpx.Response) -> tuple[int, str]:
+    """Status and error code."""
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+async def queued(world: World, name: str = "project") -> Run:
+    await world.app.repositories.register(
+        Registration(name=name, location="/somewhere", source="path", origin="command", collection="code")
+    )
+    run, _ = await world.app.runs.enqueue(name, RunTrigger.HTTP)
+    return run
+
+
+async def running(world: World, name: str = "project") -> Run:
+    """A run that another pod has begun."""
+    run = await queued(world, name)
+    claimed = await world.app.runs.claim("pod-2:1:a", 60.0, run_id=run.id)
+    assert claimed is not None
+    return claimed

@@ -276,12 +276,6 @@ async def test_under_a_path_everything_is_found_with_and_without_it_and_links_ha
         )
 
 
-async def test_a_body_is_still_read_by_the_route_behind_the_check(door: httpx.AsyncClient) -> None:
-    answer = await door.post("/test/echo", headers=bearer(READER), json={"a": 1})
-
-    assert answer.json() == {"document": {"a": 1}, "role": "READ"}
-
-
 async def test_the_description_of_the_api_says_that_a_token_is_needed(door: httpx.AsyncClient) -> None:
     described = (await door.get("/openapi.json")).json()
 

@@ -20,11 +20,6 @@ HANDBOOK = f"{API}/repositories/handbook"
 
 
 @pytest.fixture
-def database_kind() -> str:
-    return "sqlite"
-
-
-@pytest.fixture
 async def handbook(rest: Rest) -> Rest:
     await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC, "branch": "next"})
     return rest
@@ -60,16 +55,6 @@ async def test_a_schedule_becomes_never_by_its_word_and_the_default_again_by_nul
         assert (shown["state"], shown["definition"]["schedule"]) == ("active", "never")
     assert (again["schedule"], "schedule" in again["definition"]) == ("every 6 hours", False)
     assert again["next_due_at"] is not None
-
-
-async def test_a_repository_may_be_registered_without_a_schedule_and_once_only(rest: Rest) -> None:
-    said = {"name": "handbook", "git": PUBLIC, "schedule": "never"}
-
-    added = await rest.answers("POST", "/repositories", 201, json=said)
-    default = await rest.answers("POST", "/repositories", 201, json={**said, "name": "other", "schedule": None})
-
-    assert (added["schedule"], default["schedule"]) == ("on request only", "every 6 hours")
-    assert await rest.refusal("POST", "/repositories", 409, json=said) == "REPOSITORY_EXISTS"
 
 
 async def test_a_schedule_that_a_later_version_wrote_is_shown_as_it_is(handbook: Rest) -> None:

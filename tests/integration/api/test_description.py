@@ -34,12 +34,7 @@ from tests.integration.api.documented import description, parts_of
 
 API = "/api/v1"
 TRIED = rf"^{API}/(?!webhooks)"
-CHECKS = [
-    status_code_conformance,
-    content_type_conformance,
-    response_headers_conformance,
-    response_schema_conformance,
-]
+CHECKS = [status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance]
 QUIET = settings(max_examples=SLOW_EXAMPLES, phases=[Phase.explicit, Phase.generate])
 
 

@@ -73,20 +73,7 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     [
         ("GET", "/nothing/here", 404, "NOT_FOUND", "There is nothing at /nothing/here."),
         ("GET", "/nothing/", 404, "NOT_FOUND", "There is nothing at /nothing/."),
-        (
-            "GET",
-            "/healthz/",
-            404,
-            "NOT_FOUND",
-            "There is nothing at /healthz/. Leave out the trailing slash: /healthz",
-        ),
-        (
-            "GET",
-            "/api/v1/repositories/",
-            404,
-            "NOT_FOUND",
-            "There is nothing at /api/v1/repositories/. Leave out the trailing slash: /api/v1/repositories",
-        ),
+        ("GET", "/healthz/", 404, "NOT_FOUND", "There is nothing at /healthz/. Leave out the trailing slash: /healthz"),
         (
             "POST",
             "/api/v1/repositories/platform/api/sync/",
@@ -95,16 +82,8 @@ async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
             "There is nothing at /api/v1/repositories/platform/api/sync/. "
             "Leave out the trailing slash: /api/v1/repositories/platform/api/sync",
         ),
-        (
-            "DELETE",
-            "/api/v1/locks/",
-            404,
-            "NOT_FOUND",
-            "There is nothing at /api/v1/locks/. Leave out the trailing slash: /api/v1/locks",
-        ),
         ("GET", "/a%0A%00%ff", 404, "NOT_FOUND", "There is nothing at /a\n\0\ufffd."),
         ("GET", "/" + "a" * 5000, 404, "NOT_FOUND", "There is nothing at /" + "a" * 199 + "."),
-        ("DELETE", "/healthz", 405, "METHOD_NOT_ALLOWED", "DELETE is not possible at /healthz, which takes GET, HEAD."),
         ("BREW", "/healthz", 405, "METHOD_NOT_ALLOWED", "BREW is not possible at /healthz, which takes GET, HEAD."),
         ("GET", "/teapot", 418, "IM_A_TEAPOT", "I hold no coffee."),
         (

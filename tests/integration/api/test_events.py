@@ -13,36 +13,14 @@ import pytest
 from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.runs.progress_reports import report_progress
-from reposync.store.repository import Registration
 from reposync.store.row_watch import RowWatch, TooManyWatchers
 from reposync.store.run import RUN_KEYS, Run, RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunStatus
 from reposync.sync.progress import RunProgress
 from tests.fixtures.world import World
-from tests.integration.api.serving import Event, eventually, following, serving
+from tests.integration.api.serving import Event, eventually, following, queued, running, serving
 
 LEASE_SECONDS = 60.0
-
-
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(world.app) as client:
-        yield client
-
-
-async def queued(world: World, name: str = "project") -> Run:
-    await world.app.repositories.register(
-        Registration(name=name, location="/somewhere", source="path", origin="command", collection="code")
-    )
-    run, _ = await world.app.runs.enqueue(name, RunTrigger.HTTP)
-    return run
-
-
-async def running(world: World, name: str = "project") -> Run:
-    run = await queued(world, name)
-    claimed = await world.app.runs.claim("pod-2:1:a", LEASE_SECONDS, run_id=run.id)
-    assert claimed is not None
-    return claimed
 
 
 async def said(stream: AsyncIterator[Event], *, status: str) -> Event:

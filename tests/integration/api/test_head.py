@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import httpx
-import pytest
 
 from reposync.store.status import RunStatus
 from tests.integration.api.documented import description
@@ -16,11 +15,6 @@ DESCRIBED = tuple(path for path, operations in description()["paths"].items() if
 QUERIES = {f"{API}/search": "?q=sessions", f"{API}/repositories/{{name}}/wait": "?commit=8843d7f&timeout=0"}
 # Of each answer its own; and these figures count what was asked before.
 OWN = ("date", "x-request-id")
-
-
-@pytest.fixture
-def database_kind() -> str:
-    return "sqlite"
 
 
 async def test_head_answers_as_get_does_and_without_the_body(rest: Rest) -> None:

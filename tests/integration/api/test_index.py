@@ -73,16 +73,6 @@ async def test_a_rollback_over_http_makes_the_version_before_live_until_somebody
         assert await states(client) == [("live", 2), ("retired", 1)]
 
 
-async def test_a_rollback_while_a_run_is_under_way_is_refused(changed: World):
-    run, _ = await changed.app.runs.enqueue("project", "http")
-    claimed = await changed.app.runs.claim("pod-b:1:0", 60.0, run_id=run.id)
-    assert claimed is not None
-    async with serving(changed.app) as client:
-        answer = await client.post(f"{API}/repositories/project/index/rollback")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "RUN_STATE_CONFLICT")
-    assert run.id in answer.json()["error"]["message"]
-
-
 async def test_a_paused_index_says_so_and_readers_may_not_touch_it(changed: World):
     async with serving(changed.app, f"operate:{OPERATOR}", f"read:{READER}") as client:
         path = f"{API}/repositories/project/index"

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import datetime
 
 import httpx
-import pytest
 
 from reposync.runs.locks import stale_by
 from reposync.runs.redis_locks import RedisLocks
-from reposync.store.repository import Registration
-from reposync.store.run import Run, RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.run import RunFigures
+from reposync.store.status import RunStatus
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.world import World
-from tests.integration.api.serving import serving
+from tests.integration.api.serving import code, running, serving
 
 NAME = "platform/api"
-
-
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(world.app) as client:
-        yield client
-
-
-async def running(world: World) -> Run:
-    app = world.app
-    await app.repositories.register(
-        Registration(name=NAME, location="/somewhere", source="path", origin="command", collection="code")
-    )
-    run, _ = await app.runs.enqueue(NAME, RunTrigger.HTTP)
-    claimed = await app.runs.claim("pod-2:1:a", 60.0, run_id=run.id)
-    assert claimed is not None
-    return claimed
-
-
-def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 async def test_without_redis_the_runs_at_work_are_shown_and_force_ends_one(world: World, client: httpx.AsyncClient):
     assert (await client.get("/api/v1/locks")).json() == {"items": [], "next_cursor": None}
     assert code(await client.delete(f"/api/v1/locks/{NAME}")) == (404, "LOCK_NOT_FOUND")
-    run = await running(world)
+    run = await running(world, NAME)
 
     (shown,) = (await client.get("/api/v1/locks")).json()["items"]
     assert datetime.fromisoformat(shown.pop("lease_until"))
@@ -74,7 +50,7 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
     world.app.locks = locks
     try:
         async with serving(world.app) as client:
-            run = await running(world)
+            run = await running(world, NAME)
             async with locks.guard(run):
                 (shown,) = (await client.get("/api/v1/locks")).json()["items"]
                 assert (shown["state"], shown["repository"], shown["run_id"]) == ("held", NAME, run.id)
@@ -95,7 +71,7 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
 
 
 async def test_who_may_only_read_sees_locks_and_takes_none_away(world: World):
-    run = await running(world)
+    run = await running(world, NAME)
     async with serving(world.app, "read:" + "r" * 20, "operate:" + "o" * 20) as client:
         assert code(await client.get("/api/v1/locks")) == (401, "UNAUTHENTICATED")
         reader = {"Authorization": "Bearer " + "r" * 20}

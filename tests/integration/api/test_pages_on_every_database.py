@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.rest import Rest
 
 

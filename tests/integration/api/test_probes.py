@@ -1,6 +1,7 @@
 import asyncio
 import logging
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 
 import httpx
@@ -10,6 +11,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from reposync.api.routes import probes
 from reposync.errors import StoreUnavailable
 from tests.integration.api.conftest import Daemon
+
+
+@pytest.fixture
+async def client(daemon: Daemon) -> AsyncIterator[httpx.AsyncClient]:
+    async with daemon.client() as client:
+        yield client
 
 
 def metric_names(answer: httpx.Response) -> set[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-import pytest
-
 from reposync.api.auth import Access
 from reposync.store.status import RunStatus
 from tests.integration.api.doors import OPERATOR, bearer, server
@@ -28,11 +26,6 @@ NAMED = [
     ("GET", "/runs?repository=paymets&status=failed&trigger=http"),
     ("GET", "/search?q=sessions&repository=paymets"),
 ]
-
-
-@pytest.fixture
-def database_kind() -> str:
-    return "sqlite"
 
 
 async def test_a_body_that_does_not_say_that_it_is_json_is_told_the_header(rest: Rest) -> None:
@@ -150,3 +143,4 @@ async def test_a_refusal_names_the_request_that_helps(rest: Rest) -> None:
     for method, path, status, body, request in helped_by:
         error = (await rest.answers(method, path, status, json=body))["error"]
         assert request in error["message"], path
+    assert error["code"] == "RUN_STATE_CONFLICT", "a rollback while a run is under way"

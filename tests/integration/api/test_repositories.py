@@ -16,12 +16,6 @@ from tests.integration.api.rest import API, Rest
 PUBLIC = "https://93.184.215.14/team/handbook.git"
 
 
-@pytest.fixture
-def database_kind() -> str:
-    """What is shown here the store's own tests show on both databases."""
-    return "sqlite"
-
-
 async def names(rest: Rest, **query: object) -> list[str]:
     return [each["name"] for each in (await rest.get("/repositories", **query))["items"]]
 
@@ -73,6 +67,11 @@ async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:
     assert await rest.refusal("POST", "/repositories/platform%2Fsync", 405) == "METHOD_NOT_ALLOWED"
     run = await rest.answers("POST", "/repositories/platform%2Fwait/sync", 202)
     assert run["repository"] == "platform/wait"
+    for path in ("platform/api", "platform%2Fapi", "platform%2fwait"):
+        assert (
+            await rest.refusal("GET", f"/repositories/{path}/wait?commit=8843d7f&timeout=0", 504)
+            == "NOT_SEARCHABLE_YET"
+        )
     assert await rest.refusal("GET", "/repositories/", 404) == "NOT_FOUND"
 
 
@@ -110,7 +109,10 @@ async def test_a_definition_is_checked_as_the_registry_file_is(rest: Rest) -> No
 
 
 async def test_a_name_is_given_once(rest: Rest) -> None:
-    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC})
+    said = {"name": "handbook", "git": PUBLIC, "schedule": "never"}
+    added = await rest.answers("POST", "/repositories", 201, json=said)
+    default = await rest.answers("POST", "/repositories", 201, json={**said, "name": "other", "schedule": None})
+    assert (added["schedule"], default["schedule"]) == ("on request only", "every 6 hours")
 
     again = {"name": "handbook", "git": PUBLIC, "branch": "other"}
     assert await rest.refusal("POST", "/repositories", 409, json=again) == "REPOSITORY_EXISTS"

@@ -11,6 +11,7 @@ from reposync.api.models import RunOut
 from reposync.catalog.overview import Overview
 from reposync.store.run import RUN_KEYS, RunProblem
 from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.rest import API, Rest
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from reposync.api.routes import search
 from tests.fixtures.world import World
-from tests.integration.api.serving import eventually, serving
+from tests.integration.api.serving import code, eventually, serving
 
 SESSIONS = b"def remove_expired_sessions(sessions, now):\n    return [s for s in sessions if s.expires > now]\n"
 
@@ -25,10 +25,6 @@ async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
 
 async def asks(client: httpx.AsyncClient, **query: object) -> httpx.Response:
     return await client.get("/api/v1/search", params={key: str(value) for key, value in query.items()})
-
-
-def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):

@@ -14,6 +14,7 @@ from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.ended_sessions import StoredEndedSessions
+from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, code_of, log_in, server
 
 WRONG = "this-token-nobody-has"

@@ -17,6 +17,7 @@ from reposync.api.server import serve_http
 from reposync.store.database import Database
 from reposync.store.status import RunStatus
 from reposync.store.tables import IDEMPOTENCY_KEYS, REQUESTS
+from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.documented import parts_of
 from tests.integration.api.doors import bearer, log_in
 from tests.integration.api.rest import API, Rest, opened

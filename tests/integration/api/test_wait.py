@@ -3,35 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 import httpx
 import pytest
 
 from reposync.api.routes import wait
 from tests.fixtures.gitlab_server import GitLabServer
-from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
-from tests.integration.api.serving import eventually, serving
+from tests.integration.api.serving import code, eventually, serving
 
 TOKEN = "glpat-waiting"
 _LONG_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-async def client(world: World) -> AsyncIterator[httpx.AsyncClient]:
-    async with serving(world.app) as client:
-        yield client
-
-
 async def asks(client: httpx.AsyncClient, commit: str, seconds: float = 0, name: str = "project") -> httpx.Response:
     return await client.get(f"/api/v1/repositories/{name}/wait", params={"commit": commit, "timeout": seconds})
-
-
-def code(answer: httpx.Response) -> tuple[int, str]:
-    return answer.status_code, answer.json()["error"]["code"]
 
 
 async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, client: httpx.AsyncClient):
@@ -123,21 +111,6 @@ async def test_a_repository_that_was_never_synced_has_nothing_to_search(world: W
     assert code(answer) == (504, "NOT_SEARCHABLE_YET")
     assert "no commit of it is indexed completely. It has never been synced." in answer.text
     assert code(await asks(client, "0" * 40)) == (404, "COMMIT_NOT_FOUND")
-
-
-async def test_names_with_slashes_work_as_they_are_and_encoded(closed_world: World, tmp_path: Path):
-    other = GitRepository.create(tmp_path / "api.git")
-    head = other.commit({"a.py": b"x = 1\n"})
-    closed_world.configure(
-        extra=f"  - {{name: platform/api, path: '{other.path}'}}\n  - {{name: platform/wait, path: '{other.path}'}}\n"
-    )
-    async with closed_world.opened() as world, serving(world.app) as client:
-        await world.completed("platform/api")
-        await world.completed("platform/wait")
-
-        for name in ("platform/api", "platform%2Fapi", "platform%2fapi", "platform%2Fwait"):
-            answer = await asks(client, head, name=name)
-            assert (answer.status_code, answer.json().get("relation")) == (200, "same"), name
 
 
 async def test_those_who_wait_are_bounded_and_end_with_the_server(world: World, monkeypatch: pytest.MonkeyPatch):
