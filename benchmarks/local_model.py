@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 
 from reposync.content.chunking import chunk_text
-from reposync.embedding.local import LocalEmbedder, load_model
+from reposync.embedding.local import LocalEmbedder
+from reposync.embedding.local_model import load_model
 from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.windows import readable_windows
 

@@ -28,9 +28,6 @@ from reposync.runs.locks import NoLocks, RunLocks, stale_by
 from reposync.runs.observer import Observer
 from reposync.runs.presence import Presence
 from reposync.runs.removal import AlreadyRemoved, OrphanedPointsRemoval, RemovalRun
-from reposync.search.searching import Searching
-from reposync.sources.factory import open_source
-from reposync.sources.port import Source
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
 from reposync.store.registry_files import RegistryFiles
@@ -43,15 +40,20 @@ from reposync.store.tables import IndexVersion, Worker
 from reposync.store.versions import Versions
 from reposync.store.workers import Workers
 from reposync.sync.lease import Lease
-from reposync.sync.preview import Preview, preview
 from reposync.sync.progress import RunProgress, Watch
-from reposync.sync.sync_run import SyncRun
-from reposync.sync.target import Gate, SyncParts
 from reposync.telemetry.redaction import Secrets
-from reposync.vectors.port import Index, IndexSettings, SearchHit
+from reposync.vectors.port import Index, IndexSettings
 
+# A search or a list needs neither the sources nor the sync, so these are imported where they are used.
 if TYPE_CHECKING:
     import httpx
+
+    from reposync.search.searching import Searching
+    from reposync.sources.port import Source
+    from reposync.sync.preview import Preview
+    from reposync.sync.sync_run import SyncRun
+    from reposync.sync.target import Gate, SyncParts
+    from reposync.vectors.port import SearchHit
 
 # Timeout of a search for a former model.
 _IMPATIENT_SECONDS = 3.0
@@ -123,6 +125,8 @@ class Application:
     ) -> AsyncGenerator[SyncParts, None]:
         """The objects of a run of `target`; its source is closed at the end. `repair`: look for points in the other
         collections too."""
+        from reposync.sync.target import SyncParts
+
         source = self.source(target, row)
         try:
             yield SyncParts(
@@ -142,6 +146,8 @@ class Application:
             await source.close()
 
     def source(self, target: SyncTarget, row: Repository | None) -> Source:
+        from reposync.sources.factory import open_source
+
         spec, password = target.source(row), target.repository.password
         if password is not None and not isinstance(password, MissingSecret):
             self.secrets.know([password.get_secret_value()])
@@ -204,6 +210,8 @@ class Application:
         run = execution.run
         if run.removal or target is None:
             return await self._remove(execution)
+        from reposync.sync.sync_run import SyncRun
+
         row = await self.repositories.by_id(run.repository_id)
         async with contextlib.AsyncExitStack() as stack:
 
@@ -254,6 +262,8 @@ class Application:
 
     async def preview(self, target: SyncTarget, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
         """What a sync would do. Writes nothing."""
+        from reposync.sync.preview import preview
+
         rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())
         async with self.parts(target, row) as parts:
@@ -272,6 +282,8 @@ class Application:
 
     @cached_property
     def searching(self) -> Searching:
+        from reposync.search.searching import Searching
+
         return Searching(self)
 
 

@@ -342,7 +342,7 @@ def _import_parts(registry: Registry) -> None:
     importlib.import_module("qdrant_client")
     parts = ["vectors.index", "sources.remote", "sources.gitlab", "sync.sync_run", "content.chunking"]
     if registry.embedding.provider == "local":
-        parts.append("embedding.local")
+        parts.append("embedding.local_model")
     for module in parts:
         importlib.import_module(f"reposync.{module}")
 

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from reposync.config.loading import checked_repository
@@ -23,8 +23,9 @@ from reposync.outgoing import Timeouts
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, definition_digest, is_registered
-from reposync.sync.prepare import ContentSettings
-from reposync.sync.target import SyncSettings
+
+if TYPE_CHECKING:
+    from reposync.sync.target import SyncSettings
 
 CONFIG, COMMAND, GROUP = "config", "command", "group"
 
@@ -67,6 +68,10 @@ class SyncTarget:
         )
 
     def settings(self) -> SyncSettings:
+        # Only for a sync: a search knows the targets too, and needs neither path rules nor readers of files.
+        from reposync.sync.prepare import ContentSettings
+        from reposync.sync.target import SyncSettings
+
         each = self.repository
         return SyncSettings(
             self.registration().location,

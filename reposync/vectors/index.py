@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-import numpy as np
 import orjson
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
@@ -140,6 +139,8 @@ class QdrantIndex:
                     "with_vector": [DENSE],
                 },
             )
+            import numpy as np  # only if something is embedded: takes 0.1 s
+
             for point in page["points"]:
                 content_hash = point["payload"]["metadata"]["content_hash"]
                 if content_hash not in found:

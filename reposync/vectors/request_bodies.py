@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import orjson
 
 from reposync.embedding.port import Matrix
@@ -194,6 +193,8 @@ def _dense(matrix: Matrix, path: str, *, multivector: bool) -> Matrix:
         raise VectorIndexError(
             f"A chunk of {path!r} came with vectors of shape {matrix.shape}, which do not fit the collection."
         )
+    import numpy as np  # only if something is embedded: takes 0.1 s
+
     if not np.isfinite(matrix).all():
         raise VectorIndexError(f"A chunk of {path!r} came with a vector that holds NaN or infinity.")
     contiguous = np.ascontiguousarray(matrix, dtype=np.float32)

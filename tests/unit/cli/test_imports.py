@@ -56,6 +56,26 @@ def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], needed:
     assert heavy_modules(tmp_path, *arguments) <= needed
 
 
+@pytest.mark.parametrize("arguments", [("search", "expired sessions"), ("sync",)])
+def test_a_search_and_a_sync_without_work_import_no_sources_and_no_model(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    # With a server's address no embedded engine is started; nothing is indexed, so the server is not asked.
+    assert heavy_modules(tmp_path, *arguments, QDRANT_URL="http://127.0.0.1:9") <= DATABASE | {"httpx", "rich"}
+
+
+def test_a_sync_without_changes_imports_nothing_that_embeds(tmp_path: Path) -> None:
+    modules = ("app.application", "embedding.local", "sources.local", "sync.sync_run", "vectors.index")
+    lines = "\n".join(f"import reposync.{each}" for each in modules)
+    done = subprocess.run(
+        [sys.executable, "-c", f"{lines}\nimport sys\nprint(*sys.modules)"],
+        env={"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+
+    assert not {"langchain_text_splitters", "numpy", "onnxruntime", "tokenizers"} & set(done.stdout.split())
+
+
 @pytest.mark.parametrize("typed", ["", "repos show pay", "sync --", "history --status ", "serve --"])
 def test_the_tab_key_imports_nothing_heavy(typed: str, tmp_path: Path) -> None:
     words = f"reposync {typed}"
