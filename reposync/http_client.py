@@ -304,7 +304,7 @@ class HttpClient:
             return self.errors.unavailable(
                 f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks "
                 f"to wait {delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
-                remedy="The next run tries again; if this goes on, sync less often or ask for a higher limit.",
+                remedy="The next run tries again; if it persists, sync less often or ask for a higher limit.",
                 retry_after_seconds=failure.wait_seconds,
             )
         times = f" {attempt} times" if attempt > 1 else ""

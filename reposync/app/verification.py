@@ -1,4 +1,4 @@
-"""Proving that the index holds what it should, beside whatever else goes on, and mending what it does not."""
+"""Verify that the index matches its manifest, while syncs continue, and repair the differences."""
 
 from __future__ import annotations
 

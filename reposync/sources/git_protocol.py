@@ -137,7 +137,7 @@ def no_git_server(shown: str, sent: str) -> SourceCorrupt:
     what = printable(sent) or "something else"
     return SourceCorrupt(
         f"{shown} did not answer as a git server that speaks smart HTTP: it sent {what}.",
-        remedy="If this goes on, check the URL (it is the one that `git clone` takes) and the proxies between.",
+        remedy="If it persists, check the URL (it is the one that `git clone` takes) and the proxies between.",
     )
 
 

@@ -46,7 +46,7 @@ class Notifications:
         while True:
             try:
                 connection = await self._database.connect()
-            except Exception as error:  # noqa: BLE001 - whatever it is, polling goes on and this tries again
+            except Exception as error:  # noqa: BLE001 - whatever it is, polling continues, and the listener reconnects
                 log.debug("no connection to listen on: %s", type(error).__name__)
             else:
                 pause = 0.5

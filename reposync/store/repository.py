@@ -33,7 +33,7 @@ class Registration(Record):
 
     `location` is a path or an address without a secret. `source` is gitlab, git or path; `origin` config, command, http
     or group. `branch` is None for the default branch. A `project_id` of None leaves the stored one unchanged.
-    `definition`: the entry as it was written, without secrets, if it is not in a registry file. `resolved`: the whole
+    `definition`: the entry as written, without secrets, if it is not in a registry file. `resolved`: the whole
     definition with defaults; None if only a program before 0.2 registered the repository. `group_key`: the group that
     registered it. `origin_file`: the registry file with its entry or its group. `origin_host`: the machine that
     registered it, which has the path. `by_hand`: it was synced once by its path or address, and is not registered.

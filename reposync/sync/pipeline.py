@@ -111,7 +111,7 @@ async def read_batches(
             unreadable = error
     if unreadable is not None:
         judge(unreadable)
-        # The source has sent all other blobs: these files become problems of the run, and the run goes on.
+        # The source has sent all other blobs: these files become problems of the run, which continues.
         for sha, reason in unreadable.reasons.items():
             for entry in by_sha.pop(sha, ()):
                 batch.append(RawFile(entry.path, entry.mode, sha, 0, None, unreadable=f"blob {sha[:10]} {reason}"))

@@ -1,4 +1,4 @@
-"""Progress of a run under way, and the outcome of one that ended."""
+"""Progress of an active run, and the outcome of an ended one."""
 
 from __future__ import annotations
 
