@@ -29,7 +29,6 @@ from tests.fixtures.installation import (
 )
 from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
-from tests.unit.cli.test_completion import offered, words
 
 pytestmark = pytest.mark.full
 
@@ -148,9 +147,18 @@ def test_installed_it_syncs_searches_and_shows_its_pages(
 
 
 def test_installed_it_completes_what_is_typed(environment: Environment, tmp_path: Path) -> None:
-    shell = {"PATH": os.fspath(environment.folder / "bin"), "HOME": os.fspath(tmp_path)}
+    typed = {"COMP_WORDS": "reposync hist", "COMP_CWORD": "1", "_REPOSYNC_COMPLETE": "bash_complete"}
+    done = subprocess.run(
+        [environment.folder / "bin" / "reposync"],
+        cwd="/",
+        env={"HOME": os.fspath(tmp_path), **typed},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
 
-    assert words(offered(shell, "hist")) == ["history"]
+    assert done.stdout.splitlines() == ["plain,history"]
 
 
 def outside(environment: Environment, program: str) -> str:
