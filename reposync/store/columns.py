@@ -34,7 +34,7 @@ metadata = MetaData(
 class Record(SQLModel, registry=registry(metadata=metadata)):
     """A row of a table, as it was read; never refreshed. Its fields are the columns: `tables` makes the table of it."""
 
-    model_config = ConfigDict(frozen=True)  # type: ignore[assignment]  # SQLModel adds keys of its own to the type
+    model_config = ConfigDict(frozen=True, defer_build=True)  # type: ignore[assignment]  # SQLModel adds keys of its own to the type
 
     @classmethod
     def of(cls, row: Row[Any]) -> Self:

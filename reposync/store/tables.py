@@ -6,7 +6,6 @@ foreign key leads from `sync_runs` to `repositories`: the history of a repositor
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, cast
@@ -15,13 +14,11 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     FromClause,
-    Index,
     PrimaryKeyConstraint,
     Select,
     Table,
     and_,
     case,
-    func,
     literal_column,
     or_,
     text,
@@ -306,55 +303,3 @@ def registered() -> ColumnElement[bool]:
     columns = REPOSITORIES.c
     before_02 = and_(columns.resolved.is_(None), columns.origin == "command", columns.cron_expression.is_(None))
     return ~or_(columns.by_hand, before_02)
-
-
-def _while(statuses: Collection[RunStatus]) -> dict[str, Any]:
-    words = ", ".join(f"'{each}'" for each in sorted(statuses))
-    return _only(f"status = {words}" if len(statuses) == 1 else f"status IN ({words})")
-
-
-def _only(condition: str) -> dict[str, Any]:
-    return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
-
-
-# These enforce the promises "never synced twice at a time", "one already queued is returned" and "a tick never runs
-# twice", whatever the code does.
-Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunStatus.RUNNING}))
-Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED}))
-Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True)
-
-# The queue: these two hold only unfinished runs, however long the history is. The first is in the order of claims.
-Index("ix_sync_runs_queue", RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id, **_while(ACTIVE))
-Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
-# The pages of the history.
-_NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
-Index("ix_sync_runs_newest", *_NEWEST)
-Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST)
-Index("ix_sync_runs_active_newest", *_NEWEST, **_while(ACTIVE))
-# Only of finished runs: SQLite, which has no statistics, would use it for the queue, and sort.
-_OVER = text("status NOT IN ('queued', 'retrying', 'running')")
-for _name, _columns in (
-    ("ix_sync_runs_over_newest", ()),
-    # For combined filters: if few runs match both, a query would otherwise pass over all runs that match one.
-    ("ix_sync_runs_repository_over_newest", (RUNS.c.repository,)),
-    ("ix_sync_runs_trigger_over_newest", (RUNS.c.trigger,)),
-):
-    Index(_name, *_columns, RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
-Index("ix_run_requests_run_id", REQUESTS.c.run_id)
-Index("uq_run_requests_key", REQUESTS.c.asked_by, REQUESTS.c.idempotency_key, unique=True)
-Index("ix_missed_ticks_noticed_at", MISSED_TICKS.c.noticed_at)
-# These enforce that one version of a repository is searched, and at most one is being built.
-for _state in ("live", "building"):
-    Index(f"uq_index_versions_{_state}", VERSIONS.c.repository_id, unique=True, **_only(f"state = '{_state}'"))
-Index("ix_index_versions_repository_id", VERSIONS.c.repository_id)
-Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state)
-# For searches: few entries or one, however many repositories there are.
-Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'"))
-Index("ix_index_versions_live_at", VERSIONS.c.live_at)
-Index("ix_repositories_unversioned", REPOSITORIES.c.id, **_only("live_version IS NULL AND last_sync_at IS NOT NULL"))
-# For pushes.
-Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL"))
-Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL"))
-Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
-Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)
-Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from reposync.store.tables import RUNS
+from reposync.store.indexes import SCHEMA
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=RUNS.metadata)
+context.configure(connection=context.config.attributes["connection"], target_metadata=SCHEMA)
 with context.begin_transaction():
     context.run_migrations()

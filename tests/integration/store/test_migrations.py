@@ -13,8 +13,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from reposync.errors import StoreUnavailable
-from reposync.store.columns import metadata
 from reposync.store.database import Database
+from reposync.store.indexes import SCHEMA
 from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
 from reposync.store.migrations.runner import alembic_config
 
@@ -67,12 +67,12 @@ async def test_migrations_make_the_tables_that_the_code_declares(empty: Database
 
     async with empty.read() as connection:
         differences = await connection.run_sync(
-            lambda sync: compare_metadata(MigrationContext.configure(sync, opts={"compare_type": True}), metadata)
+            lambda sync: compare_metadata(MigrationContext.configure(sync, opts={"compare_type": True}), SCHEMA)
         )
     migrated = await definitions(empty)
     async with empty.write() as connection:
-        await connection.run_sync(metadata.drop_all)
-        await connection.run_sync(metadata.create_all)
+        await connection.run_sync(SCHEMA.drop_all)
+        await connection.run_sync(SCHEMA.create_all)
 
     assert differences == []
     assert migrated == await definitions(empty)
