@@ -33,7 +33,6 @@ COMMANDS = {
     ),
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
-    "webhooks": ("reposync.cli.webhooks", "webhooks", "Have GitLab tell of pushes: install, list or remove its hooks."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
     "apply": (
         "reposync.cli.apply",

@@ -261,7 +261,11 @@ class WebhookReceiver:
         shown = "signature" if given.signature else "secret token" if given.token else "nothing"
         log.warning(
             "a webhook was refused",
-            extra={"address": address, "shown": shown, "remedy": "`reposync webhooks install` sets the secret."},
+            extra={
+                "address": address,
+                "shown": shown,
+                "remedy": "Set the hook's secret in GitLab.",
+            },
         )
         return WebhookRefused("Neither the secret token nor the signature is valid.")
 

@@ -306,7 +306,7 @@ async def test_a_system_hook_tells_of_many_branches_at_once(site: Site) -> None:
 
 async def test_what_is_no_reason_for_a_run_is_answered_with_200_and_the_reason(site: Site) -> None:
     async with site.open(APP):
-        hook = site.hook()
+        site.hook()
         head = site.repository.head()
         assert await site.push("feature", after=head) == (200, [], [("app", "other_branch")])
         assert await site.push("main", before=head) == (200, [], [("app", "branch_deleted")])
@@ -323,8 +323,6 @@ async def test_what_is_no_reason_for_a_run_is_answered_with_200_and_the_reason(s
         tag = await site.posts(PUSH | {"ref": "refs/tags/v1"})
         assert (tag.status_code, tag.json()["ignored"][0]["reason"]) == (200, "tag_push")
         assert await site.runs() == []
-        # GitLab disables hooks that fail.
-        assert hook.failures == 0
 
 
 async def test_a_paused_repository_and_one_that_left_the_registry_are_not_started(site: Site) -> None:

@@ -20,7 +20,6 @@ from reposync.errors import EXIT_CODES
         ("db curent", "reposync db current"),
         ("index stauts", "reposync index status"),
         ("locks relese x", "reposync locks release"),
-        ("webhooks instal", "reposync webhooks install"),
         ("config chek", "reposync config check"),
     ],
 )
