@@ -49,7 +49,7 @@ async def run_document(runs: Runs, run: Run) -> dict[str, Any]:
 async def run_detail(runs: Runs, run: Run, limit: int = FIRST_PROBLEMS) -> dict[str, Any]:
     """Everything known of the run, with its first `limit` problems by path. Raises StoreUnavailable."""
     # Imported here: `reposync history` uses this module and needs no part of a sync.
-    from reposync.runs.progress_reports import current_progress
+    from reposync.runs.reporting import current_progress
     from reposync.sync.brake import read_brake
 
     requests = (await runs.requests([run.id])).get(run.id, [])

@@ -25,9 +25,9 @@ from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfi
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, RunLocks, stale_by
-from reposync.runs.observer import Observer
 from reposync.runs.presence import Presence
 from reposync.runs.removal import AlreadyRemoved, OrphanedPointsRemoval, RemovalRun
+from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
 from reposync.store.registry_files import RegistryFiles
@@ -372,9 +372,7 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
     from reposync.runs.redis_locks import RedisLocks
 
     daemon = configuration.registry.daemon
-    return RedisLocks.open(
-        url, watchdog_seconds=daemon.lock_watchdog_seconds, is_stale=stale_by(runs), observer=observer
-    )
+    return RedisLocks(url, watchdog_seconds=daemon.lock_watchdog_seconds, is_stale=stale_by(runs), observer=observer)
 
 
 def embedder_config(registry: Registry) -> EmbedderConfig:

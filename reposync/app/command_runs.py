@@ -13,7 +13,7 @@ from reposync.catalog.targets import SyncTarget
 from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy
-from reposync.runs.progress_reports import displayed_progress
+from reposync.runs.reporting import displayed_progress
 from reposync.store.repository import Repository
 from reposync.store.run import Run
 from reposync.store.status import WAITING, RunStatus, RunTrigger

@@ -17,7 +17,7 @@ from reposync.catalog.registration import syncable
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
-from reposync.runs.progress_reports import current_progress
+from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
 from reposync.store.manifest import ManifestCounts
 from reposync.store.repository import no_such_repository

@@ -14,8 +14,7 @@ from reposync.cli.startup import current_user, run_with_database, settings
 from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.runs.lock_overview import LockOverview, LockRelease
-    from reposync.runs.locks import RunLocks
+    from reposync.runs.locks import Lock, LockRelease, RunLocks
     from reposync.store.database import Database
     from reposync.store.runs import Runs
 
@@ -39,8 +38,8 @@ def list_(as_json: bool) -> None:
     database  only the run's row guards it: there is no Redis, or it is unreachable
     """
 
-    async def load(database: Database) -> list[LockOverview]:
-        from reposync.runs.lock_overview import lock_overviews
+    async def load(database: Database) -> list[Lock]:
+        from reposync.runs.locks import lock_overviews
         from reposync.store.repositories import Repositories
 
         async with _open_locks(database) as (found, runs):
@@ -48,7 +47,7 @@ def list_(as_json: bool) -> None:
 
     found = run_with_database(load)
     if as_json:
-        print_json([each.as_json() for each in found])
+        print_json([each.model_dump() for each in found])
     elif not found:
         click.echo("No repository is locked.")
     else:
@@ -68,7 +67,7 @@ def release(name: str, force: bool, as_json: bool) -> None:
     """
 
     async def act(database: Database) -> LockRelease:
-        from reposync.runs.lock_overview import release_lock
+        from reposync.runs.locks import release_lock
         from reposync.store.repositories import Repositories
 
         async with _open_locks(database) as (found, runs):
@@ -76,30 +75,29 @@ def release(name: str, force: bool, as_json: bool) -> None:
 
     done = run_with_database(act)
     if as_json:
-        print_json(done.as_json())
+        print_json(done.model_dump())
     else:
         click.echo(_sentence(done))
 
 
 def _sentence(done: LockRelease) -> str:
-    lock = done.lock
-    result = f"the lock of {escape_unprintable(lock.holder)} was removed" if done.released else "no lock in Redis"
-    text = f"{escape_unprintable(lock.shown_name)}: {result}"
+    result = f"the lock of {escape_unprintable(done.holder)} was removed" if done.released else "no lock in Redis"
+    text = f"{escape_unprintable(done.shown_name)}: {result}"
     if done.cancel_requested:
-        return f"{text}; run {lock.run_id} was requested to stop."
+        return f"{text}; run {done.run_id} was requested to stop."
     if not done.released:
-        return f"{text}; the lease of run {lock.run_id} has expired, and another worker takes it over."
+        return f"{text}; the lease of run {done.run_id} has expired, and another worker takes it over."
     return f"{text}."
 
 
-def _cells(each: LockOverview) -> Iterator[Cell]:
+def _cells(each: Lock) -> Iterator[Cell]:
     yield each.shown_name
     yield each.state, STYLES[each.state]
     yield each.pod or "-"
     yield each.holder
     yield each.run_id or "-"
     yield "-" if each.attempt is None else str(each.attempt)
-    if each.value is None:
+    if each.record is None:
         yield "-"
     else:
         yield "never" if each.ttl_seconds is None else duration(round(each.ttl_seconds))
@@ -119,7 +117,7 @@ async def _open_locks(database: Database) -> AsyncGenerator[tuple[RunLocks, Runs
     if url is not None:
         from reposync.runs.redis_locks import RedisLocks
 
-        found = RedisLocks.open(url, is_stale=stale_by(runs))
+        found = RedisLocks(url, is_stale=stale_by(runs))
     try:
         yield found, runs
     finally:

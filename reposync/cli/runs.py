@@ -133,7 +133,7 @@ def _print_queued(run: Run, document: dict[str, Any], as_json: bool) -> None:
 
 
 def _fields(run: Run) -> Iterator[tuple[str, Any]]:
-    from reposync.runs.progress_reports import current_progress, displayed_progress
+    from reposync.runs.reporting import current_progress, displayed_progress
     from reposync.sync.brake import read_brake
 
     failed = click.style(f", {run.files_failed:,} failed", fg="red") if run.files_failed else ""
@@ -233,7 +233,7 @@ async def _watch(database: Database, run_id: str) -> tuple[Run, dict[str, Any]]:
 
 async def _follow(following: RowWatch[Run], run: Run, display: Watch, workers: Workers) -> Run:
     from reposync.errors import RunNotFound, StoreUnavailable
-    from reposync.runs.progress_reports import displayed_progress
+    from reposync.runs.reporting import displayed_progress
     from reposync.store.status import WAITING
 
     waiting_since = read_at = time.monotonic()

@@ -30,8 +30,7 @@ from reposync.errors import (
 )
 from reposync.outgoing import IN_PLACE_SECONDS
 from reposync.runs.locks import RunLocks
-from reposync.runs.observer import Observer
-from reposync.runs.progress_reports import report_progress
+from reposync.runs.reporting import Observer, report_progress
 from reposync.store.run import Run, RunAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import PRIORITIES, RELEASED, YIELDED, RunStatus, RunTrigger

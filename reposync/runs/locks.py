@@ -1,4 +1,4 @@
-"""The second guard of a sync. The first one is the run's row in the database.
+"""The second guard of a sync, and the locks as a person sees them. The first guard is the run's row in the database.
 
 A lock is one Redis key a repository. Its value names the worker, pod first, and the attempt that holds it: a value is
 never used twice, and the database can tell whether its holder is stale.
@@ -9,20 +9,28 @@ from __future__ import annotations
 import asyncio
 import builtins
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from typing import Protocol
 
-from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
+from pydantic import BaseModel, Field
+
+from reposync.errors import LockHeld, LockNotFound, Remedy, RunAmbiguous, RunNotFound, StoreUnavailable
+from reposync.store.repositories import Repositories
 from reposync.store.run import Run
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
+from reposync.words import escape_unprintable
 
 LOCK_PREFIX = "reposync:lock:repository:"
 
 # How long the database may take to say whether a holder is stale.
 _JUDGEMENT_SECONDS = 5.0
+# More runs than ever run at a time.
+_MAX_RUNNING = 1_000
 _TOKEN = re.compile(r"(?P<run_id>[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}):(?P<attempt>[0-9]{1,9})")
 
 
@@ -59,13 +67,24 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock as stored in Redis. `holder` None: reposync did not write the value; `ttl_seconds` None: it never expires.
-    Bytes of `value` that are not text are surrogates (PEP 383)."""
+    """A lock as stored in Redis. `ttl_seconds` None: it never expires. Bytes of `value` that are not text are surrogates
+    (PEP 383)."""
 
     repository_id: str
-    holder: LockHolder | None
-    ttl_seconds: float | None
     value: str
+    ttl_seconds: float | None
+
+    @property
+    def holder(self) -> LockHolder | None:
+        """None if reposync did not write the value."""
+        return LockHolder.parse(self.value)
+
+    def __str__(self) -> str:
+        if (holder := self.holder) is not None:
+            by = f"{holder.worker} holds it for run {holder.run_id}"
+        else:
+            by = f"its key holds {escape_unprintable(self.value[:100])!r}, which reposync did not write"
+        return by + (", without an expiry" if self.ttl_seconds is None else f", for {self.ttl_seconds:.0f} s more")
 
 
 IsStale = Callable[[LockHolder], Awaitable[bool]]
@@ -125,11 +144,156 @@ def stale_by(runs: Runs) -> IsStale:
                 run = await runs.get(holder.run_id)
         except (RunNotFound, RunAmbiguous, StoreUnavailable, TimeoutError):
             return False
-        return run.id == holder.run_id and not holds(run, holder)
+        return run.id == holder.run_id and not _holds(run, holder)
 
     return is_stale
 
 
-def holds(run: Run, holder: LockHolder) -> bool:
+def _holds(run: Run, holder: LockHolder) -> bool:
     """Whether exactly this holder executes `run`."""
     return run.status is RunStatus.RUNNING and (run.worker, run.attempt) == (holder.worker, holder.attempt)
+
+
+# Locks as a person sees them -----------------------------------------------------------------------------------------
+
+
+class LockState(StrEnum):
+    HELD = "held"
+    STALE = "stale"
+    FOREIGN = "foreign"
+    DATABASE = "database"
+
+
+class Lock(BaseModel):
+    """`state`: `held` by the worker that executes the run; `stale`: its holder is no longer valid, and the next run
+    replaces it; `foreign`: not written by this installation; `database`: only the run's row guards the repository.
+    `repository` is null if the database does not know it. `ttl_seconds`: until Redis expires the lock."""
+
+    repository: str | None
+    repository_id: str
+    state: LockState
+    holder: str
+    pod: str | None
+    run_id: str | None
+    attempt: int | None
+    ttl_seconds: float | None
+    lease_until: datetime | None
+    # Not shown: the rest of the lease by the database's clock, and the lock in Redis.
+    lease_seconds: float | None = Field(None, exclude=True)
+    record: LockRecord | None = Field(None, exclude=True)
+
+    @property
+    def shown_name(self) -> str:
+        return self.repository or self.repository_id
+
+    @property
+    def lease_is_over(self) -> bool:
+        return self.lease_seconds is not None and self.lease_seconds < 0
+
+
+class LockRelease(Lock):
+    """The lock before its release. `released`: it was removed from Redis; `cancel_requested`: its run was cancelled."""
+
+    released: bool
+    cancel_requested: bool
+
+
+async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs) -> list[Lock]:
+    """All locks, and running runs without a lock, by repository. Raises RedisUnavailable, StoreUnavailable."""
+    records = await locks.list()
+    running = {run.id: run for run in await runs.history(status=RunStatus.RUNNING, limit=_MAX_RUNNING)}
+    names = await repositories.names_of({record.repository_id for record in records})
+    held = [(record, await _run_of(record.holder, running, runs)) for record in records]
+    now = runs.now()
+    found = [_shown(record, run, names, now) for record, run in held]
+    locked = {each.run_id for each in found if each.state is LockState.HELD}
+    found += [_shown(None, run, names, now) for run in running.values() if run.id not in locked]
+    return sorted(found, key=lambda each: (each.repository is None, each.shown_name, each.state))
+
+
+async def release_lock(
+    name: str, locks: RunLocks, repositories: Repositories, runs: Runs, *, force: bool = False, by: str = ""
+) -> LockRelease:
+    """Remove the lock of the repository `name` (a name or an id) if it is stale; with `force` any lock, and its run is
+    requested to end. A run without Redis has no lock to remove.
+
+    Raises LockNotFound if the repository has no lock, LockHeld if its holder is alive and `force` is False,
+    RedisUnavailable, StoreUnavailable.
+    """
+    mine = [
+        each
+        for each in await lock_overviews(locks, repositories, runs)
+        if name in (each.repository, each.repository_id)
+    ]
+    if not mine:
+        raise LockNotFound(
+            f"The repository {name!r} has no lock.",
+            remedy=Remedy("`reposync locks list` shows all locks.", "`GET /api/v1/locks` shows all locks."),
+        )
+    # A lock rather than a run without one: both exist while a run is about to replace a stale lock.
+    lock = min(mine, key=lambda each: each.record is None)
+    alive = lock.run_id is not None and lock.state in (LockState.HELD, LockState.DATABASE) and not lock.lease_is_over
+    if alive and not force:
+        raise LockHeld(
+            f"{lock.holder} works on {name!r} in run {lock.run_id}.",
+            remedy=Remedy(
+                f"`reposync runs cancel {lock.run_id}` ends it and releases the lock; --force does both.",
+                f"`POST /api/v1/runs/{lock.run_id}/cancel` ends it and releases the lock; `force=true` does both.",
+            ),
+        )
+    if lock.state is LockState.FOREIGN and not force:
+        look = "Look for a different reposync on the same Redis; if there is none, "
+        raise LockHeld(
+            f"The lock of {name!r} was not written by this installation: its run is not in this database.",
+            remedy=Remedy(f"{look}remove the lock with --force.", f"{look}`force=true` removes the lock."),
+        )
+    if alive and lock.run_id is not None:
+        # First, because a run that continues would take the lock again.
+        await runs.request_cancel(lock.run_id, by=by)
+    if lock.record is not None and not await locks.release(lock.record.repository_id, lock.record.value):
+        raise LockHeld(
+            f"The lock of {name!r} got a different holder at this moment, and was not removed.",
+            remedy=Remedy("`reposync locks list` shows its holder.", "`GET /api/v1/locks` shows its holder."),
+        )
+    return LockRelease(**dict(lock), released=lock.record is not None, cancel_requested=alive)
+
+
+async def _run_of(holder: LockHolder | None, running: Mapping[str, Run], runs: Runs) -> Run | None:
+    """The holder's run, if this database has it."""
+    if holder is None:
+        return None
+    try:
+        return running.get(holder.run_id) or await runs.get(holder.run_id)
+    except (RunNotFound, RunAmbiguous):
+        return None
+
+
+def _shown(record: LockRecord | None, run: Run | None, names: Mapping[str, str], now: datetime) -> Lock:
+    """`record` None: only its row guards the running `run`."""
+    holder = record.holder if record is not None else LockHolder.of(run) if run is not None else None
+    if holder is None or run is None:
+        state = LockState.FOREIGN
+    elif record is None:
+        state = LockState.DATABASE
+    else:
+        state = LockState.HELD if _holds(run, holder) else LockState.STALE
+    identity = record.repository_id if record is not None else run.repository_id if run is not None else ""
+    lease_until = run.lease_until if run and state in (LockState.HELD, LockState.DATABASE) else None
+    return Lock(
+        repository=names.get(identity) or (run.repository if run else None),
+        repository_id=_text(identity),
+        state=state,
+        holder=_text(holder.worker if holder else record.value if record else ""),
+        pod=holder.pod if holder else None,
+        run_id=holder.run_id if holder else None,
+        attempt=holder.attempt if holder else None,
+        ttl_seconds=record.ttl_seconds if record else None,
+        lease_until=lease_until,
+        lease_seconds=(lease_until - now).total_seconds() if lease_until else None,
+        record=record,
+    )
+
+
+def _text(value: str) -> str:
+    """Bytes that are not text as escapes: JSON has no surrogates."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
@@ -17,7 +16,7 @@ from reposync.api.errors import CHANGING, errors
 from reposync.api.models import NoFilters, RequestModel
 from reposync.api.routing import PREFIX, Router
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
-from reposync.runs.lock_overview import LockState, lock_overviews, release_lock
+from reposync.runs.locks import Lock, LockRelease, lock_overviews, release_lock
 from reposync.store.repository import MAX_NAME_CHARS
 
 TIMEOUT_SECONDS = 10.0
@@ -27,34 +26,11 @@ class ReleaseOptions(RequestModel):
     force: bool = Field(False, description="Whoever holds it.")
 
 
-class Lock(BaseModel):
-    """`state`: `held` by the worker that executes the run; `stale`: its holder is no longer valid, and the next run
-    replaces it; `foreign`: not written by this installation; `database`: only the run's row guards the repository.
-    `repository` is null if the database does not know it. `ttl_seconds`: until Redis expires the lock."""
-
-    repository: str | None
-    repository_id: str
-    state: LockState
-    holder: str
-    pod: str | None
-    run_id: str | None
-    attempt: int | None
-    ttl_seconds: float | None
-    lease_until: datetime | None
-
-
 class Locks(BaseModel):
     """All locks, by repository: `next_cursor` is always null."""
 
     items: list[Lock]
     next_cursor: None = None
-
-
-class Release(Lock):
-    """The lock before its release. `released`: it was removed from Redis; `cancel_requested`: its run was cancelled."""
-
-    released: bool
-    cancel_requested: bool
 
 
 def lock_routes(parts: ApiParts) -> APIRouter:
@@ -71,7 +47,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         app = parts.application()
         async with _timeout():
             found = await lock_overviews(app.locks, app.repositories, app.runs)
-        return Locks(items=[Lock.model_validate(each.as_json()) for each in found])
+        return Locks(items=found)
 
     @routes.delete(
         "/locks/{repository:path}",
@@ -87,12 +63,11 @@ def lock_routes(parts: ApiParts) -> APIRouter:
             str, Path(min_length=1, max_length=MAX_NAME_CHARS, description="Its name, or its id if it has no name.")
         ],
         options: Annotated[ReleaseOptions, Query()],
-    ) -> Release:
+    ) -> LockRelease:
         app = parts.application()
         async with _timeout():
             by = parts.access.name_of(request)
-            done = await release_lock(repository, app.locks, app.repositories, app.runs, force=options.force, by=by)
-        return Release.model_validate(done.as_json())
+            return await release_lock(repository, app.locks, app.repositories, app.runs, force=options.force, by=by)
 
     return routes
 

@@ -21,7 +21,7 @@ from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.registration import syncable
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
-from reposync.runs.lock_overview import lock_overviews, release_lock
+from reposync.runs.locks import lock_overviews, release_lock
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 

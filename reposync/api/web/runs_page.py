@@ -23,7 +23,7 @@ from reposync.app.index_overview import index_overview
 from reposync.config.schedule import ScheduleError, zone
 from reposync.content.model import Skip
 from reposync.errors import GateClosed, RepositoryNotFound
-from reposync.runs.progress_reports import current_progress
+from reposync.runs.reporting import current_progress
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import MissedTick, Run, RunProblem, RunRequest
 from reposync.store.status import FINAL, RunStatus, RunTrigger

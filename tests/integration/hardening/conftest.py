@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.settings import EmbedderConfig
 from reposync.outgoing import RetryPolicy, Timeouts
-from reposync.runs.redis_client import RedisClient
+from reposync.runs.redis_locks import RedisLocks
 from reposync.sources.factory import open_source
 from reposync.sources.spec import GitLabProject, RemoteGit
 from reposync.store.database import Database
@@ -90,14 +90,13 @@ async def ask_qdrant(url: str, ca_file: Path | None, seconds: float) -> object:
         await index.close()
 
 
-class _Nobody:
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_, **__: None
+async def _never_stale(_: object) -> bool:
+    return False
 
 
 async def ask_redis(url: str, ca_file: Path | None, seconds: float) -> object:
     scheme, _, rest = url.partition("://")
-    client = RedisClient.open(f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0", observer=_Nobody())
+    client = RedisLocks(f"{'rediss' if scheme == 'https' else 'redis'}://:{SECRET}@{rest}/0", is_stale=_never_stale)
     try:
         return await client.call(lambda redis: redis.ping(), within=seconds)
     finally:

@@ -74,7 +74,7 @@ async def test_every_sync_that_begins_without_redis_counts_and_no_other_does(
     redis_server: RedisServer,  # noqa: F811
 ) -> None:
     runs = Runs(database)
-    locks = RedisLocks.open(redis_server.url, is_stale=stale_by(runs), observer=observer)
+    locks = RedisLocks(redis_server.url, is_stale=stale_by(runs), observer=observer)
     try:
         redis_server.stop()
         for number in range(3):

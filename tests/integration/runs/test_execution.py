@@ -15,7 +15,7 @@ from reposync.clock import elapsed_seconds
 from reposync.errors import LeaseLost, LockHeld, SecretMissing, SourceElsewhere, SourceUnavailable
 from reposync.runs.execution import NOBODY_CAN_SECONDS, STOPPING, Execution, ExecutionPolicy
 from reposync.runs.locks import LockGuard, NoLocks
-from reposync.runs.observer import Observer
+from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration

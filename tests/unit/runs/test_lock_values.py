@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from reposync.errors import ConfigError
 from reposync.runs.locks import LockHolder, NoLocks
-from reposync.runs.observer import Observer
 from reposync.runs.redis_locks import RedisLocks, retry_pause
+from reposync.runs.reporting import Observer
 
 RUN = "0b8a3c1e-2d4f-4a6b-8c0d-1e2f3a4b5c6d"
 WORKERS = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1).filter(str.isprintable)
@@ -47,7 +47,7 @@ def test_the_pod_is_the_first_part_of_a_worker(worker: str, pod: str) -> None:
 @pytest.mark.parametrize("interval", [0.0, -1.0, 1351.0, 1800.0, float("nan")])
 def test_an_interval_that_cannot_keep_a_lock_alive_is_refused(interval: float) -> None:
     with pytest.raises(ConfigError, match="1350"):
-        RedisLocks.open("redis://localhost", watchdog_seconds=interval, is_stale=_never)
+        RedisLocks("redis://localhost", watchdog_seconds=interval, is_stale=_never)
 
 
 def test_unavailable_redis_is_tried_again_after_a_second_at_first_and_five_at_most() -> None:
@@ -69,7 +69,7 @@ def test_unavailable_redis_is_tried_again_after_a_second_at_first_and_five_at_mo
 )
 def test_an_address_that_cannot_be_used_is_refused_without_being_repeated(url: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        RedisLocks.open(url, is_stale=_never, observer=Observer())
+        RedisLocks(url, is_stale=_never, observer=Observer())
     assert "REDIS_URL" in str(refused.value)
     assert "geheimnis" not in str(refused.value)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reposync.errors import LeaseLost
-from reposync.runs.progress_reports import report_progress
+from reposync.runs.reporting import report_progress
 from reposync.sync.progress import RunProgress
 
 

@@ -18,8 +18,8 @@ import redis
 from reposync.config.database_url import sqlite_url
 from reposync.runs import redis_locks
 from reposync.runs.locks import LOCK_PREFIX, IsStale, LockHolder, stale_by
-from reposync.runs.observer import Observer
 from reposync.runs.redis_locks import RedisGuard, RedisLocks
+from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
@@ -168,7 +168,7 @@ async def open_locks(log: Log, heard: Heard) -> AsyncIterator[OpenLocks]:
     opened: list[RedisLocks] = []
 
     def open_one(url: str, ttl_seconds: float = 60.0, watchdog_seconds: float | None = 0.2) -> RedisLocks:
-        locks = RedisLocks.open(
+        locks = RedisLocks(
             url,
             ttl_seconds=ttl_seconds,
             watchdog_seconds=watchdog_seconds,

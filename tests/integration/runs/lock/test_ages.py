@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from reposync.errors import LockHeld
-from reposync.runs.lock_overview import lock_overviews, release_lock
-from reposync.runs.locks import stale_by
+from reposync.runs.locks import lock_overviews, release_lock, stale_by
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
@@ -30,7 +29,7 @@ async def test_a_living_workers_lock_is_left_alone_by_a_machine_whose_clock_is_a
         await runs.enqueue("payments", RunTrigger.COMMAND)
         run = await runs.claim("pod-1:1:aaaaaa", 15.0)
         assert run is not None
-        locks = RedisLocks.open(redis_url, is_stale=stale_by(runs))
+        locks = RedisLocks(redis_url, is_stale=stale_by(runs))
         try:
             async with locks.guard(run):
                 await runs.heartbeat(run, 15.0)

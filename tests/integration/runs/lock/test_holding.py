@@ -149,7 +149,7 @@ async def test_without_an_answer_from_the_database_a_holder_counts(
     another = value(run.model_copy(update={"id": str(uuid.uuid4())}))
     server.set(key(run), another, px=60_000)
     async with await Database.open(sqlite_url(tmp_path / "without-tables.db")) as broken:
-        locks = RedisLocks.open(redis_url, is_stale=stale_by(Runs(broken)))
+        locks = RedisLocks(redis_url, is_stale=stale_by(Runs(broken)))
         with pytest.raises(LockHeld):
             async with locks.guard(run):
                 pytest.fail("entered")
@@ -164,7 +164,7 @@ async def test_an_earlier_attempt_of_the_same_run_is_over_without_asking_the_dat
     server.set(key(first), value(first), px=60_000)
     second = await log.taken_over(first)
     async with await Database.open(sqlite_url(tmp_path / "without-tables.db")) as broken:
-        locks = RedisLocks.open(redis_url, is_stale=stale_by(Runs(broken)))
+        locks = RedisLocks(redis_url, is_stale=stale_by(Runs(broken)))
         async with locks.guard(second):
             assert server.get(key(second)) == value(second)
         await locks.close()
@@ -201,7 +201,7 @@ async def test_of_two_installations_that_share_a_redis_one_gets_the_lock(
     async with await Database.open(sqlite_url(tmp_path / "other.db")) as database:
         other = Log("", database)
         theirs = (await other.running()).model_copy(update={"repository_id": mine.repository_id})
-        their_locks = RedisLocks.open(redis_url, is_stale=other.is_stale)
+        their_locks = RedisLocks(redis_url, is_stale=other.is_stale)
         await asyncio.gather(enter(open_locks(redis_url), mine), enter(their_locks, theirs))
         await their_locks.close()
     assert len(entered) == 1

@@ -1,22 +1,62 @@
-"""Progress of runs: reported by the worker at most once a second while it changes, and read by watchers."""
+"""What runs report: events to an observer, which the daemon counts as metrics, and their progress to watchers."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from reposync.errors import LeaseLost, StoreUnavailable
-from reposync.store.run import Run
-from reposync.store.status import RunStatus
+from reposync.store.run import LostAttempt, Run, RunFigures
+from reposync.store.status import LOST, RunStatus
 from reposync.sync.progress import RunProgress
+
+log = logging.getLogger(__name__)
 
 # With the heartbeat alone, every 5 s, a run would look as if it hung.
 REPORT_SECONDS = 1.0
 _LAST_REPORT_SECONDS = 1.0
 
 Report = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+
+class Observer:
+    """Called on the event loop; every method must return at once and raise nothing. Is a `RequestObserver` too.
+
+    `count` and `observe` increase a counter and add a value to a histogram of `telemetry.metrics`, by its name there.
+    """
+
+    def count(self, name: str, *labels: str, by: float = 1) -> None: ...
+
+    def observe(self, name: str, seconds: float, *labels: str) -> None: ...
+
+    def store_waited(self, reason: str) -> None:
+        """The database cannot be used yet: a different process migrates its schema, or blocks the migration."""
+        log.warning(reason)
+
+    def request(self, kind: str) -> None:
+        """A request is sent to a source."""
+
+    def rate_limited(self, seconds: float) -> None:
+        """A source requested a pause."""
+
+    def lock_unavailable(self, reason: str) -> None:
+        """Redis cannot be used; only the database's claim guards. `reason`: a sentence without secrets."""
+
+    def lock_available(self) -> None:
+        """Redis works, for the first time or again."""
+
+    def run_started(self, run: Run) -> None:
+        """An attempt starts."""
+
+    def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
+        """An attempt ended. `run` is its current state; time and figures are those of this attempt."""
+
+    def attempt_lost(self, attempt: LostAttempt) -> None:
+        """This process found an attempt whose worker is gone."""
+        self.run_ended(attempt.run, LOST, attempt.seconds, attempt.figures)
 
 
 async def report_progress(progress: RunProgress, report: Report, *, seconds: float = REPORT_SECONDS) -> None:
