@@ -67,8 +67,8 @@ class LockHolder:
 
 @dataclass(frozen=True, slots=True)
 class LockRecord:
-    """A lock as stored in Redis. `ttl_seconds` None: it never expires. Bytes of `value` that are not text are surrogates
-    (PEP 383)."""
+    """A lock as stored in Redis. `ttl_seconds` None: it never expires. Bytes of `value` that are not text are
+    surrogates (PEP 383)."""
 
     repository_id: str
     value: str

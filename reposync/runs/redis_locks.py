@@ -1,8 +1,8 @@
 """Locks of repositories in Redis, and the watchdog that keeps the lock of a running sync.
 
-All times are `elapsed_seconds`, taken before the call that they belong to: the lock lives at least that long. Every call
-is short, and every failure is a RedisUnavailable. redis-py's own retry is off: it would repeat a command whose answer was
-lost, and report on the repetition.
+All times are `elapsed_seconds`, taken before the call that they belong to: the lock lives at least that long. Every
+call is short, and every failure is a RedisUnavailable. redis-py's own retry is off: it would repeat a command whose
+answer was lost, and report on the repetition.
 """
 
 from __future__ import annotations
