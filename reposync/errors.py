@@ -46,6 +46,13 @@ class RepoSyncError(Exception):
     exit_code = FAILED
     retryable = False
 
+    def __init_subclass__(
+        cls, code: str = "", status: int = 0, exit_code: int = 0, retryable: bool | None = None, **others: Any
+    ) -> None:
+        super().__init_subclass__(**others)
+        cls.code, cls.status, cls.exit_code = code or cls.code, status or cls.status, exit_code or cls.exit_code
+        cls.retryable = cls.retryable if retryable is None else retryable
+
     def __init__(
         self, message: str, *, remedy: str | Remedy | None = None, retry_after_seconds: float | None = None
     ) -> None:
@@ -87,358 +94,216 @@ def first_error(errors: ExceptionGroup[Exception]) -> Exception:
     return first_error(error) if isinstance(error, ExceptionGroup) else error
 
 
-class ConfigError(RepoSyncError):
+class ConfigError(RepoSyncError, code="CONFIG_INVALID", status=422, exit_code=MISUSED):
     """The registry or a setting is wrong; nothing was started."""
 
-    code = "CONFIG_INVALID"
-    status = 422
-    exit_code = MISUSED
 
-
-class SecretMissing(ConfigError):
+class SecretMissing(ConfigError, code="SECRET_MISSING"):
     """This process lacks a secret that the repository's definition names; a different process may have it."""
 
-    code = "SECRET_MISSING"
 
-
-class SourceElsewhere(RepoSyncError):
+class SourceElsewhere(RepoSyncError, code="SOURCE_ELSEWHERE", status=409):
     """The folder is on a different machine."""
 
-    code = "SOURCE_ELSEWHERE"
-    status = 409
 
-
-class RegistryConflict(ConfigError):
+class RegistryConflict(ConfigError, code="REGISTRY_CONFLICT", status=409, exit_code=CONFLICT):
     """Two registry files claim the same name."""
 
-    code = "REGISTRY_CONFLICT"
-    status = 409
-    exit_code = CONFLICT
 
-
-class UsageError(RepoSyncError):
+class UsageError(RepoSyncError, code="USAGE", status=422, exit_code=MISUSED):
     """The request names something that does not exist or is not valid."""
 
-    code = "USAGE"
-    status = 422
-    exit_code = MISUSED
 
-
-class NotFoundError(UsageError):
+class NotFoundError(UsageError, status=404, exit_code=NOT_FOUND):
     """The named object does not exist."""
 
-    status = 404
-    exit_code = NOT_FOUND
 
-
-class ConflictError(UsageError):
+class ConflictError(UsageError, status=409, exit_code=CONFLICT):
     """The state of an object does not allow the request."""
 
-    status = 409
-    exit_code = CONFLICT
 
-
-class RepositoryNotFound(NotFoundError):
+class RepositoryNotFound(NotFoundError, code="REPOSITORY_NOT_FOUND"):
     """No repository of that name is registered."""
 
-    code = "REPOSITORY_NOT_FOUND"
 
-
-class RepositoryExists(ConflictError):
+class RepositoryExists(ConflictError, code="REPOSITORY_EXISTS"):
     """The name is taken."""
 
-    code = "REPOSITORY_EXISTS"
 
-
-class RepositoryReadOnly(ConflictError):
+class RepositoryReadOnly(ConflictError, code="REPOSITORY_READ_ONLY"):
     """It is defined in the registry file or by a group, and is changed there."""
 
-    code = "REPOSITORY_READ_ONLY"
 
-
-class RepositoryChanged(UsageError):
+class RepositoryChanged(UsageError, code="REPOSITORY_CHANGED", status=412, exit_code=CONFLICT):
     """It was changed since it was read; nothing was written."""
 
-    code = "REPOSITORY_CHANGED"
-    status = 412
-    exit_code = CONFLICT
 
-
-class RepositoryInactive(ConflictError):
+class RepositoryInactive(ConflictError, code="REPOSITORY_INACTIVE"):
     """It left the registry; its index is unchanged."""
 
-    code = "REPOSITORY_INACTIVE"
 
-
-class SourceNotAllowed(UsageError):
+class SourceNotAllowed(UsageError, code="SOURCE_NOT_ALLOWED", status=403):
     """The operator does not allow such sources over HTTP."""
 
-    code = "SOURCE_NOT_ALLOWED"
-    status = 403
 
-
-class NoEarlierVersion(UsageError):
+class NoEarlierVersion(UsageError, exit_code=CONFLICT):
     """No earlier version of the index is kept."""
 
-    exit_code = CONFLICT
 
-
-class NothingIndexed(UsageError):
+class NothingIndexed(UsageError, exit_code=CONFLICT):
     """The repository, or every repository, has no index yet."""
 
-    exit_code = CONFLICT
 
-
-class RunNotFound(NotFoundError):
+class RunNotFound(NotFoundError, code="RUN_NOT_FOUND"):
     """No run has that id."""
 
-    code = "RUN_NOT_FOUND"
 
-
-class RunAmbiguous(ConflictError):
+class RunAmbiguous(ConflictError, code="RUN_AMBIGUOUS"):
     """Several runs have an id with this prefix."""
 
-    code = "RUN_AMBIGUOUS"
 
-
-class RunStateConflict(ConflictError):
+class RunStateConflict(ConflictError, code="RUN_STATE_CONFLICT"):
     """The state of the run does not allow the request."""
 
-    code = "RUN_STATE_CONFLICT"
+
+# Sources
 
 
-# Sources -----------------------------------------------------------------------------------------------------------
-
-
-class SourceError(RepoSyncError):
+class SourceError(RepoSyncError, code="SOURCE_ERROR", status=502):
     """A source of files answered unexpectedly."""
 
-    code = "SOURCE_ERROR"
-    status = 502
 
-
-class SourceUnavailable(SourceError):
+class SourceUnavailable(SourceError, code="SOURCE_UNAVAILABLE", status=503, retryable=True):
     """Network failure, time-out, 5xx or rate limit: a later retry may succeed."""
 
-    code = "SOURCE_UNAVAILABLE"
-    status = 503
-    retryable = True
 
-
-class SourceDenied(SourceError):
+class SourceDenied(SourceError, code="SOURCE_DENIED"):
     """401 or 403: the token or its permissions must be corrected."""
 
-    code = "SOURCE_DENIED"
 
-
-class SourceGone(SourceError):
+class SourceGone(SourceError, code="SOURCE_GONE"):
     """404: the project is missing or hidden from this token. The index is never deleted for it."""
 
-    code = "SOURCE_GONE"
 
-
-class BranchNotFound(SourceError):
+class BranchNotFound(SourceError, code="BRANCH_NOT_FOUND"):
     """The repository exists, the branch does not."""
 
-    code = "BRANCH_NOT_FOUND"
 
-
-class RepositoryEmpty(SourceError):
+class RepositoryEmpty(SourceError, code="REPOSITORY_EMPTY"):
     """The repository has no commit yet."""
 
-    code = "REPOSITORY_EMPTY"
 
-
-class SourceCorrupt(SourceError):
+class SourceCorrupt(SourceError, code="SOURCE_CORRUPT", retryable=True):
     """Content that does not hash to its blob sha, a contradictory listing, or a truncated answer."""
 
-    code = "SOURCE_CORRUPT"
-    retryable = True
+
+# Embedding
 
 
-# Embedding ---------------------------------------------------------------------------------------------------------
-
-
-class EmbeddingError(RepoSyncError):
+class EmbeddingError(RepoSyncError, code="EMBEDDING_ERROR", status=502):
     """The embedding model or server refused a request or returned an invalid answer (wrong count, wrong dimension)."""
 
-    code = "EMBEDDING_ERROR"
-    status = 502
 
-
-class EmbeddingUnavailable(EmbeddingError):
+class EmbeddingUnavailable(EmbeddingError, code="EMBEDDING_UNAVAILABLE", status=503, retryable=True):
     """The embedding server cannot be reached or is overloaded."""
 
-    code = "EMBEDDING_UNAVAILABLE"
-    status = 503
-    retryable = True
 
-
-class EmbeddingAnswerUnreadable(EmbeddingError):
+class EmbeddingAnswerUnreadable(EmbeddingError, code="EMBEDDING_ANSWER_UNREADABLE", retryable=True):
     """The server did not answer JSON: the page of a proxy is temporary, a wrong address is not."""
 
-    code = "EMBEDDING_ANSWER_UNREADABLE"
-    retryable = True
 
-
-class EmbeddingInputRefused(EmbeddingError):
+class EmbeddingInputRefused(EmbeddingError, code="EMBEDDING_INPUT_REFUSED"):
     """The model refuses this text. It becomes a problem of its file and never ends a run."""
 
-    code = "EMBEDDING_INPUT_REFUSED"
+
+# Index
 
 
-# Index -------------------------------------------------------------------------------------------------------------
-
-
-class VectorIndexError(RepoSyncError):
+class VectorIndexError(RepoSyncError, code="INDEX_ERROR", status=502):
     """Qdrant refused a request or returned an invalid answer."""
 
-    code = "INDEX_ERROR"
-    status = 502
 
-
-class IndexUnavailable(VectorIndexError):
+class IndexUnavailable(VectorIndexError, code="INDEX_UNAVAILABLE", status=503, retryable=True):
     """Qdrant, or the embedded engine, cannot be reached."""
 
-    code = "INDEX_UNAVAILABLE"
-    status = 503
-    retryable = True
 
-
-class IndexAnswerUnreadable(VectorIndexError):
+class IndexAnswerUnreadable(VectorIndexError, code="INDEX_ANSWER_UNREADABLE", retryable=True):
     """The answer is not Qdrant's: the page of a proxy is temporary, a wrong address is not."""
 
-    code = "INDEX_ANSWER_UNREADABLE"
-    retryable = True
 
-
-class IndexMismatch(VectorIndexError):
+class IndexMismatch(VectorIndexError, code="INDEX_MISMATCH", status=409):
     """The collection was created for a different embedding model, dimension, windowing or schema."""
 
-    code = "INDEX_MISMATCH"
-    status = 409
 
-
-class IndexChanged(VectorIndexError):
+class IndexChanged(VectorIndexError, code="INDEX_CHANGED", status=409, retryable=True):
     """Points disappeared during a run: a different program deletes in the collection."""
 
-    code = "INDEX_CHANGED"
-    status = 409
-    retryable = True
 
-
-class IndexUnsupported(VectorIndexError):
+class IndexUnsupported(VectorIndexError, code="INDEX_UNSUPPORTED", status=501):
     """The embedded engine does not support this; a Qdrant server does."""
 
-    code = "INDEX_UNSUPPORTED"
-    status = 501
+
+# Store and runs
 
 
-# Store and runs ----------------------------------------------------------------------------------------------------
-
-
-class StoreUnavailable(RepoSyncError):
+class StoreUnavailable(RepoSyncError, code="STORE_UNAVAILABLE", status=503, retryable=True):
     """The database cannot be reached, or its schema does not fit this version."""
 
-    code = "STORE_UNAVAILABLE"
-    status = 503
-    retryable = True
 
-
-class ClockSkewed(RepoSyncError):
+class ClockSkewed(RepoSyncError, code="CLOCK_SKEWED", status=503):
     """This machine's clock differs from the database's."""
 
-    code = "CLOCK_SKEWED"
-    status = 503
 
-
-class Starting(StoreUnavailable):
+class Starting(StoreUnavailable, code="STARTING"):
     """The daemon is starting; it answers in a moment."""
 
-    code = "STARTING"
 
-
-class LeaseLost(RepoSyncError):
+class LeaseLost(RepoSyncError, code="LEASE_LOST", status=409):
     """A different worker took over the run; this one writes nothing more."""
 
-    code = "LEASE_LOST"
-    status = 409
 
-
-class RunDefect(RepoSyncError):
+class RunDefect(RepoSyncError, retryable=True):
     """A background task of the run failed: its heartbeat, or the watchdog of its lock."""
 
-    retryable = True
 
-
-class LockHeld(RepoSyncError):
+class LockHeld(RepoSyncError, code="LOCK_HELD", status=409, exit_code=CONFLICT, retryable=True):
     """The repository's Redis lock is held by a different process, which seems to be alive."""
 
-    code = "LOCK_HELD"
-    status = 409
-    exit_code = CONFLICT
-    retryable = True
 
-
-class LockLost(RepoSyncError):
+class LockLost(RepoSyncError, code="LOCK_LOST", status=409, retryable=True):
     """The repository's Redis lock could not be renewed in time, or was taken over."""
 
-    code = "LOCK_LOST"
-    status = 409
-    retryable = True
 
-
-class LockNotFound(NotFoundError):
+class LockNotFound(NotFoundError, code="LOCK_NOT_FOUND"):
     """The repository is not locked."""
 
-    code = "LOCK_NOT_FOUND"
 
-
-class RedisUnavailable(RepoSyncError):
+class RedisUnavailable(RepoSyncError, code="REDIS_UNAVAILABLE", status=503, retryable=True):
     """Redis cannot be reached or fails. Syncs continue without it."""
 
-    code = "REDIS_UNAVAILABLE"
-    status = 503
-    retryable = True
 
-
-class RunCancelled(RepoSyncError):
+class RunCancelled(RepoSyncError, code="RUN_CANCELLED", status=409):
     """The run was cancelled on request."""
 
-    code = "RUN_CANCELLED"
-    status = 409
 
-
-class DeletionBlocked(RepoSyncError):
+class DeletionBlocked(RepoSyncError, code="DELETION_BLOCKED", status=409):
     """The deletion brake: a run would remove too much from the index, which is unchanged until a person approves.
     `facts`: what an approval is for."""
-
-    code = "DELETION_BLOCKED"
-    status = 409
 
     facts: Mapping[str, Any] = MappingProxyType({})
 
 
-class IndexHeld(RepoSyncError):
+class IndexHeld(RepoSyncError, code="INDEX_HELD", status=409):
     """The index was rolled back or its change was paused, and the configured location is a different one now."""
 
-    code = "INDEX_HELD"
-    status = 409
 
-
-class GateClosed(RepoSyncError):
+class GateClosed(RepoSyncError, code="INDEX_GATE_CLOSED", status=409):
     """The new version answers the questions of the quality gate worse than the live one."""
 
-    code = "INDEX_GATE_CLOSED"
-    status = 409
+
+class DefinitionChanged(RepoSyncError, code="SUPERSEDED", status=409):
+    """The definition of the repository changed during the run; its result is not published."""
 
 
 CANNOT_HERE = frozenset({RepositoryNotFound.code, SecretMissing.code, SourceElsewhere.code})
 """Reasons for returning a run that a different process may be able to execute."""
-
-
-class DefinitionChanged(RepoSyncError):
-    """The definition of the repository changed during the run; its result is not published."""
-
-    code = "SUPERSEDED"
-    status = 409

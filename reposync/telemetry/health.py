@@ -60,7 +60,6 @@ class Health:
         self._components: dict[str, Component] = {
             name: Component("starting", "It has not been checked yet.", began) for name in sorted(self._required)
         }
-        self._unseen = set(self._required)
         self._valid_until: dict[str, float] = {}
 
     def report(
@@ -78,17 +77,16 @@ class Health:
         check has stopped.
         """
         before = self._components.get(component)
-        first = component in self._unseen or before is None
-        self._unseen.discard(component)
-        reason = _sentence(reason) if status != "ok" else None
-        since = before.since if before is not None and not first and before.status == status else self._now()
-        self._components[component] = Component(status, reason, since, latency_seconds)
-        if valid_seconds is None:
-            self._valid_until.pop(component, None)
-        else:
-            self._valid_until[component] = self._monotonic() + valid_seconds
-        if first or before is None or before.status != status:
-            _log_change(component, None if first else before, self._components[component])
+        if before is not None and before.status == "starting":
+            before = None
+        since = before.since if before is not None and before.status == status else self._now()
+        reason = reason if status != "ok" else None
+        if reason is not None and len(reason) > LONGEST_REASON_CHARS:
+            reason = reason[: LONGEST_REASON_CHARS - 1] + "…"
+        after = self._components[component] = Component(status, reason, since, latency_seconds)
+        self._valid_until[component] = self._monotonic() + (float("inf") if valid_seconds is None else valid_seconds)
+        if before is None or before.status != status:
+            _log_change(component, before, after)
 
     def forget(self, component: str) -> None:
         """Remove a dependency, such as a GitLab server that left the registry. A required one stays."""
@@ -110,12 +108,6 @@ class Health:
 
     def _counted(self, name: str, status: ShownStatus) -> ShownStatus:
         return "degraded" if status == "down" and name not in self._required else status
-
-
-def _sentence(reason: str | None) -> str | None:
-    if reason is None or len(reason) <= LONGEST_REASON_CHARS:
-        return reason
-    return reason[: LONGEST_REASON_CHARS - 1] + "…"
 
 
 def _log_change(name: str, before: Component | None, after: Component) -> None:

@@ -9,12 +9,13 @@ import math
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import date
+from itertools import islice
 from typing import Any, Literal, TextIO
 
 import structlog
-from structlog.dev import Column, ConsoleRenderer, KeyValueColumnFormatter, LogLevelColumnFormatter
+from structlog.dev import ConsoleRenderer
 from structlog.typing import EventDict, Processor, WrappedLogger
 
 from reposync.telemetry.redaction import MASK, Secrets, names_secret
@@ -35,7 +36,6 @@ NOISY = (
     "uvicorn",
 )
 """Libraries whose INFO lines are noise."""
-
 
 LONGEST_VALUE_CHARS = 4_000
 LONGEST_TRACEBACK_CHARS = 20_000
@@ -76,8 +76,7 @@ def configure_logging(
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             structlog.processors.format_exc_info,
-            _Pod(pod),
-            Sanitize(secrets),
+            Sanitize(secrets, pod),
             json_line if log_format == "json" else ConsoleLine(colors=_wants_colors(stream)),
         ],
     )
@@ -85,7 +84,6 @@ def configure_logging(
         processors=[
             structlog.stdlib.filter_by_level,
             *everyone,
-            _insert_arguments,
             structlog.processors.StackInfoRenderer(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
@@ -105,84 +103,49 @@ def configure_logging(
     sys.unraisablehook = _log_unraisable
 
 
-def _insert_arguments(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    """Format like the standard library; arguments that do not fit become a field, and not an exception."""
-    arguments = event.pop("positional_args", ())
-    if arguments:
-        try:
-            event["event"] %= arguments[0] if len(arguments) == 1 and isinstance(arguments[0], dict) else arguments
-        except Exception:  # noqa: BLE001 (a value's own code runs here)
-            event["arguments"] = arguments
-    return event
+class Sanitize:
+    """Processor: names the pod; makes every value text, number, boolean, None, or a list or dict of them; masks secrets
+    and values under keys that name one; cuts what is long, deep or many."""
 
-
-class _Pod:
-    """Processor: names the pod."""
-
-    def __init__(self, pod: str) -> None:
+    def __init__(self, secrets: Secrets, pod: str) -> None:
+        self._secrets = secrets
         self._pod = pod
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+        event.pop("color_message", None)  # uvicorn repeats the message with terminal colours
         event.setdefault("pod", self._pod)
-        return event
+        plain: dict[str, Any] = {
+            self._text(str(key)): self._secrets.redact(value, LONGEST_TRACEBACK_CHARS)
+            if key in _TRACEBACKS and isinstance(value, str)
+            else self._value(value, str(key))
+            for key, value in event.items()
+        }
+        plain["event"] = str(plain.get("event", "")).rstrip()  # uvicorn ends some messages with a line break
+        return plain
 
-
-class Sanitize:
-    """Processor: makes every value text, number, boolean, None, or a list or dict of them; masks secrets and values
-    under keys that name one; cuts what is long, deep or many."""
-
-    def __init__(self, secrets: Secrets) -> None:
-        self._secrets = secrets
-
-    def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        # uvicorn repeats the message with terminal colours.
-        event.pop("color_message", None)
-        return {self._text(str(key)): self._field(str(key), value) for key, value in event.items()}
-
-    def _field(self, key: str, value: object) -> PlainValue:
-        if key in ("exception", "stack") and isinstance(value, str):
-            return self._secrets.redact(value, LONGEST_TRACEBACK_CHARS)
-        plain = self._value(value, key, depth=0)
-        # uvicorn ends some messages with a line break.
-        return plain.rstrip() if key == "event" and isinstance(plain, str) else plain
-
-    def _value(self, value: object, key: str | None, depth: int) -> PlainValue:
+    def _value(self, value: object, key: str = "", depth: int = 0) -> PlainValue:
         if value is None or isinstance(value, bool):
             return value
-        if key is not None and names_secret(key):
+        if names_secret(key):
             return MASK
-        if isinstance(value, str):
-            return self._text(value)
         if isinstance(value, int | float):
             # A secret may consist of digits.
             text = str(value)
             redacted = self._secrets.redact(text)
-            if redacted != text or not math.isfinite(value):
-                return redacted
-            return int(value) if isinstance(value, int) else float(value)
-        if isinstance(value, bytes | bytearray | memoryview):
-            return self._text(bytes(value[: 2 * LONGEST_VALUE_CHARS]).decode("utf-8", "backslashreplace"))
+            return value if redacted == text and math.isfinite(value) else redacted
+        if isinstance(value, bytes):
+            return self._text(value[: 2 * LONGEST_VALUE_CHARS].decode("utf-8", "backslashreplace"))
+        if not isinstance(value, Mapping | list | tuple | set | frozenset):
+            return self._text(value.isoformat() if isinstance(value, date) else _as_text(value))
         if depth >= _DEEPEST:
             return f"({type(value).__name__})"
+        more = len(value) - _MOST_ITEMS
         if isinstance(value, Mapping):
-            pairs = list(value.items())
-            plain = {
-                self._text(_as_text(name)): self._value(each, _as_text(name), depth + 1)
-                for name, each in pairs[:_MOST_ITEMS]
-            }
-            if len(pairs) > _MOST_ITEMS:
-                plain["..."] = f"{len(pairs) - _MOST_ITEMS} more"
-            return plain
-        if isinstance(value, list | tuple | set | frozenset):
-            return self._items(value, depth)
-        if isinstance(value, date):
-            return value.isoformat()
-        return self._text(_as_text(value))
-
-    def _items(self, values: Iterable[object], depth: int) -> PlainValue:
-        several = list(values)
-        plain = [self._value(each, None, depth + 1) for each in several[:_MOST_ITEMS]]
-        return plain if len(several) <= _MOST_ITEMS else [*plain, f"... {len(several) - _MOST_ITEMS} more"]
+            names = {_as_text(name): each for name, each in islice(value.items(), _MOST_ITEMS)}
+            mapping = {self._text(name): self._value(each, name, depth + 1) for name, each in names.items()}
+            return mapping | ({"...": f"{more} more"} if more > 0 else {})
+        items = [self._value(each, depth=depth + 1) for each in islice(value, _MOST_ITEMS)]
+        return [*items, f"... {more} more"] if more > 0 else items
 
     def _text(self, text: str) -> str:
         return self._secrets.redact(text, LONGEST_VALUE_CHARS)
@@ -206,46 +169,37 @@ class ConsoleLine:
 
     def __init__(self, *, colors: bool) -> None:
         styles = ConsoleRenderer.get_default_column_styles(colors)
-
-        def plain(style: str, *, width: int = 0, prefix: str = "", postfix: str = "") -> KeyValueColumnFormatter:
-            return KeyValueColumnFormatter(None, style, styles.reset, _text, width, prefix, postfix)
-
-        self._render = ConsoleRenderer(
-            columns=[
-                Column("timestamp", plain(styles.timestamp)),
-                Column(
-                    "level", LogLevelColumnFormatter(ConsoleRenderer.get_default_level_styles(colors), styles.reset)
-                ),
-                Column("event", plain(styles.bright, width=_EVENT_CHARS)),
-                Column("logger", plain(styles.bright + styles.logger_name, prefix="[", postfix="]")),
-                Column("", KeyValueColumnFormatter(styles.kv_key, styles.kv_value, styles.reset, _value)),
-            ],
-            sort_keys=False,
+        self._levels, self._bright, self._dim, self._reset = (
+            ConsoleRenderer.get_default_level_styles(colors),
+            styles.bright,
+            styles.kv_key,
+            styles.reset,
         )
 
     def __call__(self, logger: WrappedLogger, method: str, event: EventDict) -> str:
         below = [event.pop(key) for key in _TRACEBACKS if event.get(key)]
-        fields = {escape_unprintable(key): value for key, value in _ordered(event).items()}
-        line = str(self._render(logger, method, fields))
+        fields = _ordered(event)
+        time, level, name, what = (
+            escape_unprintable(str(fields.pop(key, ""))) for key in ("timestamp", "level", "logger", "event")
+        )
+        line = (
+            f"{time} [{self._levels.get(level, '')}{level:<8}{self._reset}] "
+            f"{self._bright}{what:<{_EVENT_CHARS}}{self._reset} [{name}]"
+        )
+        pairs = [f"{self._dim}{escape_unprintable(key)}{self._reset}={_shown(value)}" for key, value in fields.items()]
         indented = (f"    {escape_unprintable(row)}" for text in below for row in str(text).splitlines())
-        return "\n".join([line, *indented])
+        return "\n".join([" ".join([line, *pairs]), *indented])
 
 
 def _ordered(event: EventDict) -> dict[str, Any]:
     return {key: event[key] for key in _FIRST if key in event} | dict(event)
 
 
-def _text(value: object) -> str:
-    return escape_unprintable(str(value))
-
-
-def _value(value: object) -> str:
-    if isinstance(value, str):
-        text = escape_unprintable(value)
-        return f'"{text}"' if not text or set(text) & {" ", "=", '"'} else text
-    if isinstance(value, dict | list):
+def _shown(value: object) -> str:
+    if not isinstance(value, str):
         return escape_unprintable(json.dumps(value, ensure_ascii=False, allow_nan=False))
-    return str(value)
+    text = escape_unprintable(value)
+    return f'"{text}"' if not text or set(text) & {" ", "=", '"'} else text
 
 
 class _Lines(logging.StreamHandler[TextIO]):
@@ -255,7 +209,10 @@ class _Lines(logging.StreamHandler[TextIO]):
         try:
             line = super().format(record)
         except Exception as error:  # noqa: BLE001 (a value's own code runs here: its str, its repr, its exception)
-            line = super().format(_unformattable(record, error))
+            template = _as_text(record.msg.get("event") if isinstance(record.msg, Mapping) else record.msg)
+            plain = logging.LogRecord(record.name, record.levelno, "", 0, "%s", (template,), None)
+            plain.formatting_error = type(error).__name__
+            line = super().format(plain)
         # A stream whose encoding lacks a character gets an escape, not an exception.
         encoding = getattr(self.stream, "encoding", None) or "utf-8"
         return line.encode(encoding, "backslashreplace").decode(encoding)
@@ -273,39 +230,19 @@ class _Lines(logging.StreamHandler[TextIO]):
                 os.close(nowhere)
 
 
-def _unformattable(record: logging.LogRecord, error: Exception) -> logging.LogRecord:
-    """A replacement for a record that cannot be formatted, for instance with a wrong number of arguments."""
-    template = record.msg.get("event") if isinstance(record.msg, Mapping) else record.msg
-    made = logging.LogRecord(record.name, record.levelno, record.pathname, record.lineno, "%s", (), None)
-    try:
-        made.args = (str(template),)
-    except Exception:  # noqa: BLE001 (see above)
-        made.args = (f"an event of type {type(template).__name__}",)
-    made.formatting_error = type(error).__name__
-    return made
-
-
 def _wants_colors(stream: TextIO) -> bool:
     # https://no-color.org
     return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def _log_uncaught(uncaught: threading.ExceptHookArgs) -> None:
-    if uncaught.exc_value is None or isinstance(uncaught.exc_value, SystemExit):
-        return
-    name = uncaught.thread.name if uncaught.thread else "?"
-    logging.getLogger(__name__).error(
-        "A thread ended with an exception", extra={"thread_name": name}, exc_info=_info(uncaught.exc_value)
-    )
+    if uncaught.exc_value is not None and not isinstance(uncaught.exc_value, SystemExit):
+        name = uncaught.thread.name if uncaught.thread else "?"
+        log = logging.getLogger(__name__)
+        log.error("A thread ended with an exception", extra={"thread_name": name}, exc_info=uncaught.exc_value)
 
 
 def _log_unraisable(unraisable: Any) -> None:
-    logging.getLogger(__name__).error(
-        "An exception could not be raised where it occurred",
-        extra={"where": unraisable.err_msg or "destructor or callback"},
-        exc_info=_info(unraisable.exc_value) if unraisable.exc_value is not None else None,
-    )
-
-
-def _info(error: BaseException) -> tuple[type[BaseException], BaseException, Any]:
-    return type(error), error, error.__traceback__
+    fields = {"where": unraisable.err_msg or "destructor or callback"}
+    log = logging.getLogger(__name__)
+    log.error("An exception could not be raised where it occurred", extra=fields, exc_info=unraisable.exc_value)

@@ -16,6 +16,8 @@ MASK = "***"
 
 SHORTEST_SECRET_CHARS = 6
 """Shorter ones occur in ordinary text, which masking would make unreadable."""
+_MARGIN_CHARS = 256
+"""Read beyond a limit, so that the shape of a secret at the cut is seen whole."""
 
 SECRET_VARIABLES = (
     "QDRANT_API_KEY",
@@ -117,7 +119,9 @@ class Secrets:
     """The known secrets of this process. Its repr shows none of them."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        self._set(frozenset())
+        self._values: frozenset[str] = frozenset()
+        self._forms: tuple[str, ...] = ()
+        self._margin_chars = _MARGIN_CHARS
         self.know(values)
 
     @classmethod
@@ -135,8 +139,12 @@ class Secrets:
         """Add secrets. A URL among them stands for its credentials; what is shorter than SHORTEST_SECRET_CHARS is
         ignored."""
         known = self._values.union(*map(_secrets_in, values))
-        if known != self._values:
-            self._set(known)
+        if known == self._values:
+            return
+        forms = {form for value in known for form in _forms(value) if len(form) >= SHORTEST_SECRET_CHARS}
+        # Longest first: one secret may be the beginning of another.
+        self._values, self._forms = known, tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self._margin_chars = max(map(len, self._forms), default=0) + _MARGIN_CHARS
 
     def redact(self, text: str, limit: int | None = None) -> str:
         """`text` without the known secrets, in any encoding, and without what has the shape of a secret.
@@ -158,13 +166,6 @@ class Secrets:
             if any(hint in lower for hint in shape.hints):
                 text = shape.pattern.sub(shape.replacement, text)
         return text
-
-    def _set(self, values: frozenset[str]) -> None:
-        self._values = values
-        forms = {form for value in values for form in _forms(value) if len(form) >= SHORTEST_SECRET_CHARS}
-        # Longest first: one secret may be the beginning of another.
-        self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
-        self._margin_chars = max(map(len, self._forms), default=0) + 256
 
 
 def names_secret(key: str) -> bool:

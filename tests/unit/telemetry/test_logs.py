@@ -38,38 +38,28 @@ def test_a_line_names_time_level_logger_event_pod_and_its_fields(configure: Conf
     }
 
 
-def test_run_and_repository_stand_on_the_lines_of_every_library_while_they_are_bound(configure: Configure) -> None:
+def test_every_line_of_a_run_names_it_also_lines_of_libraries_and_threads(configure: Configure) -> None:
     log = configure()
-    with structlog.contextvars.bound_contextvars(run="01J", repository="payments-api", attempt=2):
+    bound = {"run": "01J", "repository": "payments-api", "attempt": 2}
+    with structlog.contextvars.bound_contextvars(**bound):
         structlog.get_logger("reposync.sync.sync_run").info("planned")
         logging.getLogger("reposync.sources.gitlab").warning("slow %s", "answer", extra={"seconds": 4})
         logging.getLogger("apscheduler.executors").error("a job was missed")
+        thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(logging.getLogger("reposync.content").warning, "odd")
+        )
+        thread.start()
+        thread.join()
     logging.getLogger("reposync.daemon").info("idle")
 
-    first, second, third, last = log.events
-    for event in (first, second, third):
-        assert (event["run"], event["repository"], event["attempt"], event["pod"]) == (
-            "01J",
-            "payments-api",
-            2,
-            "pod-1",
-        )
-    assert second["event"] == "slow answer"
-    assert second["seconds"] == 4
-    assert third["logger"] == "apscheduler.executors"
-    assert "run" not in last
-
-
-def test_what_a_thread_logs_for_a_run_names_the_run(configure: Configure) -> None:
-    log = configure()
-    structlog.contextvars.bind_contextvars(run="01J")
-    thread = threading.Thread(
-        target=contextvars.copy_context().run, args=(logging.getLogger("reposync.content").warning, "odd")
+    *events, last = log.events
+    assert [{key: event[key] for key in bound} for event in events] == [bound] * 4
+    assert (events[1]["event"], events[1]["seconds"], events[2]["logger"]) == (
+        "slow answer",
+        4,
+        "apscheduler.executors",
     )
-    thread.start()
-    thread.join()
-
-    assert log.events[0]["run"] == "01J"
+    assert "run" not in last
 
 
 @pytest.mark.parametrize("library", ["httpx", "httpcore.http11", "apscheduler.scheduler", "urllib3", "uvicorn.error"])
@@ -77,45 +67,41 @@ def test_libraries_are_heard_from_warnings_on(configure: Configure, library: str
     log = configure(level="DEBUG")
     logging.getLogger(library).info("HTTP Request: GET https://...")
     logging.getLogger(library).warning("retrying")
-    logging.getLogger("reposync.x").debug("ours")
+    for logger in (logging.getLogger("reposync.x"), structlog.get_logger("reposync.x")):
+        logger.debug("ours")
 
-    assert [event["event"] for event in log.events] == ["retrying", "ours"]
-
-
-def test_below_the_level_nothing_is_written(configure: Configure) -> None:
+    assert [event["event"] for event in log.events] == ["retrying", "ours", "ours"]
     log = configure(level="WARNING")
-    structlog.get_logger("reposync.x").info("no")
-    logging.getLogger("reposync.x").info("no")
-
+    for logger in (logging.getLogger("reposync.x"), structlog.get_logger("reposync.x")):
+        logger.info("no")
     assert log.text == ""
 
 
-def test_a_traceback_stands_inside_the_json_line(configure: Configure) -> None:
-    log = configure()
+def log_failure(message: str) -> None:
     try:
-        raise ValueError("first\nsecond")
+        raise ValueError(message)
     except ValueError:
         structlog.get_logger("x").exception("failed", file="a.py")
         logging.getLogger("y").exception("failed too")
 
-    first, second = log.events
-    for event in (first, second):
+
+def test_a_traceback_is_inside_the_json_line(configure: Configure) -> None:
+    log = configure()
+    log_failure("first\nsecond")
+
+    for event in log.events:
         assert event["exception"].startswith("Traceback (most recent call last):\n")
         assert event["exception"].endswith("ValueError: first\nsecond")
-    assert first["file"] == "a.py"
+    assert log.events[0]["file"] == "a.py"
 
 
 def test_no_line_of_a_message_in_a_traceback_can_pass_for_an_event(configure: Configure) -> None:
     log = configure("console")
-    try:
-        raise ValueError("oops\n2026-01-01T00:00:00Z [info     ] all is well")
-    except ValueError:
-        structlog.get_logger("x").exception("failed")
+    log_failure("oops\n2026-01-01T00:00:00Z [info     ] all is well")
 
-    first, *below = log.lines
-    assert "failed" in first
-    assert below
-    assert all(line.startswith("    ") for line in below)
+    heads = [line for line in log.lines if not line.startswith("    ")]
+    assert ["failed" in heads[0], "failed too" in heads[1]] == [True, True]
+    assert len(heads) == 2 < len(log.lines)
 
 
 @given(
@@ -153,7 +139,7 @@ def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, dat
 
     def say() -> None:
         logger.info(f"cloning with {secret}", url=f"https://u:{secret}@h/p", nested=[{"a": (secret, {secret: 1})}])
-        logger.info("%s", secret, raw=secret.encode(), path=Path(secret.replace("\0", "")))
+        logger.info(secret, raw=secret.encode(), path=Path(secret.replace("\0", "")))
         logging.getLogger("y").error("a %s b", [secret], extra={"field": secret})
         with structlog.contextvars.bound_contextvars(repository=secret):
             try:
@@ -203,37 +189,25 @@ def test_secrets_of_a_registry_that_was_read_again_are_masked_from_then_on(confi
     assert [event["event"] for event in log.events] == ["*** newvalue", "*** ***"]
 
 
-def test_a_wrong_number_of_arguments_costs_neither_the_line_nor_the_caller(
+def test_what_cannot_be_formatted_costs_neither_the_line_nor_the_caller(
     configure: Configure, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    log = configure("json", "hunter22")
-    logging.getLogger("x").warning("%d of %d hunter22", 1)
-    structlog.get_logger("x").warning("%d files", "hunter22")
-
-    first, second = log.events
-    assert first["event"] == "%d of %d ***"
-    assert first["formatting_error"] == "TypeError"
-    assert second["event"] == "%d files"
-    assert second["arguments"] == ["***"]
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_value_that_cannot_be_shown_costs_its_place_alone(configure: Configure) -> None:
     class Broken:
         def __str__(self) -> str:
             raise RuntimeError("no")
 
-    log = configure()
+    log = configure("json", "hunter22")
+    logging.getLogger("x").warning("%d of %d hunter22", 1)
     structlog.get_logger("x").info("odd", value=Broken(), not_a_number=float("nan"), after=1)
     logging.getLogger("x").info(Broken())
-    structlog.get_logger("x").info("%s", Broken())
 
     first, second, third = log.events
-    assert first["value"] == "(Broken whose text raises RuntimeError)"
-    assert first["not_a_number"] == "nan"
-    assert first["after"] == 1
-    assert second["event"] == "an event of type Broken"
-    assert third["arguments"] == ["(Broken whose text raises RuntimeError)"]
+    assert (first["event"], first["formatting_error"]) == ("%d of %d ***", "TypeError")
+    assert second["value"] == third["event"] == "(Broken whose text raises RuntimeError)"
+    assert (second["not_a_number"], second["after"]) == ("nan", 1)
+    log.stream.close()
+    logging.getLogger("x").error("nobody reads %s", "this")
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("log_format", FORMATS)
@@ -267,18 +241,7 @@ def test_python_warnings_and_dying_threads_are_events_too(configure: Configure) 
     assert "hunter22" not in log.text
 
 
-def test_a_stream_that_fails_reaches_neither_the_caller_nor_another_stream(
-    configure: Configure, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = configure()
-    log.stream.close()
-    structlog.get_logger("x").error("nobody hears this")
-    logging.getLogger("x").error("nor %s", "this")
-
-    assert capsys.readouterr() == ("", "")
-
-
-def test_a_terminal_of_another_encoding_gets_escapes(configure: Configure) -> None:
+def test_a_terminal_of_a_different_encoding_gets_escapes(configure: Configure) -> None:
     log = configure("console")
     bytes_written = io.BytesIO()
     log.stream = io.TextIOWrapper(bytes_written, encoding="ascii", write_through=True)  # type: ignore[assignment]

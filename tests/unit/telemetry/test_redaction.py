@@ -1,15 +1,12 @@
 import base64
 import json
-import os
-import subprocess
-from pathlib import Path
 from urllib.parse import quote, quote_plus
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from reposync.telemetry.redaction import MASK, SECRET_VARIABLES, Secrets, names_secret
+from reposync.telemetry.redaction import MASK, Secrets, names_secret
 
 SECRETS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="*"), min_size=6, max_size=60)
 AROUND = st.text(max_size=30)
@@ -122,79 +119,34 @@ def test_an_address_stands_for_the_credentials_in_it() -> None:
     assert secrets.redact("redis://cache:6379") == "redis://cache:6379"
 
 
-def test_the_user_of_a_database_without_a_password_is_no_secret() -> None:
-    secrets = Secrets.of_environment({"DATABASE_URL": "postgresql://postgres@127.0.0.1/postgres"})
-
-    said = "The database postgres on 127.0.0.1 cannot be used: sqlalchemy.dialects.postgresql"
-    assert secrets.redact(said) == said
-
-
-LOGIN_SHELL = """
+ORDINARY_VARIABLES = """
 PWD=/home/ada/src/payments
-OLDPWD=/home/ada/src
-INIT_CWD=/home/ada/src/payments
-SUDO_PWD=/home/ada
-HOME=/home/ada
 USER=ada-of-payments
-LOGNAME=ada-of-payments
-SHELL=/usr/bin/bash
-HOSTNAME=ada-laptop
 SSH_AUTH_SOCK=/run/user/1000/keyring/ssh
-SSH_CONNECTION=10.0.0.5 50022 10.0.0.9 22
-GPG_AGENT_INFO=/run/user/1000/gnupg/S.gpg-agent:0:1
 XAUTHORITY=/run/user/1000/.mutter-Xwaylandauth.ABCDE1
 XDG_SESSION_COOKIE=session-of-ada
-XDG_RUNTIME_DIR=/run/user/1000
-DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/1000/bus
 SESSION_MANAGER=local/ada-laptop:@/tmp/.ICE-unix/2101,unix/ada-laptop:/tmp/.ICE-unix/2101
-GNOME_KEYRING_CONTROL=/run/user/1000/keyring
-DESKTOP_SESSION=ubuntu
-WAYLAND_DISPLAY=wayland-0
-KUBECONFIG=/home/ada/.kube/config
-DOCKER_HOST=unix:///run/user/1000/docker.sock
 GOOGLE_APPLICATION_CREDENTIALS=/home/ada/.config/gcloud/key.json
-AWS_SHARED_CREDENTIALS_FILE=/home/ada/.aws/credentials
 AWS_WEB_IDENTITY_TOKEN_FILE=/var/run/secrets/token
 GIT_ASKPASS=/usr/bin/ksshaskpass
-VIRTUAL_ENV=/home/ada/src/payments/.venv
-PIP_INDEX_URL=https://pypi.example.com/simple
-CI_PROJECT_DIR=/builds/platform/payments-api
-CI_SERVER_URL=https://gitlab.example.com
 CI_API_V4_URL=https://gitlab.example.com/api/v4
 CI_REGISTRY_USER=gitlab-ci-token
-GITHUB_WORKSPACE=/home/runner/work/payments/payments
-GITHUB_SERVER_URL=https://github.com
-RUNNER_TOOL_CACHE=/opt/hostedtoolcache
-POSTGRES_USER=postgres
 PGUSER=postgres
-PGHOST=db.example.com
 DATABASE_URL=postgresql://postgres@db.example.com/reposync
 REDIS_URL=redis://cache.example.com:6379/0
 HTTP_PROXY=http://proxy.example.com:3128
 REPOSYNC_STATE_DIR=/home/ada/.local/state/reposync
-REPOSYNC_CONFIG=/home/ada/src/payments/repositories.yaml
 """
 
 
-def test_nothing_of_the_environment_of_a_login_shell_a_desktop_or_a_ci_job_is_masked() -> None:
-    command = [
-        "env",
-        "-i",
-        f"HOME={Path.home()}",
-        f"PATH={os.environ['PATH']}",
-        "bash",
-        "-lc",
-        "cd / && cd ~ && env -0",
-    ]
-    shell = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split("\0")
-    variables = dict(each.split("=", 1) for each in (*shell, *LOGIN_SHELL.strip().splitlines()) if "=" in each)
-    assert {"PWD", "OLDPWD"} <= {each.partition("=")[0] for each in shell}
+def test_ordinary_variables_of_a_shell_a_desktop_or_a_ci_job_are_not_masked() -> None:
+    variables = dict(each.split("=", 1) for each in ORDINARY_VARIABLES.split())
     secrets = Secrets.of_environment(variables)
 
-    for value in (value for name, value in variables.items() if name not in SECRET_VARIABLES):
+    for value in variables.values():
         # A user in an address may be a token, and is masked there alone.
-        said = f"error: '{value.rpartition('@')[2]}/nope' is not a registered repository"
-        assert secrets.redact(said) == said
+        text = f"error: '{value.rpartition('@')[2]}/nope' is not a registered repository"
+        assert secrets.redact(text) == text
 
 
 def test_the_settings_that_are_secrets_and_the_passwords_of_addresses_are_masked() -> None:
@@ -218,24 +170,16 @@ def test_short_values_are_no_secrets_and_newlines_of_files_are_no_part_of_them()
     secrets = Secrets(["main", "", "fromafile\n"])
 
     assert secrets.redact("main fromafile") == f"main {MASK}"
+    assert "fromafile" not in f"{secrets!r} {secrets}"
 
 
-def test_secrets_are_not_in_their_own_repr() -> None:
-    assert "hunter22" not in f"{Secrets(['hunter22'])!r} {Secrets(['hunter22'])}"
+SECRET_KEYS = "token PRIVATE-TOKEN api_key apikey password Authorization client_secret cookie"
+OTHER_KEYS = "tokens repository key author secretary token_count cookies_enabled"
 
 
-@pytest.mark.parametrize(
-    "key", ["token", "PRIVATE-TOKEN", "api_key", "apikey", "password", "Authorization", "client_secret", "cookie"]
-)
-def test_names_of_secrets(key: str) -> None:
-    assert names_secret(key)
-
-
-@pytest.mark.parametrize(
-    "key", ["tokens", "repository", "key", "author", "secretary", "token_count", "cookies_enabled"]
-)
-def test_names_of_other_things(key: str) -> None:
-    assert not names_secret(key)
+@pytest.mark.parametrize(("keys", "expected"), [(SECRET_KEYS, True), (OTHER_KEYS, False)])
+def test_a_key_names_a_secret(keys: str, expected: bool) -> None:
+    assert {key: names_secret(key) for key in keys.split()} == dict.fromkeys(keys.split(), expected)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +196,6 @@ def test_names_of_other_things(key: str) -> None:
         "bearer ",
         "glpat-",
         "=",
-        " ",
         "\\",
         "-----BEGIN PRIVATE KEY-----",
     ],
