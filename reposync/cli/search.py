@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from reposync.cli.commands import json_option, repository_names
 from reposync.cli.output import print_json
-from reposync.cli.startup import run_with_app
+from reposync.cli.running_daemon import search_in_daemon
+from reposync.cli.startup import run_with_app, settings
 from reposync.words import escape_unprintable
-
-if TYPE_CHECKING:
-    from reposync.vectors.port import SearchHit
 
 JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated")
 
@@ -39,34 +37,37 @@ def search(
 ) -> None:
     """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
     text = " ".join(query)
-    hits = run_with_app(
-        lambda app: app.searching.search(
-            text, repository=repository, path_glob=path_glob, language=language, limit=limit
-        ),
-        with_engine=True,
-    )
+    filters = {"q": text, "repository": repository, "path": path_glob, "language": language, "limit": limit}
+    hits = search_in_daemon(settings(), filters)
+    if hits is None:
+        found = run_with_app(
+            lambda app: app.searching.search(
+                text, repository=repository, path_glob=path_glob, language=language, limit=limit
+            ),
+            with_engine=True,
+        )
+        hits = [asdict(hit) for hit in found]
     if as_json:
-        print_json([{key: value for key, value in asdict(hit).items() if key in JSON_KEYS} for hit in hits])
+        print_json([{key: hit[key] for key in JSON_KEYS} for hit in hits])
     elif not hits:
         click.echo("Nothing found.")
     else:
         _print_hits(text, hits)
 
 
-def _print_hits(text: str, hits: list[SearchHit]) -> None:
+def _print_hits(text: str, hits: list[dict[str, Any]]) -> None:
     """Each hit with the lines that match best. Coloured on a terminal only."""
     from reposync.embedding.sparse import query_terms
     from reposync.search.snippets import best_snippet
 
     for number, hit in enumerate(hits):
-        snippet = best_snippet(hit.text, hit.start_line, query_terms, text)
+        snippet = best_snippet(hit["text"], hit["start_line"], query_terms, text)
         if number:
             click.echo()
-        place = click.style(f"{escape_unprintable(hit.path)}:{snippet.best_line}", fg="cyan", bold=True)
-        outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit.outdated else ""
-        click.echo(
-            f"{place}{click.style(f'  {escape_unprintable(hit.repository)}  {hit.score:.3f}', dim=True)}{outdated}"
-        )
+        place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
+        outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit["outdated"] else ""
+        rank = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
+        click.echo(f"{place}{rank}{outdated}")
         width = len(str(snippet.lines[-1].number)) if snippet.lines else 1
         for line in snippet.lines:
             shown = f"  {line.number:>{width}} {'>' if line.matches else ' '} {line.text}"

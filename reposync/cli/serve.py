@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync.cli.running_daemon import announced
 from reposync.cli.startup import settings, share_one_heap
 
 if TYPE_CHECKING:
@@ -122,7 +123,8 @@ async def serve_until_stopped(
             log.info("listening", extra={"url": address.url, "version": __version__, "pid": os.getpid()})
             if not access.has_tokens:
                 log.warning("no REPOSYNC_API_TOKEN is set: everybody on this machine has full access over HTTP")
-            await daemon.run()
+            async with announced(environment, address.url):
+                await daemon.run()
     except ExceptionGroup as errors:
         raise first_error(errors) from errors
 

@@ -1,0 +1,98 @@
+"""Search through the daemon that runs on the same state folder: it has the libraries and the model loaded, which take
+a command a second. `serve` records its address in a file that it keeps locked, and `search` reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import http.client
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode, urlsplit
+
+if TYPE_CHECKING:
+    from reposync.config.settings import Settings
+
+_RECORD = "serve.json"
+_MAX_RECORD_BYTES = 4096
+_MAX_RESPONSE_BYTES = 64 * 2**20
+# Longer than the time limit of a search in the daemon, which then answers with an error.
+_TIMEOUT_SECONDS = 25.0
+_LOCK_TRIES, _LOCK_INTERVAL_SECONDS = 10, 0.01
+
+
+@contextlib.asynccontextmanager
+async def announced(settings: Settings, url: str) -> AsyncIterator[None]:
+    """Other processes of this state folder find the daemon at `url`, until the block or the process ends. Not if a
+    different daemon of the folder is found already, or if the folder cannot be written: the record only saves time."""
+    with contextlib.ExitStack() as cleanup:
+        with contextlib.suppress(OSError):
+            settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(settings.state_dir / _RECORD, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            cleanup.callback(os.close, descriptor)
+            if await _lock(descriptor):
+                cleanup.callback(os.ftruncate, descriptor, 0)
+                os.ftruncate(descriptor, 0)
+                os.write(descriptor, json.dumps({"url": url, "settings": _digest(settings)}).encode())
+        yield
+
+
+async def _lock(descriptor: int) -> bool:
+    """False if a different daemon has the lock. A command that reads the record has it for microseconds."""
+    for _ in range(_LOCK_TRIES):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        await asyncio.sleep(_LOCK_INTERVAL_SECONDS)
+    return False
+
+
+def search_in_daemon(settings: Settings, query: Mapping[str, str | int | None]) -> list[dict[str, Any]] | None:
+    """The items of `GET /api/v1/search?query`; None if no daemon with the same settings answers it with success, so
+    that the caller searches, or finds the error, itself."""
+    url = _url(settings)
+    if url is None:
+        return None
+    address = urlsplit(url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=_TIMEOUT_SECONDS)
+    token = next((each.secret.get_secret_value() for each in settings.api_tokens), None)
+    try:
+        connection.request(
+            "GET",
+            "/api/v1/search?" + urlencode({key: value for key, value in query.items() if value is not None}),
+            headers={} if token is None else {"Authorization": f"Bearer {token}"},
+        )
+        response = connection.getresponse()
+        body = response.read(_MAX_RESPONSE_BYTES)
+        found = json.loads(body)["items"] if response.status == 200 else None  # noqa: PLR2004
+        return found if isinstance(found, list) else None
+    except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
+        return None
+    finally:
+        connection.close()
+
+
+def _url(settings: Settings) -> str | None:
+    """Of the daemon. None if its process is gone (the token must not be sent to whoever has the port now), if it has
+    other settings, or if it listens on no loopback address."""
+    try:
+        with Path(settings.state_dir / _RECORD).open("rb") as file:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return None
+            record = json.loads(file.read(_MAX_RECORD_BYTES))
+        same = record["settings"] == _digest(settings)
+        return str(record["url"]) if same and record["url"].startswith(("http://127.0.0.1:", "http://[::1]:")) else None
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _digest(settings: Settings) -> str:
+    """Of what decides which index is searched. A slow hash: the address of the database may hold a password."""
+    named = f"{settings.database_url}\n{settings.qdrant_url}\n{settings.config_path}"
+    return hashlib.scrypt(named.encode(), salt=str(settings.state_dir).encode(), n=2**10, r=8, p=1).hex()
