@@ -69,7 +69,7 @@ def search_in_daemon(settings: Settings, query: Mapping[str, str | int | None]) 
         )
         response = connection.getresponse()
         body = response.read(_MAX_RESPONSE_BYTES)
-        found = json.loads(body)["items"] if response.status == 200 else None  # noqa: PLR2004
+        found = json.loads(body)["items"] if response.status == 200 else None
         return found if isinstance(found, list) else None
     except (OSError, http.client.HTTPException, ValueError, LookupError, TypeError):
         return None
