@@ -1,5 +1,8 @@
 """Finds and starts the embedded engine: one process for all processes of the machine that share a state folder.
 
+In the folder `index` of the state folder, the engine holds `engine.lock` as long as it lives, listens on `engine.sock`,
+and `engine.json` says where. Any number of processes may start engines at once: one gets the lock, the others end.
+
 Imports nothing heavy: a command starts the engine first, and imports the rest while the engine starts.
 """
 
@@ -20,16 +23,19 @@ from typing import Any
 
 from reposync.clock import elapsed_seconds
 from reposync.errors import IndexUnavailable, VectorIndexError
-from reposync.vectors.engine.files import (
-    EXIT_LOCKED,
-    EXIT_UNREADABLE,
-    LOG,
-    RECORD,
-    REVISION,
-    is_narrower,
-    limits,
-    machine,
-)
+
+LOCK = "engine.lock"
+RECORD = "engine.json"
+LOG = "engine.log"
+SOCKET = "engine.sock"
+
+# Increased when this package needs a feature that an older engine does not have.
+REVISION = 1
+
+EXIT_LOCKED = 3
+"""Exit status of an engine whose folder has an engine already."""
+EXIT_UNREADABLE = 4
+"""Exit status of an engine that cannot read its folder; the last line of its log says what to do."""
 
 START_SECONDS = 60.0  # a folder of a million points is read in less
 _POLL_SECONDS = 0.005
@@ -45,8 +51,7 @@ _ENVIRONMENT = "PATH HOME LANG LC_ALL TMPDIR PYTHONPATH PYTHONHOME VIRTUAL_ENV L
 
 
 class EmbeddedEngine:
-    """Finds the engine of `state_dir`, or starts it. Any number of objects and processes may do so at once: the
-    engine's own lock lets one engine serve, and the others end."""
+    """The engine of `state_dir`. Any number of objects and processes may be used at once."""
 
     def __init__(self, state_dir: Path, *, idle_seconds: float | None = None) -> None:
         """`idle_seconds`: an engine that this object starts ends after so long without a request (0: never)."""
@@ -73,36 +78,26 @@ class EmbeddedEngine:
     async def ping(self) -> None:
         """Raises IndexUnavailable if an engine runs and does not answer. That none runs is fine: it is started when it
         is needed. This request does not keep it from ending."""
-        record = await asyncio.to_thread(self._record)
-        if record is None:
-            return
-        writer = None
+        record = await asyncio.to_thread(read_record, self.folder)
         try:
-            async with asyncio.timeout(_PING_SECONDS):
-                reader, writer = await asyncio.open_unix_connection(record["address"])
-                writer.write(b"GET /readyz HTTP/1.1\r\nHost: engine\r\nConnection: close\r\n\r\n")
-                status = await reader.readline()
-        except (FileNotFoundError, ConnectionRefusedError):
-            return
+            if record is not None:
+                await asyncio.to_thread(exchange, record["address"], "GET /readyz", _PING_SECONDS)
+        except (FileNotFoundError, ConnectionRefusedError, ValueError):
+            return  # ValueError: an older engine answers in a different form
         except OSError as error:
-            raise self._unavailable(f"does not answer: {error.strerror or type(error).__name__}") from error
-        finally:
-            if writer is not None:
-                writer.close()
-        if b" 200 " not in status:
-            raise self._unavailable("answers a probe with an error")
+            raise self._unavailable(f"does not answer: {error or type(error).__name__}") from error
 
     def _step(self) -> str | None:
         """One step towards the engine: its address, or None while it starts."""
         with self._starting:
-            record = self._record()
+            record = read_record(self.folder)
             try:
-                identity = _exchange(record["address"], "GET /engine") if record else None
+                identity = exchange(record["address"], "GET /engine") if record else None
             except TimeoutError:
                 return None  # it is alive and busy
-            except OSError:
+            except (OSError, ValueError):
                 identity = None
-            if identity is not None and self._is_fit(identity):
+            if identity is not None and identity["revision"] == REVISION:
                 self._child_answered |= identity["pid"] == self._child
                 self._reap()
                 return str(identity["address"])
@@ -114,19 +109,15 @@ class EmbeddedEngine:
                 self._child, self._child_answered = self._spawn(), False
             return None
 
-    def _is_fit(self, identity: dict[str, Any]) -> bool:
-        """Whether it has this version, and at least this process's `ulimit`."""
-        return identity.get("revision") == REVISION and not is_narrower(identity.get("limits") or {}, limits())
-
     def _replace(self, identity: dict[str, Any]) -> None:
-        """End an engine of an older version, or of narrower limits."""
-        if identity.get("revision", 0) > REVISION:
+        """End an engine of an older version."""
+        if identity["revision"] > REVISION:
             raise IndexUnavailable(
                 f"The embedded engine in {self.folder} was started by a newer version of reposync.",
                 remedy="Upgrade this one, or wait until the newer one is done.",
             )
-        with contextlib.suppress(OSError):
-            _exchange(identity["address"], "POST /engine/end")
+        with contextlib.suppress(OSError, ValueError):
+            exchange(identity["address"], "POST /engine/end")
 
     def _serves_elsewhere(self, record: dict[str, Any]) -> bool:
         """Whether an engine of a different machine may still have the folder. Its socket cannot be reached, and its
@@ -141,7 +132,7 @@ class EmbeddedEngine:
                 renewed = os.fstat(file.fileno())
         except OSError:
             return False
-        if record.get("host") == socket.gethostname() and renewed.st_mtime < _booted():
+        if record.get("host") == socket.gethostname() and renewed.st_mtime < time.time() - elapsed_seconds():
             return False  # of this machine, before it rebooted
         seen = self._renewed_elsewhere
         if seen is not None and seen[0] != renewed.st_mtime_ns:
@@ -158,41 +149,28 @@ class EmbeddedEngine:
         self._renewed_elsewhere = None
         return False
 
-    def _record(self) -> dict[str, Any] | None:
-        try:
-            record = json.loads((self.folder / RECORD).read_bytes())
-        except (OSError, ValueError):
-            return None
-        return record if isinstance(record, dict) and str(record.get("address", "")).startswith("/") else None
-
     def _spawn(self) -> int:
         """In its own session: Ctrl-C ends the command, not the engine during a write."""
+        engine = ["-P", "-m", "reposync.vectors.engine", str(self.folder), "--idle", str(self._idle_seconds)]
+        log = str(self.folder / LOG)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            log = os.open(self.folder / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
-        engine = ["-P", "-m", "reposync.vectors.engine", str(self.folder), "--idle", str(self._idle_seconds)]
-        files = [
-            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, log, 1),
-            (os.POSIX_SPAWN_DUP2, log, 2),
-        ]
-        # The thread that starts the engine may block signals; the engine must receive them.
-        try:
             return os.posix_spawn(
                 sys.executable,
                 [sys.executable, *engine],
                 _environment(),
-                file_actions=files,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
                 setsid=True,
+                # The thread that starts the engine may block signals; the engine must receive them.
                 setsigmask=[],
                 setsigdef=[signal.SIGINT, signal.SIGTERM],
             )
         except OSError as error:
             raise self._unavailable(f"cannot be started: {error.strerror or error}") from error
-        finally:
-            os.close(log)
 
     def _reap(self) -> bool:
         """True if no child of this object is starting. Raises IndexUnavailable if it failed to start."""
@@ -223,25 +201,36 @@ class EmbeddedEngine:
         return IndexUnavailable(f"The embedded engine in {self.folder} {what}.", remedy=f"See {self.folder / LOG}.")
 
 
-def _exchange(address: str, request: str) -> dict[str, Any] | None:
-    """One request over the socket; None if the answer is not valid. Raises OSError, TimeoutError."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(_ANSWER_SECONDS)
-        connection.connect(address)
-        connection.sendall(
-            f"{request} HTTP/1.1\r\nHost: engine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".encode()
-        )
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """What the engine of a folder wrote about itself; None if there is none on a Unix socket."""
     try:
-        result = json.loads(answer.partition(b"\r\n\r\n")[2])["result"]
-    except (ValueError, KeyError, TypeError):
+        record = json.loads((folder / RECORD).read_bytes())
+    except (OSError, ValueError):
         return None
-    return result if isinstance(result, dict) else None
+    return record if isinstance(record, dict) and str(record.get("address", "")).startswith("/") else None
 
 
-def _booted() -> float:
-    """When this machine was started, by its present clock."""
-    return time.time() - elapsed_seconds()
+def exchange(address: str, request: str, timeout_seconds: float = _ANSWER_SECONDS) -> Any:
+    """The result of one request over the socket. Raises OSError, TimeoutError, ValueError."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(timeout_seconds)
+        connection.connect(address)
+        head = "HTTP/1.1\r\nHost: engine\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        connection.sendall(f"{request} {head}".encode())
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    document = json.loads(answer.partition(b"\r\n\r\n")[2])
+    if not isinstance(document, dict) or "result" not in document:
+        raise ValueError("an answer without a result")
+    return document["result"]
+
+
+def machine() -> str:
+    """Identifies the running kernel: processes under the same one reach the same Unix sockets and file locks, as
+    containers of one machine do. If the kernel does not tell, the host name."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def _idle_seconds() -> float:

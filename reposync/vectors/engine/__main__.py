@@ -15,15 +15,14 @@ from pathlib import Path
 
 import uvicorn
 
-from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.embedded import EXIT_LOCKED, EXIT_UNREADABLE, LOG
+from reposync.vectors.engine.asgi import EngineApp
 from reposync.vectors.engine.claim import Claim
 from reposync.vectors.engine.collections import CatalogueUnreadable, Collections
-from reposync.vectors.engine.files import EXIT_LOCKED, EXIT_UNREADABLE, LOG
 
 log = logging.getLogger(__name__)
 
 MAX_LOG_BYTES = 1_000_000
-_LOG_KEPT_BYTES = 100_000
 _WATCH_SECONDS = 1.0
 # An event loop that is blocked for so long hangs: an allocation that fails inside the engine, which holds the GIL, may
 # never return. The longest regular work, tidying up, takes 25 s.
@@ -33,40 +32,26 @@ _PATIENT_FACTOR = 5
 
 
 def main() -> None:
-    arguments = _arguments()
-    folder: Path = arguments.folder
-    logging.basicConfig(
-        level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(message)s", stream=sys.stderr
-    )
-    # Closing a terminal ends its commands, not the engine, which others may be using.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    claim = Claim.take(folder, arguments.port)
-    if claim is None:
-        sys.exit(EXIT_LOCKED)
-    _bound_log(folder / LOG)
-    with claim:
-        try:
-            asyncio.run(_serve(folder, claim, idle_seconds=arguments.idle, hang_seconds=arguments.hang))
-        except CatalogueUnreadable as error:
-            sys.stderr.write(f"{error}\n")
-            sys.exit(EXIT_UNREADABLE)
-
-
-def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="reposync.vectors.engine", description="Qdrant's REST contract on a folder.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument(
-        "--idle", type=float, default=60.0, metavar="SECONDS", help="end after so long without a request; 0: never"
-    )
-    parser.add_argument(
-        "--hang",
-        type=float,
-        default=HANG_SECONDS,
-        metavar="SECONDS",
-        help="end if the event loop is blocked so long",
-    )
+    parser.add_argument("--idle", type=float, default=60.0, help="end after so long without a request, in s; 0: never")
+    parser.add_argument("--hang", type=float, default=HANG_SECONDS, help="end if the event loop is blocked so long")
     parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 instead of a Unix socket; 0: any")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    line = "%(asctime)s %(process)d %(levelname)s %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=line, stream=sys.stderr)
+    # Closing a terminal ends its commands, not the engine, which others may be using.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    claim = Claim.take(arguments.folder, arguments.port)
+    if claim is None:
+        sys.exit(EXIT_LOCKED)
+    try:
+        asyncio.run(_serve(arguments.folder, claim, idle_seconds=arguments.idle, hang_seconds=arguments.hang))
+    except CatalogueUnreadable as error:
+        sys.stderr.write(f"{error}\n")
+        sys.exit(EXIT_UNREADABLE)
+    finally:
+        claim.release()
 
 
 def _end_unless_alive_within(seconds: float) -> None:
@@ -75,6 +60,7 @@ def _end_unless_alive_within(seconds: float) -> None:
 
 
 async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_seconds: float) -> None:
+    _bound_log(folder / LOG)
     _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
     collections = Collections(folder)
     app = EngineApp(collections, server=claim.identity)
@@ -102,7 +88,7 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_second
     for each in (signal.SIGTERM, signal.SIGINT):
         signal.signal(each, lambda *_: end())
     claim.publish()
-    watch = asyncio.create_task(_end_when_unused(app, claim, collections, folder / LOG, idle_seconds, hang_seconds))
+    watch = asyncio.create_task(_watch(app, claim, collections, folder / LOG, idle_seconds, hang_seconds))
     try:
         await server.serve(sockets=[claim.listener])
     finally:
@@ -112,44 +98,41 @@ async def _serve(folder: Path, claim: Claim, *, idle_seconds: float, hang_second
         collections.close()
 
 
-async def _end_when_unused(
+async def _watch(
     app: EngineApp, claim: Claim, collections: Collections, log_file: Path, idle_seconds: float, hang_seconds: float
 ) -> None:
+    """End the engine if it is idle, or if its files were taken away."""
+
+    def is_idle() -> bool:
+        return bool(idle_seconds) and not app.active and time.monotonic() - app.last_used >= idle_seconds
+
     while True:
         _end_unless_alive_within(hang_seconds)
         await asyncio.sleep(min(_WATCH_SECONDS, idle_seconds / 4) if idle_seconds else _WATCH_SECONDS)
         _bound_log(log_file)
-        if not claim.folder_is_mine:
+        if not claim.folder_is_mine():
             # The open files were removed, or belong to a different engine by now: nothing may be flushed to them.
             log.error("The folder of this engine was removed or replaced: it ends.")
             claim.release()
             os._exit(1)
-        if not claim.is_whole:
+        if not claim.is_whole():
             log.error("The socket or the record of this engine is gone: it ends, so that clients start a new one.")
-            app.on_end()
-            return
+            return app.on_end()
         claim.renew()
-        if not idle_seconds or app.active or time.monotonic() - app.last_used < idle_seconds:
-            continue
-        _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
-        collections.tidy()
-        # A request may have arrived meanwhile: it is answered, and the idle time starts again.
-        await asyncio.sleep(0.01)
-        if not app.active and time.monotonic() - app.last_used >= idle_seconds:
-            app.on_end()
-            return
+        if is_idle():
+            _end_unless_alive_within(_PATIENT_FACTOR * hang_seconds)
+            collections.tidy()
+            # A request may have arrived meanwhile: it is answered, and the idle time starts again.
+            await asyncio.sleep(0.01)
+            if is_idle():
+                return app.on_end()
 
 
 def _bound_log(path: Path) -> None:
-    """Keep the log's tail. Standard error is opened for appending, so truncating the file is safe."""
+    """Standard error is opened for appending, so truncating the file is safe."""
     with contextlib.suppress(OSError):
         if path.stat().st_size > MAX_LOG_BYTES:
-            with path.open("r+b") as file:
-                file.seek(-_LOG_KEPT_BYTES, os.SEEK_END)
-                tail = file.read()
-                file.seek(0)
-                file.write(tail)
-                file.truncate()
+            os.truncate(path, 0)
 
 
 main()

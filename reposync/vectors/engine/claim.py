@@ -17,15 +17,16 @@ import tempfile
 import time
 import uuid
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import orjson
 
-from reposync.vectors.engine.files import LOCK, LONGEST_SOCKET_PATH_BYTES, RECORD, REVISION, SOCKET, limits, machine
+from reposync.vectors.embedded import LOCK, RECORD, REVISION, SOCKET, machine, read_record
 
 # How long to wait for an engine that is ending.
 LOCK_SECONDS = 20.0
+# sockaddr_un holds 104 bytes on macOS and 108 on Linux.
+LONGEST_SOCKET_PATH_BYTES = 100
 
 
 class Claim:
@@ -33,25 +34,24 @@ class Claim:
 
     def __init__(self, folder: Path, lock: int, port: int | None) -> None:
         self._folder = folder
-        self._lock = lock
-        self._socket: Path | None = None
+        self._lock_path, self._record_path = folder / LOCK, folder / RECORD
+        # An inode is not reused while its file is open.
+        self._inodes = {self._lock_path: _inode(lock)}
         if port is None:
-            self.listener, self._socket = _unix_listener(folder)
-            address = str(self._socket)
+            self.listener, path = _unix_listener(folder)
+            self._inodes[path] = _inode(path)
+            address = str(path)
         else:
             self.listener, address = _tcp_listener(port)
-        self._socket_inode = _inode(self._socket) if self._socket else None
         self.identity: dict[str, Any] = {
             "revision": REVISION,
             "pid": os.getpid(),
             "address": address,
             "machine": machine(),
             "host": socket.gethostname(),
-            "limits": limits(),
             # Two containers with one volume may have the same pid.
             "id": uuid.uuid4().hex,
         }
-        self._record = orjson.dumps(self.identity)
 
     @classmethod
     def take(cls, folder: Path, port: int | None) -> Claim | None:
@@ -61,52 +61,33 @@ class Claim:
 
     def publish(self) -> None:
         """From now on clients find this engine."""
-        draft = (self._folder / RECORD).with_suffix(".new")
-        draft.write_bytes(self._record)
-        draft.replace(self._folder / RECORD)
+        draft = self._record_path.with_suffix(".new")
+        self._record = draft.open("wb", buffering=0)
+        self._record.write(orjson.dumps(self.identity))
+        self._inodes[self._record_path] = _inode(draft)
+        draft.replace(self._record_path)
 
     def renew(self) -> None:
         """Tells processes of other machines, which cannot reach the socket, that the folder is in use."""
         with contextlib.suppress(OSError):
-            os.utime(self._folder / RECORD)
+            os.utime(self._record_path)
 
-    @property
     def folder_is_mine(self) -> bool:
         """Whether the locked file is the one at its path: no other engine serves the folder."""
-        return _inode(self._folder / LOCK) == _inode(self._lock)
+        return self._is_mine(self._lock_path)
 
-    @property
     def is_whole(self) -> bool:
         """Whether clients that look for the engine of this folder find this one."""
-        return self.folder_is_mine and self._socket_is_mine and self._record_is_mine
-
-    @property
-    def _socket_is_mine(self) -> bool:
-        # The inode is not reused while the listener is open.
-        return self._socket is None or _inode(self._socket) == self._socket_inode
-
-    @property
-    def _record_is_mine(self) -> bool:
-        try:
-            return (self._folder / RECORD).read_bytes() == self._record
-        except OSError:
-            return False
+        return all(map(self._is_mine, self._inodes))
 
     def release(self) -> None:
         """From now on clients do not find this engine. The lock is held until the process ends."""
-        if self._record_is_mine:
-            (self._folder / RECORD).unlink(missing_ok=True)
-        if self._socket is not None and self._socket_is_mine:
-            self._socket.unlink(missing_ok=True)
+        for path in list(self._inodes):
+            if path != self._lock_path and self._is_mine(path):
+                path.unlink(missing_ok=True)
 
-    def __enter__(self) -> Claim:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-        self.listener.close()
+    def _is_mine(self, path: Path) -> bool:
+        return _inode(path) == self._inodes[path]
 
 
 def _inode(file: Path | int) -> tuple[int, int] | None:
@@ -127,7 +108,7 @@ def _lock(folder: Path) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
-            if _another_serves(folder) or time.monotonic() > deadline:
+            if _is_served(folder) or time.monotonic() > deadline:
                 return None
             time.sleep(0.02)
         else:
@@ -136,20 +117,15 @@ def _lock(folder: Path) -> int | None:
             os.close(descriptor)  # the folder was removed in between: this lock guards nothing
 
 
-def _another_serves(folder: Path) -> bool:
-    try:
-        address = orjson.loads((folder / RECORD).read_bytes())["address"]
-    except (OSError, ValueError, KeyError, TypeError):
+def _is_served(folder: Path) -> bool:
+    record = read_record(folder)
+    if record is None:
         return False
-    if not address.startswith("/"):
-        return True
-    with socket.socket(socket.AF_UNIX) as probe:
+    with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
         probe.settimeout(1.0)
-        try:
-            probe.connect(address)
-        except OSError:
-            return False
+        probe.connect(record["address"])
         return True
+    return False
 
 
 def _tcp_listener(port: int) -> tuple[socket.socket, str]:
@@ -163,13 +139,17 @@ def _tcp_listener(port: int) -> tuple[socket.socket, str]:
 
 def _unix_listener(folder: Path) -> tuple[socket.socket, Path]:
     """In the folder itself, or in a private temporary folder if the path is too long or the file system has no
-    sockets."""
+    sockets. Raises PermissionError if that folder belongs to a different user."""
     inside = folder.resolve() / SOCKET
     if len(os.fsencode(inside)) <= LONGEST_SOCKET_PATH_BYTES:
         with contextlib.suppress(OSError):
             return _bind(inside), inside
-    name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]
-    outside = _private_folder() / f"{name}.sock"
+    private = Path(tempfile.gettempdir()) / f"reposync-{os.getuid()}"
+    private.mkdir(mode=0o700, exist_ok=True)
+    found = private.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(f"{private} must be a folder of this user, with mode 0700")
+    outside = private / f"{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:24]}.sock"
     return _bind(outside), outside
 
 
@@ -187,13 +167,3 @@ def _bind(path: Path) -> socket.socket:
     finally:
         os.umask(before)
     return listener
-
-
-def _private_folder() -> Path:
-    """Raises PermissionError if the folder belongs to a different user."""
-    folder = Path(tempfile.gettempdir()) / f"reposync-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
-        raise PermissionError(f"{folder} must be a folder of this user, with mode 0700")
-    return folder

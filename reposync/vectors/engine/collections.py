@@ -15,11 +15,10 @@ from typing import Any
 
 import orjson
 import qdrant_edge as edge
+from pydantic import ValidationError
 
-from reposync.vectors.engine.changes import Change
-from reposync.vectors.engine.collection_schema import Schema, describe, edge_config, read_index, read_schema
 from reposync.vectors.engine.damage import Quarantine, is_damage, is_out_of_memory, is_panic, remedy
-from reposync.vectors.engine.validation import Json, Refusal, bad, fields, items, need, not_found, text
+from reposync.vectors.engine.requests import AliasesRequest, CollectionRequest, IndexRequest, Json
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +29,13 @@ _DOUBT = "doubt"
 _READ_SECONDS = 20.0
 _READ_POINTS = 1_000
 
-_ALIAS_ACTIONS = {"create_alias": ("collection_name", "alias_name"), "delete_alias": ("alias_name",)}
+
+class RequestRefused(Exception):
+    """A request that is not carried out. `status` is the HTTP status; the message goes to the client."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class CatalogueUnreadable(Exception):
@@ -112,27 +117,17 @@ def sync_folder(folder: Path) -> None:
 class Collection:
     """An open collection."""
 
-    def __init__(self, name: str, schema: Schema, shard: edge.EdgeShard) -> None:
+    def __init__(self, name: str, schema: CollectionRequest, shard: edge.EdgeShard) -> None:
         self.name = name
         self.schema = schema
         self.shard = shard
-        self.operations = 0
+        self._operations = 0
 
-    def apply(self, change: Change) -> None:
-        """Apply a change: it survives the end of this process, and a power cut after `flush`."""
-        if change.points:
-            self._must_exist(change)
-        self.shard.update(change.operation)
-        self.operations += 1
-
-    def _must_exist(self, change: Change) -> None:
-        found = {str(each.id) for each in self.shard.retrieve(list(change.points), False, False)}
-        for point in change.points:
-            if str(point) not in found and str(uuid.UUID(str(point)) if isinstance(point, str) else point) not in found:
-                raise not_found(f"No point with id {point} found")
-
-    def flush(self) -> None:
-        self.shard.flush()
+    def apply(self, operation: edge.UpdateOperation) -> int:
+        """The operation's number. It survives the end of this process, and a power cut after a flush."""
+        self.shard.update(operation)
+        self._operations += 1
+        return self._operations
 
 
 class Collections:
@@ -181,13 +176,13 @@ class Collections:
             if (path / _DOUBT).exists():
                 _read_all(shard)
                 (path / _DOUBT).unlink()
-            self._open[name] = Collection(name, read_schema(entry.request), shard)
+            self._open[name] = Collection(name, CollectionRequest.model_validate(entry.request), shard)
         except BaseException as error:  # the engine raises bare Exception, and panics
             if is_out_of_memory(error) or not (isinstance(error, Exception) or is_panic(error)):
                 raise
             log.error("Collection %s cannot be opened: %s", name, error)
             # An unknown request may be of a later version: the catalogue's digest would show damage.
-            if isinstance(error, Refusal) or not is_damage(error):
+            if isinstance(error, ValidationError) or not is_damage(error):
                 self._broken[name] = str(error)
             elif self._quarantine.is_closed:
                 self._broken[name] = self._quarantine.refusal_reason(str(error))
@@ -216,27 +211,28 @@ class Collections:
         return self._catalogue.aliases.get(name, name) in self._catalogue.collections
 
     def get(self, name: str) -> Collection:
-        """By name or alias. Raises Refusal: 404, or 500 if the collection is damaged."""
+        """By name or alias. Raises RequestRefused: 404, or 500 if the collection is damaged."""
         real = self._catalogue.aliases.get(name, name)
         if real in self._broken:
             reason = f"collection `{real}` cannot be opened: {self._broken[real]}. {remedy(self._folder)}"
-            raise Refusal(500, f"Service internal error: {reason}")
+            raise RequestRefused(500, f"Service internal error: {reason}")
         if real not in self._open:
-            raise not_found(f"Collection `{name}` doesn't exist! {self._lost(real) or ''}".strip())
+            raise _no_collection(name, self._lost(real))
         return self._open[real]
 
     def _lost(self, name: str) -> str | None:
         lost = self._catalogue.lost
         return lost.get(name, lost.get(""))
 
-    def create(self, name: str, request: Json) -> None:
+    def create(self, name: str, request: Json) -> bool:
         if self.exists(name):
-            raise Refusal(409, f"Wrong input: Collection `{name}` already exists!")
+            raise _already_exists(name)
         if not name or len(name) > 255 or any(each in '<>:"/\\|?*\0' or ord(each) < 32 for each in name):
-            raise bad(f"collection name {name!r} holds a character that is not allowed, or is too long")
-        schema = read_schema(request)
-        config = edge_config(schema)
-        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.request, self._lost(name))
+            raise ValueError(f"collection name {name!r} holds a character that is not allowed, or is too long")
+        schema = CollectionRequest.model_validate(request)
+        config = schema.to_edge()
+        lost = self._lost(name)
+        entry = CollectionEntry(f"collection-{uuid.uuid4().hex}", schema.model_dump(exclude_unset=True), lost)
         path = self._folder / entry.folder
         path.mkdir(mode=0o700)
         shard = edge.EdgeShard.create(str(path), config)
@@ -245,6 +241,7 @@ class Collections:
         self._catalogue.collections[name] = entry
         self._catalogue.save(self._folder)
         self._open[name] = Collection(name, schema, shard)
+        return True
 
     def delete(self, name: str) -> bool:
         """False if there was none. By name, never by alias, as on a server."""
@@ -259,37 +256,33 @@ class Collections:
         shutil.rmtree(self._folder / entry.folder, ignore_errors=True)
         return True
 
-    def change_aliases(self, request: Json) -> None:
+    def change_aliases(self, request: Json) -> bool:
         """Carry out all actions or none."""
         aliases = dict(self._catalogue.aliases)
-        for action in items(
-            need(fields(request, "aliases", ("actions",)), "actions", "aliases"), "actions", _alias_action
-        ):
-            self._change_alias(aliases, *action)
+        for action in AliasesRequest.model_validate(request).actions:
+            for kind, names in action.items():
+                if kind == "delete_alias":
+                    aliases.pop(names["alias_name"], None)
+                    continue
+                if names["collection_name"] not in self._catalogue.collections:
+                    raise _no_collection(names["collection_name"])
+                if names["alias_name"] in self._catalogue.collections:
+                    raise _already_exists(names["alias_name"])
+                aliases[names["alias_name"]] = names["collection_name"]
         self._catalogue.aliases = aliases
         self._catalogue.save(self._folder)
+        return True
 
-    def _change_alias(self, aliases: dict[str, str], kind: str, names: dict[str, str]) -> None:
-        if kind == "create_alias":
-            if names["collection_name"] not in self._catalogue.collections:
-                raise not_found(f"Collection `{names['collection_name']}` doesn't exist!")
-            if names["alias_name"] in self._catalogue.collections:
-                raise Refusal(409, f"Wrong input: Collection `{names['alias_name']}` already exists!")
-            aliases[names["alias_name"]] = names["collection_name"]
-        else:
-            aliases.pop(names["alias_name"], None)
-
-    def create_index(self, name: str, request: Json) -> None:
+    def create_index(self, name: str, request: Json) -> int:
         """Not flushed, which would take most of the time of a new collection: an index that a power cut removes is
         missing in the description, and its user makes it again."""
-        field_name, params = read_index(request)
-        self.get(name).apply(Change(edge.UpdateOperation.create_field_index(field_name, params)))
+        return self.get(name).apply(IndexRequest.model_validate(request).operation())
 
     def describe(self, name: str) -> Json:
         collection = self.get(name)
         lost = self._catalogue.collections[collection.name].lost
         warnings = [{"message": lost}] if lost else []
-        return describe(collection.schema, collection.shard) | {"warnings": warnings}
+        return collection.schema.describe(collection.shard) | {"warnings": warnings}
 
     def tidy(self) -> None:
         """Free the space of deleted points. Blocks for 0.25 ms per remaining point: for an idle engine, and only up to
@@ -322,9 +315,9 @@ def _read_all(shard: edge.EdgeShard) -> None:
             return
 
 
-def _alias_action(value: Json) -> tuple[str, dict[str, str]]:
-    kind = next(iter(value), "") if isinstance(value, dict) and len(value) == 1 else ""
-    if kind not in _ALIAS_ACTIONS:
-        raise bad(f"each alias action must be an object with one of {', '.join(_ALIAS_ACTIONS)}")
-    present = fields(value[kind], kind, _ALIAS_ACTIONS[kind])
-    return kind, {name: text(need(present, name, kind), name) for name in _ALIAS_ACTIONS[kind]}
+def _no_collection(name: str, lost: str | None = None) -> RequestRefused:
+    return RequestRefused(404, f"Not found: Collection `{name}` doesn't exist! {lost or ''}".strip())
+
+
+def _already_exists(name: str) -> RequestRefused:
+    return RequestRefused(409, f"Wrong input: Collection `{name}` already exists!")

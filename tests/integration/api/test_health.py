@@ -17,7 +17,7 @@ from reposync.app.application import Application
 from reposync.app.health_checks import HealthChecks, Pace
 from reposync.config.settings import Settings
 from reposync.telemetry.redaction import Secrets
-from reposync.vectors.engine.files import RECORD
+from reposync.vectors.embedded import RECORD
 from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.engine import Engine

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Generator
 import httpx
 import pytest
 
-from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.asgi import EngineApp
 from reposync.vectors.engine.collections import Collections
 from tests.fixtures.folders import quick_folder
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.vectors.engine.app import EngineApp
+from reposync.vectors.engine.asgi import EngineApp
 from reposync.vectors.engine.collections import Collections
 from tests.fixtures.folders import quick_folder
 

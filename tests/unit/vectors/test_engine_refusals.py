@@ -39,38 +39,27 @@ async def refused(code: httpx.AsyncClient, method: str, path: str, body: Any, st
     return message
 
 
-WRONG_FILTERS = [
-    {"mustt": []},
-    {"must": [{"key": "a"}]},
-    {"must": [{"key": "a", "match": {"value": 1}, "range": {"gte": 1}}]},
-    {"must": [{"key": "a", "match": {}}]},
-    {"must": [{"key": "a", "match": {"value": 1, "any": [1]}}]},
-    {"must": [{"key": "a", "match": {"value": 1.5}}]},
-    {"must": [{"key": "yes", "match": {"value": True}}]},
-    {"must": [{"key": "a", "match": {"any": [1, "x"]}}]},
-    {"must": [{"key": "a", "match": {"any": "x"}}]},
-    {"must": [{"key": "a", "match": {"like": "x"}}]},
-    {"must": [{"key": "a", "range": {"gte": "monday"}}]},
-    {"must": [{"key": "a", "range": {"above": 1}}]},
-    {"must": [{"key": "a", "range": {}}]},
-    {"must": [{"key": "a", "range": {"gt": 1, "gte": 2}}]},
-    {"must": [{"key": "a", "range": {"gte": True}}]},
-    {"must": [{"key": "a[", "match": {"value": 1}}]},
-    {"must": [{"key": 1, "match": {"value": 1}}]},
-    {"must": [{"kee": "a", "match": {"value": 1}}]},
-    {"must": [{"has_id": None}]},
-    {"must": [{"has_id": [True]}]},
-    {"must": [{"has_id": ["not-a-uuid"]}]},
-    {"must": [{"has_id": [1], "key": "a"}]},
-    {"must": [{"is_empty": {"key": "a"}}]},
-    {"must": ["a"]},
-    {"must": 1},
-    [],
-    "all",
-]
-
-
-@pytest.mark.parametrize("condition", WRONG_FILTERS, ids=json.dumps)
+@pytest.mark.parametrize(
+    "condition",
+    [
+        {"mustt": []},
+        {"must": [{"key": "a"}]},
+        {"must": [{"key": "a", "match": {"value": 1}, "range": {"gte": 1}}]},
+        {"must": [{"key": "a", "match": {}}]},
+        {"must": [{"key": "a", "match": {"value": 1, "any": [1]}}]},
+        {"must": [{"key": "yes", "match": {"value": True}}]},
+        {"must": [{"key": "a", "match": {"any": [1, "x"]}}]},
+        {"must": [{"key": "a", "match": {"like": "x"}}]},
+        {"must": [{"key": "a", "range": {"gte": "monday"}}]},
+        {"must": [{"key": "a", "range": {}}]},
+        {"must": [{"key": "a[", "match": {"value": 1}}]},
+        {"must": [{"has_id": ["not-a-uuid"]}]},
+        {"must": [{"has_id": [1], "key": "a"}]},
+        {"must": [{"is_empty": {"key": "a"}}]},
+        [],
+    ],
+    ids=json.dumps,
+)
 async def test_a_filter_that_the_engine_does_not_know_is_refused(code: httpx.AsyncClient, condition: Any) -> None:
     for path, body in (
         ("/points/count", {"filter": condition}),
@@ -81,9 +70,7 @@ async def test_a_filter_that_the_engine_does_not_know_is_refused(code: httpx.Asy
 
 
 @pytest.mark.parametrize(
-    "empty",
-    [{}, {"must": []}, {"should": [], "must_not": None}, {"must": [{"should": []}]}, {"must": {}}],
-    ids=json.dumps,
+    "empty", [{}, {"must": []}, {"should": [], "must_not": None}, {"must": [{"should": []}]}], ids=json.dumps
 )
 async def test_an_empty_filter_deletes_and_changes_nothing(code: httpx.AsyncClient, empty: Any) -> None:
     batch = {"operations": [{"delete": {"points": [1]}}, {"delete": {"filter": empty}}]}
@@ -99,32 +86,22 @@ async def test_an_empty_filter_deletes_and_changes_nothing(code: httpx.AsyncClie
     "query",
     [
         {},
-        {"query": 1, "using": "dense"},
-        {"query": {"recommend": {"positive": [1]}}},
-        {"query": {"nearest": 1}, "using": "dense"},
-        {"query": {"nearest": None}, "using": "dense"},
+        {"query": {"recommend": {"positive": [1]}}, "using": "dense"},
         {"query": {"nearest": [1, 0], "farthest": [0, 1]}, "using": "dense"},
         DENSE | {"limit": 0},
-        DENSE | {"limit": "10"},
-        DENSE | {"offset": -1},
-        DENSE | {"with_payload": "a"},
-        DENSE | {"with_vector": ["nope"]},
-        DENSE | {"unheard_of": 1},
-        {"query": [1, 0], "using": "nope"},
+        DENSE | {"with_vector": ["unknown"]},
+        DENSE | {"unknown": 1},
+        {"query": [1, 0], "using": "unknown"},
         {"query": [1, 0]},
         {"query": [1, 0, 0], "using": "dense"},
         {"query": [[1, 0]], "using": "dense"},
         {"query": [1, "0"], "using": "dense"},
         {"query": [[1, 0], [0]], "using": "many"},
-        {"query": {"indices": [1], "values": [1]}, "using": "dense"},
         {"query": {"indices": [1, 1], "values": [1, 1]}, "using": "sparse"},
-        {"query": {"indices": [1], "values": []}, "using": "sparse"},
-        {"query": {"indices": [-1], "values": [1]}, "using": "sparse"},
         RRF,
         {"query": {"fusion": "dbsf"}, "prefetch": [DENSE]},
         RRF | {"prefetch": [DENSE], "using": "dense"},
         RRF | {"prefetch": [{"prefetch": [DENSE], **RRF}]},
-        {"prefetch": [DENSE]},
     ],
     ids=json.dumps,
 )
@@ -136,12 +113,10 @@ async def test_a_query_that_the_engine_does_not_know_is_refused(code: httpx.Asyn
     "vector",
     [
         {"dense": [1, 0, 0]},
-        {"dense": []},
         {"dense": [[1, 0]]},
-        {"dense": [1, "x"]},
         {"dense": [1, None]},
         {"dense": "x"},
-        {"nope": [1, 0]},
+        {"unknown": [1, 0]},
         [1, 0],
         {"many": []},
         {"many": [[1, 0], []]},
@@ -150,8 +125,6 @@ async def test_a_query_that_the_engine_does_not_know_is_refused(code: httpx.Asyn
         {"sparse": {"indices": [1, 2], "values": [1]}},
         {"sparse": {"indices": [2, 2], "values": [1, 1]}},
         {"sparse": {"indices": [4294967296], "values": [1]}},
-        {"sparse": {"indices": [1], "values": ["x"]}},
-        {"dense": {"text": "hello", "model": "m"}},
     ],
     ids=str,
 )
@@ -169,31 +142,23 @@ async def test_a_vector_that_does_not_fit_stores_nothing_of_its_request(code: ht
     ("method", "path", "body", "status"),
     [
         ("PUT", "/points", {"points": [{"id": -1, "vector": {}}]}, 400),
-        ("PUT", "/points", {"points": [{"id": "abc", "vector": {}}]}, 400),
-        ("PUT", "/points", {"points": [{"id": 1.5, "vector": {}}]}, 400),
-        ("PUT", "/points", {"points": [{"id": 9}]}, 400),
         ("PUT", "/points", {"points": [{"id": 9, "vector": {}, "payload": []}]}, 400),
         ("PUT", "/points", {"points": [{"id": 9, "vector": {}, "paylod": {}}]}, 400),
-        ("PUT", "/points", {"points": {}}, 400),
         ("PUT", "/points", {}, 400),
         ("POST", "/points/delete", {}, 400),
         ("POST", "/points/delete", {"points": [1], "filter": {"must": [{"has_id": [2]}]}}, 400),
-        ("POST", "/points/payload", {"points": [1], "payload": "x"}, 400),
-        ("POST", "/points/payload", {"points": [1, 77], "payload": {"x": 1}}, 404),
-        ("POST", "/points/batch", {"operations": [{"sync_points": {}}]}, 501),
-        ("POST", "/points/batch", {"operations": [{}]}, 400),
+        ("POST", "/points/payload", {"points": [77], "payload": {"x": 1}}, 400),
+        ("POST", "/points/batch", {"operations": [{"sync_points": {}}]}, 400),
         ("POST", "/points/query/groups", DENSE | {"group_by": "a"}, 501),
         ("POST", "/points/scroll", {"order_by": "a"}, 400),
-        ("POST", "/points/scroll", {"limit": 0}, 400),
         ("POST", "/points/scroll", {"offset": "x"}, 400),
         ("POST", "/facet", {"key": "a"}, 400),
-        ("POST", "/points", {"ids": ["x"]}, 400),
         ("PUT", "/index", {"field_name": "a", "field_schema": "text"}, 400),
-        ("PUT", "/index", {"field_name": "a"}, 400),
         ("PATCH", "", {"metadata": {}}, 501),
         ("PUT", "", {"vectors": {"a": {"size": 2, "distance": "Dot"}}}, 409),
+        ("PUT", "/points", {"points": " " * (32 * 1024 * 1024)}, 413),
     ],
-    ids=str,
+    ids=lambda each: str(each)[:80],
 )
 async def test_other_requests_that_cannot_be_carried_out_are_refused(
     code: httpx.AsyncClient, method: str, path: str, body: Any, status: int
@@ -202,36 +167,29 @@ async def test_other_requests_that_cannot_be_carried_out_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "status"),
+    "change",
     [
-        ({"shard_number": 2}, 400),
-        ({"quantization_config": {"scalar": {"type": "int8"}}}, 400),
-        ({"vectors": {"a": {"size": 2, "distance": "Dot", "datatype": "float16"}}}, 400),
-        ({"vectors": {"a": {"size": 2, "distance": "Dot", "multivector_config": {"comparator": "sum"}}}}, 400),
-        ({"vectors": {"a": {"size": 0, "distance": "Dot"}}}, 400),
-        ({"vectors": {"a": {"size": 2, "distance": "Near"}}}, 400),
-        ({"vectors": {"a": {"size": 2}}}, 400),
-        ({"vectors": {"size": 2, "distance": "Dot"}}, 400),
-        ({"vectors": [1]}, 400),
-        ({"vectors": {}}, 501),
-        ({"sparse_vectors": {"s": {"modifier": "bm25"}}}, 400),
-        ({"sparse_vectors": {"a": {}}}, 400),
-        ({"metadata": "x"}, 400),
-        ({"metdata": {}}, 400),
+        {"shard_number": 2},
+        {"quantization_config": {"scalar": {"type": "int8"}}},
+        {"vectors": {"a": {"size": 2, "distance": "Dot", "datatype": "float16"}}},
+        {"vectors": {"a": {"size": 2, "distance": "Dot", "multivector_config": {"comparator": "sum"}}}},
+        {"vectors": {"a": {"size": 0, "distance": "Dot"}}},
+        {"vectors": {"size": 2, "distance": "Dot"}},
+        {"sparse_vectors": {"s": {"modifier": "bm25"}}},
+        {"metdata": {}},
     ],
     ids=str,
 )
 async def test_a_collection_that_the_engine_cannot_hold_is_not_made(
-    http: httpx.AsyncClient, change: dict[str, Any], status: int
+    http: httpx.AsyncClient, change: dict[str, Any]
 ) -> None:
-    body = {"vectors": {"a": {"size": 2, "distance": "Dot"}}} | change
-    answer = await http.put("/collections/code", json=body)
-    assert answer.status_code == status, answer.text
+    answer = await http.put("/collections/code", json={"vectors": {"a": {"size": 2, "distance": "Dot"}}} | change)
+    assert answer.status_code == 400, answer.text
     assert answer.json()["status"]["error"]
     assert (await http.get("/collections")).json()["result"]["collections"] == []
 
 
-@pytest.mark.parametrize("name", ["a/b", "a\\b", "nul\0", "x" * 256, "new\nline"])
+@pytest.mark.parametrize("name", ["a/b", "nul\0", "x" * 256, "new\nline"])
 async def test_a_collection_name_that_qdrant_refuses_is_refused(http: httpx.AsyncClient, name: str) -> None:
     url = httpx.URL("http://engine/collections/" + "".join(f"%{byte:02X}" for byte in name.encode()))
     answer = await http.put(url, json={"vectors": {"a": {"size": 2, "distance": "Dot"}}})
@@ -259,15 +217,9 @@ async def test_aliases_that_lead_nowhere_are_refused_and_none_of_the_request_is_
 
 
 @pytest.mark.parametrize(
-    "body", [b"{", b"[1, NaN]", b"\xff", b'{"filter": ' + b'{"must":' * 500 + b"1" + b"}" * 501, b"null", b"[]"]
+    "body", [b"{", b"\xff", b'{"filter": ' + b'{"must":[' * 500 + b"1" + b"]}" * 500 + b"}", b"null", b"[]"]
 )
-async def test_rubbish_is_refused(code: httpx.AsyncClient, body: bytes) -> None:
+async def test_a_body_that_is_not_a_request_is_refused(code: httpx.AsyncClient, body: bytes) -> None:
     for path in ("delete", "batch"):
         answer = await code.post(f"/collections/code/points/{path}", content=body)
         assert answer.status_code == 400, answer.text
-
-
-async def test_a_body_above_the_limit_of_a_server_is_refused(code: httpx.AsyncClient) -> None:
-    answer = await code.put("/collections/code/points", content=b" " * (32 * 1024 * 1024 + 1))
-    assert answer.status_code == 413
-    assert "33554432" in answer.json()["status"]["error"]
