@@ -7,8 +7,9 @@ moves and whatever its name becomes. A name is a label, the project's full path;
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,12 +18,18 @@ from reposync.config.loading import checked_repository
 from reposync.config.registry import GitLabInstance, Group, Registry
 from reposync.config.registry import Repository as RepositoryEntry
 from reposync.errors import ConfigError
-from reposync.sources.gitlab_groups import ListedProject
+from reposync.sources.gitlab_groups import GroupListing, ListedProject
 from reposync.store.repository import Repository
 from reposync.wildmatch import PathPatterns
 
-MAX_NAME_CHARS = 200  # as the registry file has it
+GROUP_SHRANK = "GROUP_SHRANK"
+GROUP_LISTING_FAULTY = "GROUP_LISTING_FAULTY"
+NAME_TAKEN = "NAME_TAKEN"
 NAME_IS_TAKEN = "another repository has its name"
+MAX_NAME_CHARS = 200  # as the registry file has it
+_NAMES_SHOWN = 5
+# The brake: a listing that lacks more than half of more projects than this pauses none.
+BRAKE_PROJECTS = 20
 
 Locations = Mapping[int, ListedProject | None]
 """Where projects are that the listing lacks, by number; None for one that was deleted or is hidden."""
@@ -54,11 +61,14 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """`new`: projects to register, by name. `skipped`: paths of projects that are not registered, by reason."""
+    """`new`: projects to register, by name. `skipped`: paths of projects that are not registered, by reason. `problem`:
+    a code and a message for a person."""
 
+    listed: int
     new: Mapping[str, ListedProject]
     known: Sequence[Known]
     skipped: Mapping[str, Sequence[str]]
+    problem: tuple[str, str] | None
 
 
 class GroupView:
@@ -67,90 +77,74 @@ class GroupView:
     def __init__(self, registry: Registry, group: Group, rows: Sequence[Repository]) -> None:
         self.group = group
         self.key = group_key(registry, group)
-        self.every = checked_repository(registry, group.definition("any", "any/any"))
-        """The settings of every project of the group, with defaults."""
+        checked_repository(registry, group.definition("any", "any/any"))  # the settings of all its projects
         self._server = server_of(registry, group)
         self._rows = rows
         self._urls = sorted({server.url for server in registry.gitlab}, key=len)
-        self._listed_by_name = {row.name for row in rows if row.origin == CONFIG and not row.has_left}
         servers = {server.name for server in registry.gitlab if server.url == self._server.url}
-        self._neighbours = {
-            each.group.casefold(): each for each in registry.groups if each.gitlab in servers and each != group
-        }
-        self._fits = {each.group: _Fits(each) for each in (group, *self._neighbours.values())}
+        neighbours = {each.group.casefold(): each for each in registry.groups if each.gitlab in servers}
+        neighbours.pop(group.group.casefold(), None)
+        self._takes = {each.group: _filter(each) for each in (group, *neighbours.values())}
         here = [row for row in rows if self._is_here(row)]
-        self._listed_by_path = {
-            row.location.removeprefix(f"{self._server.url}/").casefold(): row.name
-            for row in here
-            if row.name in self._listed_by_name
-        }
-        self.registered = [row for row in here if row.origin == GROUP]
-        self.mine = [row for row in self.registered if row.group_key == self.key]
-        self._others = [row for row in self.registered if row.group_key != self.key]
-        self._strangers = [row for row in here if row.origin != GROUP]
+        self._registered = [row for row in here if row.origin == GROUP]
+        self._mine = [row for row in self._registered if row.group_key == self.key]
+        self._others = [row for row in self._registered if row.group_key != self.key]
+        self._left = [row for row in here if row.origin == CONFIG and row.has_left]
+        single = [row for row in here if row.origin != GROUP and not (row.origin == CONFIG and row.has_left)]
+        self._single = {row.location.casefold(): row.name for row in single}
+        self._single_by_number = {row.project_id: row.name for row in single if row.project_id is not None}
+        self._listed_names = {row.name for row in rows if row.origin == CONFIG and not row.has_left}
 
-    def missing(self, listing: Collection[ListedProject]) -> list[Repository]:
-        """Repositories of this group whose projects the listing lacks."""
-        matched = {row.id for row in self._matched(listing).values()}
-        return [row for row in self.mine if row.id not in matched]
+    def to_look_up(self, listing: Collection[ListedProject]) -> list[Repository]:
+        """Repositories of this group whose projects the listing lacks, and that are not known to have left."""
+        missing = self._missing(listing)
+        return [row for row in missing if row.project_id is not None and not is_known_to_be_gone(row)]
 
-    def to_look_up(self, listing: Collection[ListedProject], *, trusted: bool) -> list[Repository]:
-        """Missing repositories whose projects have to be looked up: first those whose name is now the path of a
-        different project, then, if the listing is `trusted`, those that seem to have left."""
-        paths, missing = {project.path for project in listing}, self.missing(listing)
-        pressing = [row for row in [*missing, *self._in_the_way(listing)] if row.name in paths]
-        leaving = [row for row in missing if trusted and row.name not in paths and not is_known_to_be_gone(row)]
-        return [row for row in [*pressing, *leaving] if row.project_id is not None]
-
-    def _in_the_way(self, listing: Collection[ListedProject]) -> list[Repository]:
-        """Repositories of other groups of this server whose name is the path of a listed project: it is outdated."""
-        paths, matched = {project.path for project in listing}, {row.id for row in self._matched(listing).values()}
-        return [row for row in self._others if row.name in paths and row.id not in matched]
-
-    def plan(self, listing: Collection[ListedProject], locations: Locations, *, trusted: bool) -> GroupPlan:
-        """`trusted`: a project that the listing lacks has left the group."""
-        matched = self._matched(listing)
+    def plan(
+        self, listing: GroupListing, projects: Collection[ListedProject], locations: Locations, *, approved: bool
+    ) -> GroupPlan:
+        """`projects`: the listing, and what it missed. `locations`: of other missing projects. `approved`: a person
+        confirms the listing, however much it lacks."""
+        matched, missing = self._matched(projects), self._missing(projects)
+        shrank = None if approved else self._shrank(len(listing.projects), missing, locations)
+        trusted = shrank is None and not listing.faults
         skipped: dict[str, list[str]] = {}
+        wanted: dict[str, list[str]] = {}
         present: list[tuple[Repository, ListedProject, str | None]] = []
         new: list[ListedProject] = []
-        displaced = self._in_the_way(listing)
-        for project in sorted(listing, key=lambda each: each.id):
+        # Of other groups: their name is the path of a listed project, so it is outdated.
+        paths, matched_ids = {project.path for project in projects}, {row.id for row in matched.values()}
+        displaced = [row for row in self._others if row.name in paths and row.id not in matched_ids]
+        for project in sorted(projects, key=lambda each: each.id):
             row, left = matched.get(project.id), self._left_out(project)
-            if self._owner(project.path) is not self.group:
-                skipped.setdefault("listed by another group", []).append(project.path)
-                displaced += [row] if row is not None else []
+            if self._owner(project.path) != self.group.group:
+                why: str | None = "listed by another group"
             elif row is not None and self._unusable(project) is None:
                 present.append((row, project, left))
-            elif why := left or ("has no commit yet" if project.is_empty else self._unusable(project)):
-                skipped.setdefault(why, []).append(project.path)
-                displaced += [row] if row is not None else []
+                continue
             else:
+                why = left or ("has no commit yet" if project.is_empty else self._unusable(project))
+            if why is None:
                 new.append(project)
+                continue
+            skipped.setdefault(why, []).append(project.path)
+            displaced += [row] if row is not None else []
 
-        missing = self.missing(listing)
-        movable = {row.name for row in [*missing, *displaced, *(row for row, _, _ in present)]}
-        names = _Names({row.name for row in self._rows} - movable)
-        for project in new:
-            if not names.give(str(project.id), [project.path]):
-                skipped.setdefault(NAME_IS_TAKEN, []).append(project.path)
-        for row, project, _ in present:
-            names.give(row.id, [project.path])
-        for row, project, _ in present:
-            names.give(row.id, [row.name, *_spare_names(project.path, row)])
-        found_at = {project.id: project for project in listing} | dict(locations)
-        for row in [*missing, *displaced]:
-            found = found_at.get(row.project_id or 0)
-            moved_to = [found.path] if found and len(found.path) <= MAX_NAME_CHARS else []
-            names.give(row.id, [row.name, *moved_to, *_spare_names(row.name, row)])
-        known = [Known(row, project, names.of[row.id], left) for row, project, left in present]
-        known += [
-            Known(row, None, names.of[row.id], _left_reason(row, locations) if trusted else None) for row in missing
-        ]
-        known += [Known(row, None, names.of[row.id], None) for row in displaced]
+        wanted |= {str(project.id): [project.path] for project in new}
+        wanted |= {row.id: [project.path, row.name, *_spare_names(project.path, row)] for row, project, _ in present}
+        wanted |= {row.id: [row.name, *_spare_names(row.name, row)] for row in [*missing, *displaced]}
+        names = _assigned(wanted, {row.name for row in self._rows if row.id not in wanted})
+        if unnamed := [project.path for project in new if str(project.id) not in names]:
+            skipped[NAME_IS_TAKEN] = unnamed
+        known = [Known(row, project, names[row.id], left) for row, project, left in present]
+        known += [Known(row, None, names[row.id], _left_reason(row, locations) if trusted else None) for row in missing]
+        known += [Known(row, None, names[row.id], None) for row in displaced]
         return GroupPlan(
-            new={names.of[str(project.id)]: project for project in new if str(project.id) in names.of},
-            known=known,
-            skipped=skipped,
+            len(projects),
+            {names[str(project.id)]: project for project in new if str(project.id) in names},
+            known,
+            skipped,
+            self._problem(shrank, listing.faults, unnamed),
         )
 
     def still_has(self, row: Repository, project: ListedProject) -> bool:
@@ -163,11 +157,41 @@ class GroupView:
 
     def unsettled(self) -> list[Repository]:
         """Repositories whose points may still have a former name: `location` is changed last."""
-        return [
-            row
-            for row in self.registered
-            if row.definition is not None and row.location != self.address(str(row.definition.get("project")))
-        ]
+        defined = [row for row in self._registered if row.definition is not None]
+        return [row for row in defined if row.location != self.address(str((row.definition or {}).get("project")))]
+
+    def _shrank(self, listed: int, missing: Sequence[Repository], locations: Locations) -> str | None:
+        # A project that is found elsewhere was moved; one that is not found may exist, hidden from the token.
+        lost = [row.name for row in missing if row.is_active and not locations.get(row.project_id or 0)]
+        active = sum(row.is_active for row in self._mine)
+        if not lost or (listed and not (active > BRAKE_PROJECTS and 2 * len(lost) > active)):
+            return None
+        return (
+            f"GitLab lists {listed} projects of group {self.group.group}, without {len(lost)} of the {active} that are "
+            f"registered ({_some(lost)}): nothing was paused. Check that the token can see all of them; pause projects "
+            "that have left the group: `reposync repos pause NAME`."
+        )
+
+    def _problem(self, shrank: str | None, faults: Sequence[str], unnamed: Sequence[str]) -> tuple[str, str] | None:
+        if shrank:
+            return GROUP_SHRANK, shrank
+        group = self.group.group
+        if faults:
+            return GROUP_LISTING_FAULTY, (
+                f"GitLab's listing of group {group} contains invalid rows ({'; '.join(faults)}). They were ignored, "
+                "and nothing was paused."
+            )
+        if unnamed:
+            return NAME_TAKEN, (
+                f"Projects of group {group} are not registered, because other repositories have their names: "
+                f"{_some(unnamed)}. List them under `repositories` by another name, or rename the others."
+            )
+        return None
+
+    def _missing(self, projects: Collection[ListedProject]) -> list[Repository]:
+        """Repositories of this group whose projects are not among these."""
+        matched = {row.id for row in self._matched(projects).values()}
+        return [row for row in self._mine if row.id not in matched]
 
     def _is_here(self, row: Repository) -> bool:
         """Whether it is a project of this group's server. One server's URL may start with another's."""
@@ -176,28 +200,21 @@ class GroupView:
         fitting = [url for url in self._urls if row.location.startswith(f"{url}/")]
         return bool(fitting) and fitting[-1] == self._server.url
 
-    def _matched(self, listing: Iterable[ListedProject]) -> dict[int, Repository]:
+    def _matched(self, projects: Iterable[ListedProject]) -> dict[int, Repository]:
         """The repository of each project, by number, or by path if the number is unknown: one of this group first,
         then of a different group, then one that left the registry file."""
-        left = [row for row in self._strangers if self._has_left(row)]
-        ranked = [*self.mine, *self._others, *left]
-        by_number = {row.project_id: row for row in reversed(ranked) if row.project_id is not None}
-        by_location = {row.location: row for row in reversed(ranked) if row.project_id is None}
-        found = {}
-        for project in listing:
-            row = by_number.get(project.id) or by_location.get(self.address(project.path))
-            if row is not None:
-                found[project.id] = row
-        return found
-
-    def _has_left(self, row: Repository) -> bool:
-        return row.origin == CONFIG and row.has_left
+        ranked = [*self._left, *self._others, *self._mine]
+        by_number = {row.project_id: row for row in ranked if row.project_id is not None}
+        by_location = {row.location: row for row in ranked if row.project_id is None}
+        rows = {each.id: by_number.get(each.id) or by_location.get(self.address(each.path)) for each in projects}
+        return {number: row for number, row in rows.items() if row is not None}
 
     def _left_out(self, project: ListedProject) -> str | None:
         """Why the group does not include a listed project; None if it does."""
-        if name := self._listed_as(project):
+        name = project.path if project.path in self._listed_names else self._single_by_number.get(project.id)
+        if name := name or self._single.get(self.address(project.path).casefold()):
             return f"is listed under `repositories` as {name}"
-        if not self._fits[self.group.group].takes(project.path):
+        if not self._takes[self.group.group](project.path):
             return "is left out by `include` or `exclude` of the group"
         if project.is_marked_for_deletion:
             return "is marked for deletion"
@@ -205,24 +222,10 @@ class GroupView:
             return "is archived"
         return None if project.has_repository else "has its repository switched off"
 
-    def _listed_as(self, project: ListedProject) -> str | None:
-        """Its name if it is registered individually: in the registry file, by command or over HTTP."""
-        if project.path in self._listed_by_name:
-            return project.path
-        if name := self._listed_by_path.get(project.path.casefold()):
-            return name
-        address = self.address(project.path)
-        for row in self._strangers:
-            is_it = row.location == address if row.project_id is None else row.project_id == project.id
-            if is_it and not self._has_left(row):
-                return row.name
-        return None
-
-    def _owner(self, path: str) -> Group:
+    def _owner(self, path: str) -> str:
         """The innermost configured group that includes the project."""
-        groups = [self.group, *self._neighbours.values()]
-        taking = [each for each in groups if _is_below(path, each.group) and self._fits[each.group].takes(path)]
-        return max(taking, key=lambda each: each.group.count("/"), default=self.group)
+        taking = [group for group, takes in self._takes.items() if _is_below(path, group) and takes(path)]
+        return max(taking, key=lambda group: group.count("/"), default=self.group.group)
 
     def _unusable(self, project: ListedProject) -> str | None:
         try:
@@ -232,52 +235,43 @@ class GroupView:
         return None
 
 
-@dataclass(slots=True)
-class _Names:
-    """Assigns unique names. `taken`: names of repositories that keep them."""
-
-    taken: set[str]
-    of: dict[str, str] = field(default_factory=dict)
-
-    def give(self, who: str, wanted: Sequence[str]) -> bool:
-        for name in wanted if who not in self.of else ():
-            if name not in self.taken:
-                self.taken.add(name)
-                self.of[who] = name
-                return True
-        return who in self.of
-
-
-class _Fits:
-    """`include` and `exclude` of a group: gitignore patterns for full paths of projects."""
-
-    def __init__(self, group: Group) -> None:
-        self._include = PathPatterns(group.include) if group.include else None
-        self._exclude = PathPatterns(group.exclude)
-
-    def takes(self, path: str) -> bool:
-        included = self._include is None or self._include.match(path) is not None
-        return included and self._exclude.match(path) is None
+def _assigned(wanted: Mapping[str, Sequence[str]], taken: Collection[str]) -> dict[str, str]:
+    """A unique name for each, as far as there is one: first everybody's first choice."""
+    given: dict[str, str] = {}
+    used = set(taken)
+    for choices in (slice(1), slice(1, None)):
+        for who, names in wanted.items():
+            free = next((name for name in names[choices] if name not in used), None)
+            if free is not None and who not in given:
+                given[who] = free
+                used.add(free)
+    return given
 
 
 def _spare_names(wanted: str, row: Repository) -> list[str]:
     """Used if the wanted name is taken."""
-    endings = [f"-{row.project_id}"] if row.project_id is not None else []
-    return [wanted[: MAX_NAME_CHARS - len(ending)] + ending for ending in (*endings, f"-{row.id}")]
+    endings = [f"-{each}" for each in (row.project_id, row.id) if each is not None]
+    return [wanted[: MAX_NAME_CHARS - len(ending)] + ending for ending in endings]
+
+
+def _filter(group: Group) -> Callable[[str], bool]:
+    """`include` and `exclude` of the group: gitignore patterns for full paths of projects."""
+    include = PathPatterns(group.include) if group.include else None
+    exclude = PathPatterns(group.exclude)
+    return lambda path: (include is None or include.match(path) is not None) and exclude.match(path) is None
 
 
 def _is_below(path: str, group: str) -> bool:
     return path.casefold().startswith(f"{group.casefold()}/")
 
 
-def _left_reason(row: Repository, locations: Locations) -> str | None:
-    if row.project_id is None or row.project_id not in locations:
-        return None if is_known_to_be_gone(row) else _UNLISTED
-    found = locations[row.project_id]
-    return _GONE if found is None else f"{_MOVED} {found.path}"
+def _some(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    more = len(shown) - _NAMES_SHOWN
+    return ", ".join(shown[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-# Reasons of a pause ------------------------------------------------------------------------------------------------
+# Pauses ------------------------------------------------------------------------------------------------------------
 
 PAUSED_BY_GROUP = "Left its group: the project "
 """Prefix of a pause by discovery, which ends when the project is back; a person's pause is not changed."""
@@ -298,14 +292,23 @@ def is_known_to_be_gone(row: Repository) -> bool:
     return is_paused_by_group(row) and reason.startswith((_MOVED, _GONE, _UNLISTED))
 
 
-def pause_reason(left: str, name: str, when: str) -> str:
-    """With the time, and what a person can do."""
-    return (
-        f"{PAUSED_BY_GROUP}{left} (noticed {when}). Its index stays, and syncs continue if the project comes back; "
-        f"`reposync repos remove {name}` removes it with its index."
+def _left_reason(row: Repository, locations: Locations) -> str | None:
+    if row.project_id is None or row.project_id not in locations:
+        return None if is_known_to_be_gone(row) else _UNLISTED
+    found = locations[row.project_id]
+    return _GONE if found is None else f"{_MOVED} {found.path}"
+
+
+def pause_of(each: Known, when: str) -> dict[str, Any]:
+    """Columns of the repository that pause it, with the time and what a person can do, or end a pause by discovery."""
+    row, ours = each.row, is_paused_by_group(each.row)
+    if each.left is None:
+        return {"is_active": True, "paused_reason": None} if each.project is not None and ours else {}
+    reason = (
+        f"{PAUSED_BY_GROUP}{each.left} (noticed {when}). Its index stays, and syncs continue if the project comes "
+        f"back; `reposync repos remove {each.name}` removes it with its index."
     )
-
-
-def says_the_same(reason: str, other: str) -> bool:
-    """Ignoring the time."""
-    return _NOTICED.sub("", reason) == _NOTICED.sub("", other)
+    former = row.paused_reason
+    if former is not None and (not ours or _NOTICED.sub("", former) == _NOTICED.sub("", reason)):
+        return {}
+    return {"is_active": False, "paused_reason": reason}

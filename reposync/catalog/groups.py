@@ -1,27 +1,50 @@
-"""Periodic discovery of the projects of groups: claims, schedules and results."""
+"""Periodic discovery of the projects of groups: claims, listings, the changes of the registered repositories, results.
+
+Nothing is removed from the database or an index: a repository whose project left is paused, with the reason. A listing
+that fails changes nothing; one that is suddenly empty, lacks more than half, or is damaged pauses nothing.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
-from datetime import datetime, timedelta
+from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
+from urllib.parse import quote
 
-from reposync.catalog.group_follow import DiscoveryReport, Follower, examine
-from reposync.catalog.group_plan import group_key, server_of
-from reposync.catalog.targets import GROUP
+from reposync.catalog.group_plan import (
+    GroupPlan,
+    GroupView,
+    Known,
+    Locations,
+    group_key,
+    is_paused_by_group,
+    pause_of,
+    server_of,
+)
+from reposync.catalog.targets import GROUP, SyncTarget
 from reposync.clock import elapsed_seconds
+from reposync.config.loading import checked_repository
 from reposync.config.registry import Group, Registry
 from reposync.config.schedule import Schedule
 from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable, first_error
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
-from reposync.sources.gitlab_groups import GitLabGroup
+from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
 from reposync.store.database import Database
-from reposync.store.project_groups import GroupClaim, GroupRepositories, ProjectGroups, RegistrationsChanged
+from reposync.store.project_groups import (
+    GroupClaim,
+    GroupRepositories,
+    ProjectGroups,
+    RegistrationsChanged,
+    RepositoryChange,
+)
+from reposync.store.repositories import Guard
+from reposync.store.repository import Registration, Repository
 from reposync.store.versions import Versions
 from reposync.supervision import log_defect
 from reposync.sync.lease import Lease
@@ -41,6 +64,28 @@ UNSETTLED_SECONDS = 60.0
 LAST_WRITE_SECONDS = 5.0
 _LONGEST_RETRY_AFTER_SECONDS = 86_400.0
 TRIES = 3
+# Missing projects that are looked up by number, to find out where they are.
+MAX_LOOKUPS = 50
+_COMPARED = ("collection", "cron_expression", "timezone", "definition", "resolved", "group_key", "project_id")
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoveryReport:
+    """The result of a discovery, by names of repositories. `projects`: number in the group; `paused` has the reasons;
+    `skipped`: paths of projects that are not registered, by reason; `unsettled`: get their new name in the index after
+    their run. A `problem` needs a person; everything else was done."""
+
+    listed: int
+    projects: int
+    added: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+    paused: tuple[tuple[str, str], ...] = ()
+    resumed: tuple[str, ...] = ()
+    unsettled: tuple[str, ...] = ()
+    unchanged: int = 0
+    skipped: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    problem_code: str | None = None
+    problem: str | None = None
 
 
 class Discovery:
@@ -183,22 +228,81 @@ class Discovery:
         gitlab = GitLabClient.configured(server_of(registry, group), retry=self._retry, observer=self._observer)
         source = GitLabGroup(gitlab, group.group)
         guard = partial(self._groups.require_held, claim)
-        follower = Follower(registry, self._repositories, self._versions, self._index, guard)
         try:
             listing = await source.projects(archived=group.archived)
             for tries_left in reversed(range(TRIES)):
-                view = await follower.view(group)
-                examined = await examine(view, source, listing, approved=approved)
+                view = await self._view(registry, group)
+                projects, locations = await _look_up(view, source, listing)
+                plan = await asyncio.to_thread(view.plan, listing, projects, locations, approved=approved)
                 await self._groups.renew(claim, self._lease_seconds)
                 try:
-                    report = await follower.follow(view, examined)
+                    report = await self._follow(registry, view, plan, guard)
                     break
                 except RegistrationsChanged:
                     if not tries_left:
                         raise
         finally:
             await source.close()
-        return await follower.settled(group, report)
+        return await self._settle(await self._view(registry, group), report, guard)
+
+    async def _view(self, registry: Registry, group: Group) -> GroupView:
+        return await asyncio.to_thread(GroupView, registry, group, await self._repositories.list())
+
+    async def _follow(self, registry: Registry, view: GroupView, plan: GroupPlan, guard: Guard) -> DiscoveryReport:
+        """Safe to repeat, and to abandon at any await. Raises RegistrationsChanged if the view is outdated (before any
+        change), and what the guard raises."""
+        when = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
+        lefts = {each.row.id: each.left for each in plan.known}
+        changes = [change for each in plan.known if (change := _change(view, each, when)).values]
+        await self._repositories.apply_changes(changes, guard=guard)
+
+        changed = {change.before.id: change.values for change in changes}
+        present = [each for each in plan.known if each.project is not None]
+        rows = {each.name: each.row.model_copy(update=changed.get(each.row.id, {})) for each in present}
+        # Takes a second for a thousand projects.
+        registrations = await asyncio.to_thread(_registrations, registry, view, plan, rows)
+        await self._repositories.register_all(registrations, guard=guard)
+        again = [rows[each.name] for each in registrations if each.name in rows]
+        touched = {*changed, *(row.id for row in again)}
+        code, problem = plan.problem or (None, None)
+        return DiscoveryReport(
+            listed=plan.listed,
+            projects=len(plan.new) + sum(each.left is None for each in present),
+            added=tuple(plan.new),
+            renamed=tuple((each.before.name, each.name) for each in changes if each.name != each.before.name),
+            paused=tuple(
+                (each.name, str(lefts[each.before.id]))
+                for each in changes
+                if each.values.get("is_active") is False and not is_paused_by_group(each.before)
+            ),
+            resumed=(
+                *(each.name for each in changes if each.values.get("is_active")),
+                *(row.name for row in again if row.has_left),
+            ),
+            unchanged=sum(each.row.id not in touched for each in present),
+            skipped={reason: tuple(paths) for reason, paths in plan.skipped.items()},
+            problem_code=code,
+            problem=problem,
+        )
+
+    async def _settle(self, view: GroupView, report: DiscoveryReport, guard: Guard) -> DiscoveryReport:
+        """Update names and links in the index. A repository with an active run has to wait, because the run writes the
+        former name. Raises VectorIndexError, and what the guard raises."""
+        unsettled = view.unsettled()
+        # Read after the names were changed: a run that begins later has the new name.
+        running = await self._repositories.running([row.id for row in unsettled]) if unsettled else set()
+        for row in unsettled:
+            if row.id in running:
+                continue
+            address = view.address(str((row.definition or {})["project"]))
+            if row.epoch > 0:
+                versions = [(version.physical, version.id) for version in await self._versions.of(row.id)]
+                for physical, version_id in versions or [(row.indexed_collection or row.collection, row.id)]:
+                    index = self._index(physical)
+                    if await index.spec() is not None:
+                        await index.rename_repository(version_id, row.name, links=quote(address, safe=":/"))
+            await self._repositories.relocate(row, address, guard=guard)
+        return replace(report, unsettled=tuple(row.name for row in unsettled if row.id in running))
 
     def _log_result(self, key: str, ended: DiscoveryReport | RepoSyncError) -> None:
         """Used if nobody waits for the report."""
@@ -231,24 +335,78 @@ def _known(error: Exception, key: str) -> RepoSyncError:
 
 
 def _log_report(key: str, report: DiscoveryReport) -> None:
-    def say(level: int, event: str, **fields: object) -> None:
-        log.log(level, event, extra={"group": key, **fields})
-
     for name in report.added:
-        say(logging.DEBUG, "repository registered", repository=name)
+        log.debug("repository registered", extra={"group": key, "repository": name})
     for former, name in report.renamed:
-        say(logging.INFO, "repository renamed", repository=name, former=former)
+        log.info("repository renamed", extra={"group": key, "repository": name, "former": former})
     for name, reason in report.paused:
-        say(logging.WARNING, "repository paused", repository=name, reason=reason)
+        log.warning("repository paused", extra={"group": key, "repository": name, "reason": reason})
     for name in report.resumed:
-        say(logging.INFO, "repository resumed", repository=name)
-    figures: dict[str, object] = {
-        "listed": report.listed,
-        "projects": report.projects,
-        "added": len(report.added),
-        "renamed": len(report.renamed),
-        "paused": len(report.paused),
-        "resumed": len(report.resumed),
-        "skipped": {reason: len(paths) for reason, paths in report.skipped.items()},
-    }
-    say(logging.INFO, "group discovered", **figures)
+        log.info("repository resumed", extra={"group": key, "repository": name})
+    figures: dict[str, object] = {"listed": report.listed, "projects": report.projects}
+    figures |= {each: len(getattr(report, each)) for each in ("added", "renamed", "paused", "resumed")}
+    figures["skipped"] = {reason: len(paths) for reason, paths in report.skipped.items()}
+    log.info("group discovered", extra={"group": key, **figures})
+
+
+async def _look_up(
+    view: GroupView, source: GitLabGroup, listing: GroupListing
+) -> tuple[list[ListedProject], Locations]:
+    """The listed projects and those that the listing missed, and where the other missing ones are. Raises what the
+    source raises."""
+    present = {project.id: project for project in listing.projects}
+    locations: dict[int, ListedProject | None] = {}
+    # A damaged listing pauses nothing anyway.
+    for row in view.to_look_up(listing.projects)[: 0 if listing.faults else MAX_LOOKUPS]:
+        number = row.project_id or 0
+        found = await source.project(number)
+        if found is None or not view.still_has(row, found):
+            locations[number] = found
+            continue
+        # The listing missed it, because a project before it was deleted between two pages. Or it is archived: without a
+        # token GitLab does not say so, and does not list it.
+        hidden = not source.has_token and not view.group.archived
+        present[number] = replace(found, is_archived=True) if hidden else found
+    return list(present.values()), locations
+
+
+def _registrations(
+    registry: Registry, view: GroupView, plan: GroupPlan, rows: Mapping[str, Repository]
+) -> list[Registration]:
+    """Of new projects, and of known ones whose settings changed. `rows`: known ones, by name."""
+    found = []
+    known = {each.name: each.project for each in plan.known if each.project is not None}
+    for name, project in {**plan.new, **known}.items():
+        definition = view.group.definition(name, project.path)
+        resolved = checked_repository(registry, definition)
+        target = SyncTarget(resolved, GROUP, definition=definition, group_key=view.key)
+        registration = target.registration().model_copy(update={"project_id": project.id})
+        if (row := rows.get(name)) is not None:
+            registration = registration.model_copy(update={"location": row.location})
+        # If its group had left the registry file, registering it activates it again.
+        if row is None or row.has_left or any(getattr(registration, key) != getattr(row, key) for key in _COMPARED):
+            found.append(registration)
+    return found
+
+
+def _change(view: GroupView, each: Known, when: str) -> RepositoryChange:
+    row, project = each.row, each.project
+    values = _renaming(view, each)
+    if project is not None and (row.origin, row.group_key, row.project_id) != (GROUP, view.key, project.id):
+        values |= {"origin": GROUP, "group_key": view.key, "project_id": project.id, "branch": None}
+    return RepositoryChange(row, values | pause_of(each, when))
+
+
+def _renaming(view: GroupView, each: Known) -> dict[str, Any]:
+    """For a new name or path. `location` gets a wrong value on purpose until the index is updated, so that an
+    interruption in between is detected."""
+    former = each.row.definition or {}
+    path = each.project.path if each.project is not None else former.get("project", each.name)
+    if (each.name, path) == (each.row.name, former.get("project", path)):
+        return {}
+    definition = {**former, "name": each.name, "project": path}
+    if each.project is not None:
+        definition = view.group.definition(each.name, path)
+    final = view.address(path)
+    wrong = (each.row.location, view.address(each.row.name), view.address(each.name))
+    return {"name": each.name, "definition": definition, "location": next((at for at in wrong if at != final), final)}

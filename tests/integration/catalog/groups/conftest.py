@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from reposync.catalog.group_follow import DiscoveryReport
-from reposync.catalog.groups import Discovery
+from reposync.catalog.groups import Discovery, DiscoveryReport
 from reposync.config.database_url import sqlite_url
 from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
