@@ -8,6 +8,7 @@ reverts nothing, and a rollback of the file works.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from pydantic import ValidationError
 from reposync.catalog.targets import CONFIG, Catalog, SyncTarget
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry import Registry
-from reposync.config.registry_document import LISTS, SETTINGS, Clear, clear_secrets, entry_key, registry_of
+from reposync.config.registry_document import LISTS, Clear, clear_secrets, entry_key, registry_of
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
 from reposync.store.registry_files import ContentState, RegistryFiles
@@ -34,7 +35,7 @@ Kind = Literal["added", "changed", "gone"]
 
 _KINDS = {"gitlab": "GitLab server", "groups": "group"}
 # Files may differ in these: defaults apply to the file's own repositories, `http` to the pod that reads the file.
-_OF_EACH_FILE = frozenset({"defaults", "http"})
+_OF_EACH_FILE = frozenset({"section defaults", "section http"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,11 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What applying a file changes. `before`: the row of its previous content."""
+    """What applying a file changes."""
 
     path: str
     digest: str
     standing: ContentState
-    before: RegistryFile | None
     changes: tuple[Change, ...]
     conflicts: tuple[Conflict, ...]
     unchanged: int
@@ -149,9 +149,8 @@ class Applying:
             self._path,
             self._digest,
             standing,
-            before,
             (
-                *_sections(before.document if before else {}, document),
+                *_section_changes(before.document if before else {}, document),
                 *changes,
                 *(Change("gone", f"repository {name}") for name in gone),
             ),
@@ -166,14 +165,9 @@ class Applying:
     async def write(self, plan: Plan, *, instead_of: str | None = None, on_request: bool = False) -> bool:
         """Returns whether the content is in force; False if a newer one superseded it. Safe to repeat and to abandon at
         any await: the next process that applies the same content does the rest. Raises RegistrySuperseded."""
+        who = {"host": self._host, "by": self._by}
         standing = await self._files.put(
-            self._path,
-            self._digest,
-            plan.document,
-            host=self._host,
-            by=self._by,
-            instead_of=instead_of,
-            on_request=on_request,
+            self._path, self._digest, plan.document, **who, instead_of=instead_of, on_request=on_request
         )
         if standing == "superseded":
             return False
@@ -197,10 +191,7 @@ class Applying:
                     await self._files.rewrite(other.path, left)
 
     def _followers(
-        self,
-        rows: Mapping[str, Repository],
-        claimed: set[str],
-        documents: Sequence[Mapping[str, Any]],
+        self, rows: Mapping[str, Repository], claimed: set[str], documents: Sequence[Mapping[str, Any]]
     ) -> list[Registration]:
         """Repositories registered by command or over HTTP, if the defaults of the files change them."""
         try:
@@ -212,13 +203,10 @@ class Applying:
         for row in rows.values():
             if row.definition is None or row.group_key is not None or row.name in claimed or row.has_left:
                 continue
-            try:
-                target = catalog.of_definition(row)
-            except ConfigError:  # its server left the files; its next run says so
-                continue
-            registration = target.registration()
-            if _differs(registration, row):
-                found.append(registration)
+            with contextlib.suppress(ConfigError):  # its server left the files; its next run says so
+                registration = catalog.of_definition(row).registration()
+                if _differs(registration, row):
+                    found.append(registration)
         return found
 
 
@@ -236,65 +224,50 @@ def _usable(documents: Sequence[Mapping[str, Any]], clear: Clear) -> Registry:
         raise ConfigError(f"The applied registry cannot be used here: {wrong}.") from None
 
 
+def _entries(document: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The parts of a document that belong to one file, by name: "section embedding", "GitLab server main"."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for section, value in document.items():
+        if section in LISTS:
+            found |= {_entry(section, each): each for each in value}
+        else:
+            found[f"section {section}"] = value
+    return found
+
+
+def _entry(section: str, entry: Mapping[str, Any]) -> str:
+    return f"{_KINDS[section]} {entry_key(section, entry)}"
+
+
 def _without_conflicts(
     document: Mapping[str, Any], rivals: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Any], list[Conflict]]:
     """The document without entries that a rival file defines differently, and these conflicts. `rivals`: documents by
     path."""
+    theirs = {path: _entries(other) for path, other in rivals.items()}
+    conflicts = []
+    for what, value in _entries(document).items():
+        rival = next((path for path, entries in theirs.items() if entries.get(what, value) != value), None)
+        if rival is not None and what not in _OF_EACH_FILE:
+            conflicts.append(Conflict(what, f"the registry file {rival}"))
+    lost = {each.what for each in conflicts}
     left: dict[str, Any] = {}
-    conflicts: list[Conflict] = []
     for section, value in document.items():
-        theirs = [(path, other[section]) for path, other in rivals.items() if section in other]
         if section in LISTS:
-            kept = []
-            for entry in value:
-                key = entry_key(section, entry)
-                rival = next(
-                    (
-                        path
-                        for path, list_ in theirs
-                        for one in list_
-                        if entry_key(section, one) == key and one != entry
-                    ),
-                    None,
-                )
-                if rival is None:
-                    kept.append(entry)
-                else:
-                    conflicts.append(Conflict(f"{_KINDS[section]} {key}", f"the registry file {rival}"))
-            left[section] = kept
-            continue
-        rival = next((path for path, said in theirs if said != value), None)
-        if rival is None or section in _OF_EACH_FILE:
+            kept = [each for each in value if _entry(section, each) not in lost]
+            left[section] = [each for each in kept if f"GitLab server {each.get('gitlab')}" not in lost]
+        elif f"section {section}" not in lost:
             left[section] = value
-        else:
-            conflicts.append(Conflict(f"section {section}", f"the registry file {rival}"))
-    lost = {each.what.removeprefix("GitLab server ") for each in conflicts if each.what.startswith("GitLab server ")}
-    left_groups = [each for each in left.get("groups", []) if each["gitlab"] not in lost]
-    if "groups" in left:
-        left["groups"] = left_groups
     return left, conflicts
 
 
-def _sections(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+def _section_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    former, now = _entries(before), _entries(after)
     changes = []
-    for section in SETTINGS:
-        one, other = before.get(section, {}), after.get(section, {})
+    for what in sorted(former.keys() | now.keys(), key=lambda each: (not each.startswith("section "), each)):
+        one, other = former.get(what, {}), now.get(what, {})
         if keys := _keys(one, other):
-            changes.append(
-                Change("changed" if one and other else "added" if other else "gone", f"section {section}", keys)
-            )
-    for section in LISTS:
-        former = {entry_key(section, each): each for each in before.get(section, ())}
-        now = {entry_key(section, each): each for each in after.get(section, ())}
-        for key in sorted(former.keys() | now.keys()):
-            what = f"{_KINDS[section]} {key}"
-            if key not in now:
-                changes.append(Change("gone", what))
-            elif key not in former:
-                changes.append(Change("added", what, _keys({}, now[key])))
-            elif keys := _keys(former[key], now[key]):
-                changes.append(Change("changed", what, keys))
+            changes.append(Change("changed" if one and other else "added" if other else "gone", what, keys))
     return changes
 
 
@@ -309,16 +282,10 @@ def _change(registration: Registration, row: Repository | None) -> Change | None
     if row is None or row.has_left:
         return Change("added", what, _keys({}, after))
     before = dict(row.resolved or {})
-    if row.resolved is None:  # registered by an earlier version: these are known
-        before = {key: getattr(row, column) for key, column in _KNOWN_BEFORE.items()}
-        after = {key: after.get(key) for key in before}
     if row.origin_file not in (None, registration.origin_file) or row.origin != registration.origin:
         before["origin"], after["origin"] = row.origin_words, f"the registry file {registration.origin_file}"
     keys = _keys(before, after)
     return Change("changed", what, keys) if keys else None
-
-
-_KNOWN_BEFORE = {"branch": "branch", "schedule": "cron_expression", "timezone": "timezone", "collection": "collection"}
 
 
 def _differs(registration: Registration, row: Repository | None) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 from reposync.config.schedule import NEVER_WORDS, Schedule, ScheduleError
 from reposync.store.manifest import ManifestCounts, Manifests
 from reposync.store.repositories import Repositories
-from reposync.store.repository import Repository, RepositoryState, is_registered, no_such_repository
+from reposync.store.repository import Repository, RepositoryState, is_registered
 from reposync.store.run import MissedTick, Run
 from reposync.store.runs import Runs
 from reposync.store.ticks import Ticks
@@ -96,15 +96,7 @@ async def overviews(
     repositories: Repositories, manifests: Manifests, runs: Runs, names: Collection[str] | None = None
 ) -> list[Overview]:
     """All repositories, or those with these names, by name."""
-    rows = await repositories.list(names)
-    ids = None if names is None else [row.id for row in rows]
-    versions = None if names is None else [row.live_version or row.id for row in rows]
-    latest, counts = await runs.latest(ids), await manifests.counts(versions)
-    now = runs.now()
-    return [
-        _overview(row, counts.get(row.live_version or row.id, ManifestCounts()), latest.get(row.id), now)
-        for row in rows
-    ]
+    return await _overviews(await repositories.list(names), manifests, runs, every=names is None)
 
 
 async def repository_detail(
@@ -112,40 +104,33 @@ async def repository_detail(
 ) -> tuple[RepositoryDetail, Repository]:
     """With its row. Raises RepositoryNotFound, which names the nearest name."""
     row = await repositories.get(name)
-    found = named(await overviews(repositories, manifests, runs, [row.name]), row.name)
-    missed = await ticks.missed(row.id)
-    return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=missed), row
+    (found,) = await _overviews([row], manifests, runs)
+    return RepositoryDetail(**asdict(found), definition=row.definition, missed_ticks=await ticks.missed(row.id)), row
 
 
-def named(overviews: Sequence[Overview], name: str) -> Overview:
-    """Raises RepositoryNotFound, which names the nearest name."""
-    for each in overviews:
-        if each.name == name:
-            return each
-    raise no_such_repository(name, [each.name for each in overviews])
+async def _overviews(
+    rows: Sequence[Repository], manifests: Manifests, runs: Runs, *, every: bool = False
+) -> list[Overview]:
+    versions = {row.id: row.live_version or row.id for row in rows}
+    latest = await runs.latest(None if every else list(versions))
+    counts = await manifests.counts(None if every else list(versions.values()))
+    now = runs.now()
+    return [_overview(row, counts.get(versions[row.id], ManifestCounts()), latest.get(row.id), now) for row in rows]
+
+
+_OF_ROW = (
+    *("name", "id", "location", "source", "origin", "origin_file", "branch", "collection", "cron_expression"),
+    *("timezone", "is_active", "paused_reason", "last_sync_at", "last_commit", "epoch"),
+)
 
 
 def _overview(row: Repository, counts: ManifestCounts, run: Run | None, now: datetime) -> Overview:
     schedule, words = _schedule(row)
     return Overview(
-        name=row.name,
-        id=row.id,
-        location=row.location,
-        source=row.source,
-        origin=row.origin,
-        origin_file=row.origin_file,
-        branch=row.branch,
-        collection=row.collection,
-        cron_expression=row.cron_expression,
-        timezone=row.timezone,
+        **{key: getattr(row, key) for key in _OF_ROW},
         schedule=words,
         state="active" if row.is_active else "paused" if row.paused_reason else "inactive",
-        is_active=row.is_active,
-        paused_reason=row.paused_reason,
         next_due_at=schedule.next_after(now) if schedule and row.is_active else None,
-        last_sync_at=row.last_sync_at,
-        last_commit=row.last_commit,
-        epoch=row.epoch,
         files=counts.files,
         skipped=counts.skipped,
         chunks=counts.chunks,

@@ -156,29 +156,11 @@ class Catalog:
             )
         else:
             return self._by_hand(row.name, row.location, row.source)
-        return SyncTarget(
-            resolved,
-            row.origin,
-            not is_registered(row),
-            row.definition,
-            row.group_key,
-            row.origin_file,
-            row.origin_host,
-            password,
-        )
+        return _of_row(row, resolved, password)
 
     def of_definition(self, row: Repository) -> SyncTarget:
         """As `of_row`, with the current defaults."""
-        resolved = checked_repository(self.registry, row.definition or {})
-        return SyncTarget(
-            resolved,
-            row.origin,
-            not is_registered(row),
-            row.definition,
-            row.group_key,
-            row.origin_file,
-            row.origin_host,
-        )
+        return _of_row(row, checked_repository(self.registry, row.definition or {}), None)
 
     def _unknown(self, word: str, names: Iterable[str]) -> RepositoryNotFound:
         near = difflib.get_close_matches(word, sorted(names), n=1)
@@ -202,6 +184,11 @@ class Catalog:
     def _by_hand(self, name: str, location: str, kind: str) -> SyncTarget:
         definition = {"name": name, "path" if kind == "path" else "git": location}
         return SyncTarget(checked_repository(self.registry, definition), COMMAND, True, definition)
+
+
+def _of_row(row: Repository, resolved: ResolvedRepository, password: Reference | None) -> SyncTarget:
+    by_hand, origin = not is_registered(row), (row.group_key, row.origin_file, row.origin_host)
+    return SyncTarget(resolved, row.origin, by_hand, row.definition, *origin, password)
 
 
 def _name(stem: str) -> str:
