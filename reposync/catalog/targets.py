@@ -20,6 +20,7 @@ from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.registry_document import Clear, repository_of, resolved_definition
 from reposync.errors import ConfigError, Remedy, RepositoryNotFound, SourceElsewhere, UsageError
 from reposync.outgoing import Timeouts
+from reposync.sources.port import Commit
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, definition_digest, is_registered
@@ -98,7 +99,9 @@ class SyncTarget:
                 timeouts=Timeouts(server.connect_timeout_seconds, server.read_timeout_seconds),
             )
         if each.git_url is not None:
-            known = row.last_commit if row else None
+            known = None
+            if row is not None and row.last_commit is not None and row.last_committed_at is not None:
+                known = Commit(row.last_commit, row.last_committed_at)
             return RemoteGit(each.git_url, each.branch, each.username, each.password, known_commit=known)
         path = each.path or Path(each.location)
         here = socket.gethostname()

@@ -27,7 +27,7 @@ from reposync.outgoing import RequestObserver
 from reposync.sources.gitlab_blobs import GitLabBlobs
 from reposync.sources.gitlab_client import PAGE_ROWS, GitLabClient, Refusal
 from reposync.sources.listing import Listing
-from reposync.sources.objects import UnreadableBlobs, branch_not_found, title_of
+from reposync.sources.objects import UnreadableBlobs, branch_not_found
 from reposync.sources.port import Blob, Commit, Tree, TreeEntry
 from reposync.sources.spec import GitLabProject
 
@@ -253,4 +253,4 @@ def _commit(found: Mapping[str, Any]) -> Commit:
         raise SourceCorrupt("GitLab's answer about the head is no commit.") from error
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
-    return Commit(sha, when.astimezone(UTC), title_of(str(found.get("title") or "")))
+    return Commit(sha, when.astimezone(UTC))

@@ -15,11 +15,10 @@ from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer
 from reposync.sources.git_protocol import Advertisement, FetchRefused
 from reposync.sources.gitlab_client import MAX_CALLS, GitLabClient, Refusal
+from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, hash_name, object_sha
-from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob, TreeEntry
 from reposync.sources.smart_http import MAX_MISSING, BlobFetcher, UploadPack
-from reposync.sources.spool import SpoolFull
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +105,6 @@ class GitLabBlobs:
                 continue
             try:
                 return await asyncio.to_thread(pack.tree, sha)
-            except (PackDamaged, KeyError) as error:
-                raise SourceCorrupt(f"The tree of {self._project} from git cannot be read: {error}.") from error
             finally:
                 pack.close()
         return None

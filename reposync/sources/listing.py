@@ -28,8 +28,7 @@ from reposync.sources.objects import (
     object_sha,
     tree_sha,
 )
-from reposync.sources.paths import path_text
-from reposync.sources.port import TreeEntry
+from reposync.sources.port import TreeEntry, path_text
 
 _HEX = frozenset("0123456789abcdef")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,20 +16,16 @@ from dulwich.refs import HEADREF, SYMREF, Ref, SymrefLoop
 from dulwich.repo import Repo, UnsupportedExtension, UnsupportedVersion
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceCorrupt, SourceError
-from reposync.sources.disk import ObjectDirectories
+from reposync.sources.object_stores import ObjectDirectories
 from reposync.sources.objects import (
-    COMMIT,
     HEADS,
-    TREE,
     UnreadableBlobs,
     branch_name,
     branch_not_found,
     distinct_blobs,
-    parse_commit,
-    take_step,
-    walk_tree,
+    read_steps,
 )
-from reposync.sources.port import Blob, Commit, Tree, TreeEntry
+from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
 from reposync.sources.spec import LocalGit
 
 T = TypeVar("T")
@@ -43,7 +40,7 @@ class _Opened:
     objects: ObjectDirectories
 
 
-class LocalGitSource:
+class LocalGitSource(Source):
     """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts,
     or on HEAD, detached or not. The first call checks whether it is a repository."""
 
@@ -70,9 +67,9 @@ class LocalGitSource:
         shas = distinct_blobs(entries)
         for start in range(0, len(shas), LOOKUP_BLOBS):
             objects = (await self._in_thread(self._open)).objects
-            blobs = objects.read(shas[start : start + LOOKUP_BLOBS], max_bytes=max_bytes, unreadable=unreadable)
-            while step := await self._in_thread(partial(take_step, blobs)):
-                for blob in step:
+            blobs = objects.blobs(shas[start : start + LOOKUP_BLOBS], max_bytes=max_bytes, unreadable=unreadable)
+            async with aclosing(read_steps(blobs, self._in_thread)) as steps:
+                async for blob in steps:
                     yield blob
         if unreadable:
             raise UnreadableBlobs.among(
@@ -81,14 +78,6 @@ class LocalGitSource:
                 where=str(self._path),
                 remedy=f"Run `git -C {self._path} fsck`; a fresh full clone (without --filter) restores them.",
             )
-
-    def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
-        """Always None: a local repository has no web pages."""
-        return None
-
-    async def project_id(self) -> int | None:
-        """Always None: plain git has no project ids."""
-        return None
 
     async def close(self) -> None:
         await self._in_thread(self._close)
@@ -160,7 +149,7 @@ class LocalGitSource:
     def _head(self) -> Commit:
         opened = self._open()
         sha = self._head_tip(opened.repo) if self._branch is None else self._branch_tip(opened.repo, self._branch)
-        return parse_commit(sha, opened.objects.content(sha, COMMIT))[0]
+        return opened.objects.commit(sha)[0]
 
     def _branch_tip(self, repo: Repo, branch: str) -> str:
         tip = self._ref(repo, HEADS + branch.encode("utf-8", "surrogateescape"))
@@ -211,9 +200,7 @@ class LocalGitSource:
         return RepositoryEmpty(f"{self._path} has no commit yet.", remedy="Commit something there first.")
 
     def _tree(self, commit: Commit) -> Tree:
-        objects = self._open().objects
-        _, root = parse_commit(commit.sha, objects.content(commit.sha, COMMIT))
-        return Tree(walk_tree(root, lambda shas: objects.contents(shas, TREE)), proven=True)
+        return Tree(self._open().objects.tree(commit.sha), proven=True)
 
     def _close(self) -> None:
         if self._opened is not None:

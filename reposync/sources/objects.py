@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
@@ -15,8 +15,7 @@ from dulwich.objects import Commit as DulwichCommit
 from dulwich.objects import parse_tree
 
 from reposync.errors import BranchNotFound, SourceCorrupt, SourceError
-from reposync.sources.paths import path_text
-from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry
+from reposync.sources.port import SUBMODULE_MODE, Blob, Commit, TreeEntry, path_text
 
 COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
 KIND_NAMES = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
@@ -82,20 +81,9 @@ def parse_commit(sha: str, content: bytes) -> tuple[Commit, str]:
     """A commit object as `Commit` and the sha of its root tree. Raises SourceCorrupt."""
     try:
         parsed = DulwichCommit.from_string(content)
-        committed, message, tree = parsed.commit_time, parsed.message, parsed.tree
-        encoding = (parsed.encoding or b"utf-8").decode("ascii", "replace")
+        return Commit(sha, aware_time(parsed.commit_time)), parsed.tree.decode("ascii")
     except Exception as error:  # dulwich's parser raises many kinds
         raise SourceCorrupt(f"Commit {sha} cannot be read: {error}") from error
-    try:
-        text = message.decode(encoding, "replace")
-    except LookupError:
-        text = message.decode("utf-8", "replace")
-    return Commit(sha, aware_time(committed), title_of(text)), tree.decode("ascii")
-
-
-def title_of(message: str) -> str:
-    """The first line of a commit message."""
-    return message.strip().split("\n", 1)[0].strip()
 
 
 def aware_time(seconds: float) -> datetime:
@@ -182,7 +170,7 @@ def _too_large(root: str) -> SourceError:
     )
 
 
-def take_step(blobs: Iterator[Blob]) -> list[Blob]:
+def _next_step(blobs: Iterator[Blob]) -> list[Blob]:
     """The next blobs, bounded in count, bytes and time; empty at the end. Blocks on the disk: for a thread."""
     until = time.monotonic() + STEP_SECONDS
     step: list[Blob] = []
@@ -195,9 +183,10 @@ def take_step(blobs: Iterator[Blob]) -> list[Blob]:
     return step
 
 
-async def read_steps(make: Callable[[], Iterator[Blob]]) -> AsyncGenerator[Blob, None]:
-    """The blobs of the iterator that `make` returns, read in a thread."""
-    blobs = await asyncio.to_thread(make)
-    while step := await asyncio.to_thread(partial(take_step, blobs)):
+async def read_steps(
+    blobs: Iterator[Blob], in_thread: Callable[[Callable[[], list[Blob]]], Awaitable[list[Blob]]] = asyncio.to_thread
+) -> AsyncGenerator[Blob, None]:
+    """The blobs, read in a thread."""
+    while step := await in_thread(partial(_next_step, blobs)):
         for blob in step:
             yield blob

@@ -1,51 +1,173 @@
 """Reading git's pack files piece by piece.
 
 dulwich inflates whole objects and maps whole packs. Here sizes are known before anything is inflated, an object over
-the limit never enters memory (nor as the base or result of a delta, see `deltas`), and files are read with `pread`:
-mapped pages would count as our memory, and a pack that shrinks under a mapping kills the process.
+the limit never enters memory (nor as the base or result of a delta), and files are read with `pread`: mapped pages
+would count as our memory, and a pack that shrinks under a mapping kills the process.
 Format: https://git-scm.com/docs/gitformat-pack
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import zlib
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
 
-from reposync.sources.deltas import MEMORY_BYTES, BaseCache, Content, Spill, applied, in_memory, pieces_of
+from dulwich.pack import apply_delta
+
 from reposync.sources.objects import BLOB, COMMIT, TAG, TREE, object_hash
 
 OFS_DELTA, REF_DELTA = 6, 7
 
 WINDOW_BYTES = 32 * 1024
-INFLATE_STEP_BYTES = 256 * 1024
+STEP_BYTES = 256 * 1024
+# Larger content is in a file. A delta, its base and its result are in memory at the same time, each up to this size.
+MEMORY_BYTES = 16 * 1024 * 1024
+CACHE_BYTES = 48 * 1024 * 1024
 # Git itself never makes deltas of objects over core.bigFileThreshold (512 MiB), so no honest chain needs more.
 MAX_DELTA_BASE_BYTES = 512 * 1024 * 1024
 MAX_CHAIN = 10_000  # git writes chains of 50 (4,095 at most); the bound stops a cycle of REF_DELTAs
-
-_pack_numbers = count()  # keys of a shared cache: the id() of a closed pack may be reused
 
 
 class PackDamaged(Exception):
     """An object or a whole pack is damaged. Callers that know the path raise SourceCorrupt."""
 
 
+class Spill:
+    """Large content in an unnamed temporary file, which disappears with the process; sliced like bytes."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="reposync-delta-")  # noqa: SIM115 - closed by __del__
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return self._size_bytes
+
+    def write(self, piece: bytes) -> None:
+        self._file.write(piece)
+        self._size_bytes += len(piece)
+
+    def __getitem__(self, span: slice) -> bytes:
+        self._file.flush()
+        return os.pread(self._file.fileno(), span.stop - span.start, span.start)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_file"):  # a full disk raises in the constructor
+            self._file.close()
+
+
+Content = bytes | Spill
+
+
+def pieces_of(content: Content) -> Iterator[bytes]:
+    return (content[at : at + STEP_BYTES] for at in range(0, len(content), STEP_BYTES))
+
+
+def _applied(base: Content, delta: Content, result_bytes: int) -> Content:
+    """`base` with `delta` applied; `result_bytes` is the size that the delta declares. Raises ValueError if they do not
+    fit."""
+    if isinstance(base, bytes) and isinstance(delta, bytes) and result_bytes <= MEMORY_BYTES:
+        try:
+            return b"".join(apply_delta(base, delta))
+        except Exception as error:  # the extension raises several kinds
+            raise ValueError(str(error)) from error
+    result = Spill()
+    try:
+        for piece in _result_pieces(base, delta, result_bytes):
+            result.write(piece)
+    except IndexError as error:
+        raise ValueError("it is cut short") from error
+    return result
+
+
+def _result_pieces(base: Content, delta: Content, result_bytes: int) -> Iterator[bytes]:
+    """The result of a delta, in pieces of at most 16 MB."""
+    base_bytes, at = _number(delta, 0)
+    declared_bytes, at = _number(delta, at)
+    if (base_bytes, declared_bytes) != (len(base), result_bytes):
+        raise ValueError("it is for a base of a different size")
+    left = result_bytes
+    while at < len(delta):
+        instruction = delta[at : at + 8]
+        count = instruction[0]
+        at += 1
+        if count & 0x80:  # copy: the low seven bits say which bytes of offset and count follow
+            fields, used = bytearray(7), 1
+            for bit in range(7):
+                if instruction[0] >> bit & 1:
+                    fields[bit] = instruction[used]
+                    used += 1
+            at += used - 1
+            offset = int.from_bytes(fields[:4], "little")
+            count = int.from_bytes(fields[4:], "little") or 0x10000
+            piece = base[offset : offset + count]
+        else:
+            piece = delta[at : at + count]
+            at += count
+        left -= count
+        if count == 0 or len(piece) != count or left < 0:
+            raise ValueError("it copies what is not there, or more than declared")
+        yield piece
+    if left:
+        raise ValueError("its result is shorter than declared")
+
+
+def _number(content: Content, at: int) -> tuple[int, int]:
+    """The number at `at`, seven bits a byte, and the place behind it."""
+    number = shift = 0
+    for byte in content[at : at + 10]:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        at += 1
+        if not byte & 0x80:
+            return number, at
+    raise ValueError("a number is cut short")
+
+
+class BaseCache:
+    """The last resolved objects, likely bases of the next deltas. May be shared by many packs."""
+
+    def __init__(self, max_bytes: int = CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[tuple[object, int], tuple[int, Content]] = OrderedDict()
+
+    def get(self, pack: object, offset: int) -> tuple[int, Content] | None:
+        key = (pack, offset)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
+
+    def put(self, pack: object, offset: int, kind: int, content: Content) -> None:
+        key = (pack, offset)
+        if key in self._kept:
+            return
+        self._kept[key] = (kind, content)
+        self._bytes += _cost_bytes(content)
+        while self._bytes > self._max_bytes:
+            self._bytes -= _cost_bytes(self._kept.popitem(last=False)[1][1])
+
+
+def _cost_bytes(content: Content) -> int:
+    # At most two files are kept: the next delta is usually based on the last result or on its base.
+    return len(content) if isinstance(content, bytes) else CACHE_BYTES // 2
+
+
 @dataclass(frozen=True, slots=True)
 class PackedObject:
-    """An object of a pack. `content` is None if `size_bytes` is over the limit; `sha` is its binary name after a scan,
-    empty after a look-up."""
+    """`content` is None if `size_bytes` is over the limit."""
 
-    offset: int
     kind: int
     size_bytes: int
     content: bytes | None
-    sha: bytes = b""
 
 
 @dataclass(slots=True)
 class _Header:
+    """`base` is the offset or the name of a delta's base."""
+
     kind: int
     size_bytes: int
     data_at: int
@@ -56,15 +178,15 @@ class PackFile:
     """A pack on disk, opened for reading. Not thread-safe, except `stop`; the caller closes the file descriptor."""
 
     def __init__(
-        self, fd: int, *, oid_bytes: int, cache: BaseCache, find: Callable[[bytes], int | None] | None = None
+        self, fd: int, *, oid_bytes: int, cache: BaseCache, find: Callable[[bytes], int | None] = lambda sha: None
     ) -> None:
         """`find` gives the offset of an object of this pack by its binary name, for deltas that name their base."""
         self._fd = fd
         self._size_bytes = os.fstat(fd).st_size
         self._oid_bytes = oid_bytes
         self._cache = cache
-        self._key = next(_pack_numbers)
-        self._find = find or (lambda sha: None)
+        self._key = object()
+        self._find = find
         self._window = b""
         self._window_at = 0
         self._stopped = False
@@ -82,127 +204,103 @@ class PackFile:
 
     def read(self, offset: int, *, max_bytes: int) -> PackedObject:
         """The object at `offset`, resolved. Raises PackDamaged."""
-        header = self._header(offset)
-        if header.kind in (OFS_DELTA, REF_DELTA):
-            kind, size_bytes, resolved = self._resolve(offset, header, max_bytes)
-            return PackedObject(offset, kind, size_bytes, None if resolved is None else in_memory(resolved))
-        if header.size_bytes > max_bytes:
-            return PackedObject(offset, header.kind, header.size_bytes, None)
-        cached = self._cache.get(self._key, offset)
-        if cached is not None:
-            return PackedObject(offset, cached[0], len(cached[1]), in_memory(cached[1]))
-        content, _ = self._inflate(header)
-        self._cache.put(self._key, offset, header.kind, content)
-        return PackedObject(offset, header.kind, header.size_bytes, content)
+        kind, size_bytes, content = self._resolve(offset, max_bytes)
+        return PackedObject(kind, size_bytes, None if content is None else content[0 : len(content)])
 
-    def scan(self, *, max_bytes: int, hash_name: str) -> Iterator[PackedObject]:
-        """Every object with its binary sha: first in file order those whose base is cached, then the other deltas, each
-        after its base. Objects over `max_bytes` are hashed while they are inflated and not kept. Raises PackDamaged."""
-        seen: dict[bytes, int] = {}
-        self._find = seen.get
+    def index(self, hash_name: str) -> dict[bytes, int]:
+        """The offsets of all objects by their binary names, which are the hashes of their contents. Raises
+        PackDamaged."""
+        offsets: dict[bytes, int] = {}
+        self._find = offsets.get
         # Deltas by the offset or the name of their base.
-        waiting: dict[int | bytes | None, list[tuple[int, _Header]]] = {}
+        waiting: dict[int | bytes, list[int]] = {}
         at = 12
         for _ in range(self.object_count()):
-            header = self._header(at)
-            offset = at
-            if header.kind in (OFS_DELTA, REF_DELTA):
-                at = self._skip(header)
-                base_at = seen.get(header.base) if isinstance(header.base, bytes) else header.base
-                if base_at is None or self._cache.get(self._key, base_at) is None:
-                    waiting.setdefault(header.base, []).append((offset, header))
-                    continue
-                found = self._scanned_delta(offset, header, max_bytes, hash_name)
-            elif header.size_bytes > max_bytes:
-                running = object_hash(header.kind, header.size_bytes, hash_name)
-                at = self._inflate_into(header, running.update)
-                found = PackedObject(offset, header.kind, header.size_bytes, None, running.digest())
-            else:
-                content, at = self._inflate(header)
-                running = object_hash(header.kind, header.size_bytes, hash_name)
-                running.update(content)
-                self._cache.put(self._key, offset, header.kind, content)
-                found = PackedObject(offset, header.kind, header.size_bytes, content, running.digest())
-            seen[found.sha] = offset
-            yield found
+            offset, header = at, self._header(at)
+            if header.base is not None:
+                at = self._inflate_into(header, lambda piece: None)
+                waiting.setdefault(header.base, []).append(offset)
+                continue
+            running = object_hash(header.kind, header.size_bytes, hash_name)
+            at = self._inflate_into(header, running.update)
+            offsets[running.digest()] = offset
         # Depth first: the base of each is then usually the one resolved last.
-        ready: list[tuple[int, _Header]] = []
-        for sha, offset in list(seen.items()) if waiting else ():
+        ready: list[int] = []
+        for sha, offset in list(offsets.items()) if waiting else ():
             ready += waiting.pop(sha, []) + waiting.pop(offset, [])
             while ready:
-                found = self._scanned_delta(*ready.pop(), max_bytes, hash_name)
-                seen[found.sha] = found.offset
-                yield found
-                ready += waiting.pop(found.sha, []) + waiting.pop(found.offset, [])
+                delta_at = ready.pop()
+                name = self._name_of_delta(delta_at, hash_name)
+                offsets[name] = delta_at
+                ready += waiting.pop(name, []) + waiting.pop(delta_at, [])
         if waiting:
             raise PackDamaged("it contains a delta whose base is missing")
+        return offsets
 
     # One object --------------------------------------------------------------------------------------------------
 
-    def _scanned_delta(self, offset: int, header: _Header, max_bytes: int, hash_name: str) -> PackedObject:
-        # Its name is the hash of the result, so the result is needed even if it is large.
-        kind, size_bytes, content = self._resolve(offset, header, MAX_DELTA_BASE_BYTES)
+    def _name_of_delta(self, offset: int, hash_name: str) -> bytes:
+        # The name is the hash of the result, so the result is needed even if it is large.
+        kind, size_bytes, content = self._resolve(offset, MAX_DELTA_BASE_BYTES)
         if content is None:
             raise PackDamaged(f"it contains a delta that expands to {size_bytes:,} bytes")
         running = object_hash(kind, size_bytes, hash_name)
         for piece in pieces_of(content):
             running.update(piece)
-        kept = in_memory(content) if size_bytes <= max_bytes else None
-        return PackedObject(offset, kind, size_bytes, kept, running.digest())
+        return running.digest()
 
-    def _resolve(self, offset: int, header: _Header, max_bytes: int) -> tuple[int, int, Content | None]:
-        """Kind, size and content of a delta's result; no content if the declared size is over `max_bytes`."""
-        size_bytes = self._result_size(header)
+    def _resolve(self, offset: int, max_bytes: int) -> tuple[int, int, Content | None]:
+        """Kind, size and content; no content if the declared size is over `max_bytes`."""
+        at, header = offset, self._header(offset)
+        size_bytes = header.size_bytes if header.base is None else self._result_size(header)
         chain: list[tuple[int, _Header]] = []
-        at, current = offset, header
-        while (cached := self._cache.get(self._key, at)) is None and current.kind in (OFS_DELTA, REF_DELTA):
-            chain.append((at, current))
+        while (cached := self._cache.get(self._key, at)) is None and header.base is not None:
+            chain.append((at, header))
             if len(chain) > MAX_CHAIN:
                 raise PackDamaged(f"the chain of deltas at {offset} does not end")
-            at = self._base_offset(at, current)
-            current = self._header(at)
-        kind = current.kind if cached is None else cached[0]
+            at = self._base_offset(at, header.base)
+            header = self._header(at)
+        kind = header.kind if cached is None else cached[0]
         if size_bytes > max_bytes:
             return kind, size_bytes, None
-        content = self._whole(at, current) if cached is None else cached[1]
+        if cached is not None:
+            content = cached[1]
+        else:
+            if chain and header.size_bytes > MAX_DELTA_BASE_BYTES:
+                raise PackDamaged(f"the base of a delta at {at} has {header.size_bytes:,} bytes")
+            content = self._content(header)
+            self._cache.put(self._key, at, kind, content)
         for delta_at, delta_header in reversed(chain):
             result_bytes = self._result_size(delta_header)
             if max(delta_header.size_bytes, result_bytes) > MAX_DELTA_BASE_BYTES:
                 raise PackDamaged(f"a delta at {delta_at} expands to more than {MAX_DELTA_BASE_BYTES:,} bytes")
-            delta = self._content(delta_header)
             try:
-                content = applied(content, delta, result_bytes)
+                content = _applied(content, self._content(delta_header), result_bytes)
             except ValueError as error:
                 raise PackDamaged(f"the delta at {delta_at} does not fit its base: {error}") from error
-            finally:
-                if isinstance(delta, Spill):
-                    delta.close()
             self._cache.put(self._key, delta_at, kind, content)
         return kind, len(content), content
 
-    def _whole(self, at: int, header: _Header) -> Content:
-        """An object as the base of a delta."""
-        if header.size_bytes > MAX_DELTA_BASE_BYTES:
-            raise PackDamaged(f"the base of a delta at {at} has {header.size_bytes:,} bytes")
-        content = self._content(header)
-        self._cache.put(self._key, at, header.kind, content)
-        return content
-
     def _content(self, header: _Header) -> Content:
-        if header.size_bytes <= MEMORY_BYTES:
-            return self._inflate(header)[0]
-        spill = Spill()
-        try:
+        if header.size_bytes > MEMORY_BYTES:
+            spill = Spill()
             self._inflate_into(header, spill.write)
-        except BaseException:
-            spill.close()
-            raise
-        return spill
+            return spill
+        # Deflated data is at most this long, so most objects are one call.
+        first = self._bytes_at(header.data_at, min(header.size_bytes + (header.size_bytes >> 8) + 64, WINDOW_BYTES))
+        inflater = zlib.decompressobj()
+        try:
+            content = inflater.decompress(first, header.size_bytes + 1)
+        except zlib.error as error:
+            raise PackDamaged(f"the object at {header.data_at} does not inflate: {error}") from error
+        if inflater.eof and len(content) == header.size_bytes:
+            return content
+        pieces: list[bytes] = []
+        self._inflate_into(header, pieces.append)
+        return b"".join(pieces)
 
-    def _base_offset(self, offset: int, header: _Header) -> int:
-        if isinstance(header.base, int):
-            return header.base
-        found = self._find(header.base or b"")
+    def _base_offset(self, offset: int, base: int | bytes) -> int:
+        found = base if isinstance(base, int) else self._find(base)
         if found is None:
             raise PackDamaged(f"the base of the delta at {offset} is missing")
         return found
@@ -212,21 +310,9 @@ class PackFile:
         # A deflate block's own tables take up to 600 bytes before the first byte comes out.
         try:
             start = zlib.decompressobj().decompress(self._bytes_at(header.data_at, 1024), 32)
-        except zlib.error as error:
+            return _number(start, _number(start, 0)[1])[0]
+        except (zlib.error, ValueError) as error:
             raise PackDamaged(f"the delta at {header.data_at} does not inflate: {error}") from error
-        at = 0
-        for _ in range(2):
-            size = shift = 0
-            while True:
-                if at >= len(start):
-                    raise PackDamaged(f"the delta at {header.data_at} is cut short")
-                byte = start[at]
-                at += 1
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                if not byte & 0x80:
-                    break
-        return size
 
     def _check_stopped(self) -> None:
         if self._stopped:
@@ -276,24 +362,6 @@ class PackFile:
             self._window_at, start = offset, 0
         return memoryview(self._window)[start : start + count]
 
-    def _inflate(self, header: _Header) -> tuple[bytes, int]:
-        """The inflated bytes and the offset behind them."""
-        # Deflated data is at most this long, so most objects are one call, with little excess input.
-        first = self._bytes_at(header.data_at, min(header.size_bytes + (header.size_bytes >> 8) + 64, WINDOW_BYTES))
-        inflater = zlib.decompressobj()
-        try:
-            content = inflater.decompress(first, header.size_bytes + 1)
-        except zlib.error as error:
-            raise PackDamaged(f"the object at {header.data_at} does not inflate: {error}") from error
-        if inflater.eof and len(content) == header.size_bytes:
-            return content, header.data_at + len(first) - len(inflater.unused_data)
-        pieces: list[bytes] = []
-        end = self._inflate_into(header, pieces.append)
-        return b"".join(pieces), end
-
-    def _skip(self, header: _Header) -> int:
-        return self._inflate_into(header, lambda piece: None)
-
     def _inflate_into(self, header: _Header, take: Callable[[bytes], object]) -> int:
         """Pass the inflated bytes to `take` in bounded pieces; returns the offset behind the object."""
         inflater = zlib.decompressobj()
@@ -308,7 +376,7 @@ class PackFile:
                     if not pending:
                         raise PackDamaged(f"the object at {header.data_at} is cut short")
                 # One byte more than is left: the end of the stream is only detected by reading past the content.
-                piece = inflater.decompress(pending, min(left + 1, INFLATE_STEP_BYTES))
+                piece = inflater.decompress(pending, min(left + 1, STEP_BYTES))
                 pending = inflater.unconsumed_tail
                 left -= len(piece)
                 if left < 0:

@@ -1,4 +1,4 @@
-"""The port of sources: where a repository's files come from."""
+"""The port of sources: where a repository's files come from; and the text of git's paths, which are bytes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ class Commit:
 
     sha: str
     committed_at: datetime
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +91,41 @@ class Source(Protocol):
 
     async def project_id(self) -> int | None:
         """The server's id of the repository, which stays when its path changes; None if there is none."""
-        ...
+        return None
 
     def url(self, path: bytes, commit: Commit, start_line: int, end_line: int) -> str | None:
         """The web page of these lines, without secrets; None if there is none."""
-        ...
+        return None
 
     async def close(self) -> None:
         """Release connections, threads and temporary files."""
         ...
+
+
+def path_text(path: bytes) -> str:
+    """`path` as text, reversibly (see `path_bytes`): UTF-8 unchanged; otherwise, or if it starts with a double
+    quote, C-quoted as git prints it (`"caf\\351.py"`), so that two paths never share a text."""
+    if not path.startswith(b'"'):
+        try:
+            return path.decode()
+        except UnicodeDecodeError:
+            pass
+    quoted = "".join(chr(byte) if 0x20 <= byte < 0x7F and byte not in b'"\\' else f"\\{byte:03o}" for byte in path)
+    return f'"{quoted}"'
+
+
+def path_bytes(text: str) -> bytes:
+    """The inverse of `path_text`. Raises ValueError for a text that `path_text` never returns."""
+    if not text.startswith('"'):
+        return text.encode()
+    if len(text) < 2 or not text.endswith('"'):
+        raise ValueError(f"not a quoted path: {text!r}")
+    body, out, at = text[1:-1], bytearray(), 0
+    while at < len(body):
+        if body[at] == "\\":
+            out.append(int(body[at + 1 : at + 4], 8))
+            at += 4
+        else:
+            out.append(ord(body[at]))
+            at += 1
+    return bytes(out)

@@ -11,7 +11,7 @@ import asyncio
 import re
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -35,10 +35,10 @@ from reposync.sources.git_protocol import (
     stop_at_error,
     version_2_command,
 )
-from reposync.sources.objects import take_step
+from reposync.sources.object_stores import FLUSH_BYTES, ReceivedPack, SpoolFull
+from reposync.sources.objects import read_steps
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob
-from reposync.sources.spool import FLUSH_BYTES, ReceivedPack, Spool, SpoolFull
 
 SOURCE_ERRORS = ErrorKinds(SourceError, SourceUnavailable, SourceCorrupt)
 
@@ -156,15 +156,16 @@ class UploadPack:
             return parse_refs(await self._packets(response))
 
     async def _receive(self, body: bytes, version: int, oid_bytes: int) -> ReceivedPack:
-        spool = await asyncio.to_thread(Spool, oid_bytes=oid_bytes, max_bytes=self._max_spool_bytes)
+        pack = await asyncio.to_thread(ReceivedPack, self.shown, oid_bytes=oid_bytes, max_bytes=self._max_spool_bytes)
         try:
             async with self._post("git_fetch", body) as response:
                 rate = MinimumRate(PACKING_FACTOR * self._http.timeouts.read_seconds, MAX_FETCH_SECONDS)
                 pieces = self._http.body(response, self._max_spool_bytes + MAX_CHATTER_BYTES, rate)
-                await _Demultiplexer(spool, version).run(pieces)
-            return await asyncio.to_thread(spool.finish)
+                await _Demultiplexer(pack, version).run(pieces)
+            await asyncio.to_thread(pack.finish)
+            return pack
         except BaseException as error:
-            spool.close()
+            pack.close()
             if isinstance(error, PackDamaged | FramingError):
                 raise TransientFailure(str(error), corrupt=True) from error
             raise
@@ -189,10 +190,10 @@ class UploadPack:
 
 
 class _Demultiplexer:
-    """Writes the pack in a fetch's answer (side band 1) to the spool, a megabyte at a time."""
+    """Writes the pack in a fetch's answer (side band 1) to disk, a megabyte at a time."""
 
-    def __init__(self, spool: Spool, version: int) -> None:
-        self._spool = spool
+    def __init__(self, pack: ReceivedPack, version: int) -> None:
+        self._pack = pack
         # Version 2 names the section; version 0 sends shallow lines, a flush, ACK or NAK, and then the pack.
         self._in_pack = False
         self._version = version
@@ -236,7 +237,7 @@ class _Demultiplexer:
     async def _flush(self) -> None:
         buffered, self._buffered, self._buffered_bytes = b"".join(self._buffered), [], 0
         if buffered:
-            await asyncio.to_thread(self._spool.write, buffered)
+            await asyncio.to_thread(self._pack.write, buffered)
 
 
 # Blobs by name ------------------------------------------------------------------------------------------------------
@@ -283,17 +284,13 @@ class BlobFetcher:
                     continue
                 if batches:
                     ahead = asyncio.create_task(self._fetch(batches.popleft(), unreadable))
-                wanted = set(fetched.shas)
+                found = fetched.pack.blobs(fetched.shas, max_bytes=max_bytes, unreadable=unreadable)
                 try:
-                    found = fetched.pack.blobs(wanted, max_bytes=max_bytes)
-                    while step := await asyncio.to_thread(partial(take_step, found)):
-                        for blob in step:
+                    async with aclosing(read_steps(found)) as steps:
+                        async for blob in steps:
                             yield blob
-                except PackDamaged as error:
-                    raise SourceCorrupt(f"A pack from {self._server.shown} cannot be read: {error}.") from error
                 finally:
                     fetched.pack.close()
-                unreadable.update(dict.fromkeys(wanted, "was not sent by the server"))
         finally:
             if ahead is not None:
                 ahead.cancel()

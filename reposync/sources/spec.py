@@ -1,13 +1,15 @@
-"""Descriptions of repositories, which `factory.open_source` opens."""
+"""Descriptions of repositories, and from a description to its source."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import assert_never
 
 from pydantic import SecretStr
 
-from reposync.outgoing import RetryPolicy, Timeouts
+from reposync.outgoing import RequestObserver, RetryPolicy, Timeouts
+from reposync.sources.port import Commit, Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,15 +24,15 @@ class LocalGit:
 class RemoteGit:
     """A repository behind an http(s) URL of git. User and password in the URL are taken out of it.
 
-    `known_commit` is the commit of the last sync. If the head is still that commit, a server without filters need not
-    send the whole content; `head` then returns it without its date.
+    `known_commit` is the commit of the last sync. If the head is still that commit, `head` returns it and fetches
+    nothing.
     """
 
     url: str
     branch: str | None = None
     username: str | None = None
     password: SecretStr | None = None
-    known_commit: str | None = None
+    known_commit: Commit | None = None
     ca_file: Path | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -52,3 +54,27 @@ class GitLabProject:
 
 
 SourceSpec = LocalGit | RemoteGit | GitLabProject
+
+
+def open_source(spec: SourceSpec, *, observer: RequestObserver | None = None) -> Source:
+    """The source that `spec` describes; nothing is contacted or read yet. Close it after use. The observer sees the
+    request kinds `api_project`, `api_head`, `api_branches`, `api_tree`, `api_blob`, `git_refs` and `git_fetch`.
+
+    Raises ConfigError if an address, token or CA file cannot be right.
+    """
+    # Imported when needed: python-gitlab and httpx cost 0.15 s each, a local sync needs neither.
+    match spec:
+        case LocalGit():
+            from reposync.sources.local import LocalGitSource
+
+            return LocalGitSource(spec)
+        case RemoteGit():
+            from reposync.sources.remote import RemoteGitSource
+
+            return RemoteGitSource(spec, observer=observer)
+        case GitLabProject():
+            from reposync.sources.gitlab import GitLabSource
+
+            return GitLabSource(spec, observer=observer)
+        case _:
+            assert_never(spec)

@@ -17,8 +17,7 @@ from reposync.content.documents import content_hash
 from reposync.content.model import Skip
 from reposync.embedding.port import EmbeddingSpec
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.paths import path_text
-from reposync.sources.port import Commit, TreeEntry
+from reposync.sources.port import Commit, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.tables import IndexVersion
 from reposync.sync.pipeline import read_batches

@@ -9,8 +9,7 @@ from typing import Any
 
 from reposync.content.model import Skipped
 from reposync.errors import DeletionBlocked, SourceError
-from reposync.sources.paths import path_bytes, path_text
-from reposync.sources.port import Source, TreeEntry
+from reposync.sources.port import Source, TreeEntry, path_bytes, path_text
 from reposync.store.columns import known_fields
 from reposync.store.manifest import ManifestRow
 from reposync.sync.index_versions import Situation

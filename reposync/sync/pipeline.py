@@ -9,8 +9,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
 from reposync.errors import SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.paths import path_text
-from reposync.sources.port import Source, TreeEntry
+from reposync.sources.port import Source, TreeEntry, path_text
 from reposync.sync.dense import DenseVectors, EmbeddedFile
 from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from reposync.content.model import Skip, Skipped
-from reposync.sources.paths import path_text
-from reposync.sources.port import Tree, TreeEntry
+from reposync.sources.port import Tree, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.brake import Losses, losses_of
 from reposync.sync.index_versions import Situation

@@ -18,7 +18,7 @@ from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skip, Skipped
 from reposync.embedding.port import SparseVector
 from reposync.embedding.sparse import document_vector
-from reposync.sources.paths import path_text
+from reposync.sources.port import path_text
 from reposync.store.columns import path_key
 
 # A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.

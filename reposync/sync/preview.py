@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from reposync.errors import DeletionBlocked
-from reposync.sources.paths import path_text
+from reposync.sources.port import path_text
 from reposync.store.repository import Repository
 from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.brake import Brake

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from reposync.embedding.port import Embedder, EmbeddingSpec
 from reposync.errors import EmbeddingError, GateClosed
-from reposync.sources.paths import path_bytes, path_text
-from reposync.sources.port import Commit
+from reposync.sources.port import Commit, path_bytes, path_text
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published

@@ -12,8 +12,7 @@ from reposync.content.attributes import Attributes
 from reposync.content.model import Skipped
 from reposync.content.rules import CONTENT_REVISION, PathRules, read_differently
 from reposync.embedding.port import Embedder, EmbeddingSpec
-from reposync.sources.paths import path_bytes, path_text
-from reposync.sources.port import Commit, Source, Tree, TreeEntry
+from reposync.sources.port import Commit, Source, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.repository import Repository
 from reposync.store.run import Run

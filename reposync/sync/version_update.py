@@ -12,8 +12,7 @@ from reposync.embedding.port import Embedder
 from reposync.embedding.sparse import document_vector
 from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.paths import path_text
-from reposync.sources.port import TreeEntry
+from reposync.sources.port import TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.audit import IndexState, audit_ids, audit_points
 from reposync.sync.brake import UNREADABLE, Brake, BrakeFacts, Losses, with_cause

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TypeVar
 
 from reposync.content.model import Skip, Skipped
-from reposync.sources.paths import path_bytes
+from reposync.sources.port import path_bytes
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunProblem
 from reposync.sync.brake import Losses

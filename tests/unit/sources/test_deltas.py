@@ -6,23 +6,27 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reposync.errors import SourceError
+from reposync.sources.object_stores import ReceivedPack
 from reposync.sources.objects import BLOB, object_sha
 from reposync.sources.packs import PackDamaged
 from tests.fixtures.packs import (
     assembled,
+    blobs,
     copy,
     delta,
     header,
     packed_blob,
     packed_delta,
+    received,
     scanned,
-    spooled,
 )
 
 MEGABYTE = 1024 * 1024
@@ -31,15 +35,16 @@ SMALL = BASE[5:15]
 
 READ = """
 import resource, sys
-from reposync.sources.spool import Spool
+from reposync.sources.object_stores import ReceivedPack
 
-spool = Spool(oid_bytes=20, max_bytes=10**9)
+pack = ReceivedPack("here", oid_bytes=20, max_bytes=10**9)
 with open(sys.argv[1], "rb") as file:
     while piece := file.read(2**20):
-        spool.write(piece)
-pack = spool.finish()
+        pack.write(piece)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = {blob.sha: (blob.size_bytes, blob.content) for blob in pack.blobs(set(sys.argv[2:]), max_bytes=10**6)}
+pack.finish()
+blobs = pack.blobs(sys.argv[2:], max_bytes=10**6, unreadable={})
+found = {blob.sha: (blob.size_bytes, blob.content) for blob in sorted(blobs, key=lambda blob: -blob.size_bytes)}
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, found)
 """
 
@@ -47,7 +52,6 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024, fou
 @pytest.fixture(params=["in memory", "through files"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "through files":
-        monkeypatch.setattr("reposync.sources.deltas.MEMORY_BYTES", 10)
         monkeypatch.setattr("reposync.sources.packs.MEMORY_BYTES", 10)
 
 
@@ -120,12 +124,9 @@ def test_a_pack_of_reversed_deltas_takes_time_by_its_length_alone() -> None:
         objects.append(packed_delta(object_sha(BLOB, content), changed))
         content = b"%08d" % number + content[8:]
     last = object_sha(BLOB, content)
-    received = spooled(assembled(objects[::-1]))
 
-    [found] = received.blobs({last}, max_bytes=1000)
-
-    assert found.content == content
-    received.close()
+    with closing(received(assembled(objects[::-1]))) as pack:
+        assert blobs(pack, last)[last].content == content
 
 
 @pytest.mark.usefixtures("way")
@@ -155,12 +156,13 @@ def test_a_delta_that_does_not_fit_its_base_is_damage(wrong: bytes) -> None:
 def test_closing_a_pack_ends_the_thread_that_reads_it() -> None:
     """50 GB of zeros take minutes to inflate and to hash, and would end without a blob and without an error."""
     _, zeros = packed_blob(b"\0" * (100 * MEGABYTE), 9)
-    received = spooled(assembled([(header(3, 100 * MEGABYTE), zeros)] * 500))
+    pack = ReceivedPack("here", oid_bytes=20, max_bytes=10**9)
+    pack.write(assembled([(header(3, 100 * MEGABYTE), zeros)] * 500))
     with ThreadPoolExecutor(1) as alone:
-        reading = alone.submit(lambda: list(received.blobs({"0" * 40}, max_bytes=1000)))
-        while not reading.running():
+        indexing = alone.submit(pack.finish)
+        while pack._pack is None:
             pass
-        received.close()
+        pack.close()
 
-        with pytest.raises((PackDamaged, OSError)):
-            reading.result()
+        with pytest.raises((SourceError, OSError)):
+            indexing.result()

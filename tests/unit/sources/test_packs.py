@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import tempfile
 import zlib
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.sources.deltas import BaseCache
+from reposync.errors import SourceCorrupt
+from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, object_sha
-from reposync.sources.packs import PackDamaged
-from reposync.sources.spool import Spool, SpoolFull
-from tests.fixtures.packs import assembled, header, scanned, spooled, varint
+from reposync.sources.packs import BaseCache, PackDamaged
+from reposync.sources.port import Blob
+from tests.fixtures.packs import assembled, blobs, header, packed_blob, received, scanned, varint
 from tests.fixtures.repositories import GitRepository
 
 BASE = "".join(f"line {number} of a file that changes a little\n" for number in range(300)).encode()
@@ -24,6 +28,23 @@ BASE = "".join(f"line {number} of a file that changes a little\n" for number in 
 CONTENTS = [BASE.replace(b"line 7 ", b"line seven %d " % version) for version in range(10)]
 CONTENTS += [b"", bytes(range(256)) * 20, b"x" * 300_000, random.Random(3).randbytes(200_000)]
 SHAS = {object_sha(BLOB, content): content for content in CONTENTS}
+
+
+FULL_DISK = """
+import resource, signal
+from reposync.errors import SourceUnavailable
+from reposync.sources.object_stores import ReceivedPack
+
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+pack = ReceivedPack("here", oid_bytes=20, max_bytes=10_000_000)
+try:
+    for _ in range(100):
+        pack.write(b"x" * 10_000)
+except SourceUnavailable as error:
+    print(error.retryable, error)
+pack.close()
+"""
 
 
 @pytest.fixture(scope="module", params=["--delta-base-offset", "--no-reuse-object"], ids=["by offset", "by name"])
@@ -75,14 +96,8 @@ def test_a_changed_byte_never_passes_for_content(place: int, flip: int) -> None:
 @given(length=st.integers(0, 10**9), step=st.integers(1, 70_000))
 def test_a_cut_pack_is_noticed_before_anything_is_read(length: int, step: int) -> None:
     whole = _made_by_git("--delta-base-offset")
-    cut = whole[: length % len(whole)]
-    spool = Spool(oid_bytes=20, max_bytes=10**9)
-
     with pytest.raises(PackDamaged):
-        for at in range(0, len(cut), step):
-            spool.write(cut[at : at + step])
-        spool.finish()
-    spool.close()
+        received(whole[: length % len(whole)], step=step)
 
 
 @given(rubbish=st.binary(max_size=200))
@@ -92,64 +107,43 @@ def test_rubbish_in_place_of_objects_is_an_error_and_nothing_else(rubbish: bytes
         scanned(head + rubbish + b"\0" * 20, max_bytes=10**9)
 
 
-def test_a_spooled_pack_gives_the_blobs_asked_for_and_says_which_were_missing(pack: bytes) -> None:
-    received = spooled(pack)
-    absent = "0" * 40
-    wanted = {*list(SHAS)[:5], absent}
-
-    found = {blob.sha: blob.content for blob in received.blobs(wanted, max_bytes=10**9)}
-
-    assert found == {sha: SHAS[sha] for sha in list(SHAS)[:5]}
-    assert wanted == {absent}
-    received.close()
+def test_a_received_pack_gives_the_requested_blobs_and_names_the_missing_ones(pack: bytes) -> None:
+    absent, unreadable = "0" * 40, dict[str, str]()
+    with closing(received(pack)) as store:
+        found = store.blobs([*list(SHAS)[:5], absent], max_bytes=10**9, unreadable=unreadable)
+        assert {blob.sha: blob.content for blob in found} == {sha: SHAS[sha] for sha in list(SHAS)[:5]}
+    assert unreadable == {absent: "was not sent by the server"}
 
 
-def test_a_pack_larger_than_its_space_is_stopped_and_its_first_object_measured() -> None:
-    content = random.Random(1).randbytes(100_000)
-    pack = assembled([(header(3, len(content)), zlib.compress(content))])
-    spool = Spool(oid_bytes=20, max_bytes=10_000)
+@pytest.mark.parametrize(("kinds", "is_measured"), [([3], True), ([3, 3], False), ([2], False), ([1], False)], ids=str)
+def test_a_pack_over_its_disk_space_is_measured_if_it_is_one_blob(kinds: list[int], is_measured: bool) -> None:
+    noise = random.Random(1).randbytes(20_000)
+    objects = [(header(kind, len(noise)), zlib.compress(noise)) for kind in kinds]
 
     with pytest.raises(SpoolFull) as stopped:
-        for at in range(0, len(pack), 4096):
-            spool.write(pack[at : at + 4096])
+        received(assembled(objects), step=4096, max_bytes=10_000)
 
-    assert stopped.value.only_blob_bytes == len(content)
-    spool.close()
+    assert stopped.value.only_blob_bytes == (len(noise) if is_measured else None)
 
 
-def test_other_content_over_the_limit_does_not_give_its_size_to_the_blob_that_was_asked_for() -> None:
+def test_content_over_the_limit_does_not_give_its_size_to_a_different_blob() -> None:
     page = b"<html>" * 10_000
-    received = spooled(assembled([(header(3, len(page)), zlib.compress(page))]))
-    asked = object_sha(BLOB, b"ten bytes\n")
-
-    assert list(received.blobs({asked}, max_bytes=1000)) == []
-    assert not received.holds(asked)
-    [blob] = received.blobs({object_sha(BLOB, page)}, max_bytes=1000)
-    assert (blob.size_bytes, blob.content) == (len(page), None)
-    received.close()
+    wanted, sent = object_sha(BLOB, b"ten bytes\n"), object_sha(BLOB, page)
+    with closing(received(assembled([packed_blob(page)]))) as store:
+        assert blobs(store, wanted, sent, max_bytes=1000) == {sent: Blob(sent, len(page), None)}
 
 
 @pytest.mark.parametrize("claimed", [2000, 10**7])
-def test_a_header_that_claims_another_size_is_damage_and_not_a_blob_over_the_limit(claimed: int) -> None:
-    received = spooled(assembled([(header(3, claimed), zlib.compress(b"x" * 3000))]))
-
-    with pytest.raises(PackDamaged, match="than its header says"):
-        list(received.blobs({object_sha(BLOB, b"x" * 3000)}, max_bytes=1000))
-    received.close()
+def test_a_header_with_a_wrong_size_is_damage_and_not_a_blob_over_the_limit(claimed: int) -> None:
+    with pytest.raises(SourceCorrupt, match="than its header says"):
+        received(assembled([(header(3, claimed), zlib.compress(b"x" * 3000))]))
 
 
-@pytest.mark.parametrize("objects", [[(3, b"a"), (3, b"b")], [(2, b"a")], [(1, b"a")]])
-def test_a_pack_without_space_that_holds_more_than_one_blob_has_no_size(objects: list[tuple[int, bytes]]) -> None:
-    noise = random.Random(1).randbytes(20_000)
-    pack = assembled([(header(kind, len(noise) + 1), zlib.compress(noise + end)) for kind, end in objects])
-
-    spool = Spool(oid_bytes=20, max_bytes=10_000)
-
-    with pytest.raises(SpoolFull) as stopped:
-        spool.write(pack)
-
-    assert stopped.value.only_blob_bytes is None
-    spool.close()
+def test_a_full_disk_is_a_retryable_error_with_advice() -> None:
+    done = subprocess.run([sys.executable, "-c", FULL_DISK], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("True A pack of the server cannot be written to disk: ")
+    assert "TMPDIR" in done.stdout
 
 
 def test_a_delta_that_unfolds_without_end_is_refused() -> None:
@@ -176,13 +170,11 @@ def test_deltas_that_are_based_on_each_other_are_refused() -> None:
 
 
 def test_the_cache_of_bases_stays_within_its_bounds() -> None:
-    cache = BaseCache(max_bytes=1000)
+    cache, pack = BaseCache(max_bytes=1000), object()
     for offset in range(100):
-        cache.put(1, offset, BLOB, b"x" * 200)
+        cache.put(pack, offset, BLOB, b"x" * 200)
 
-    kept = [offset for offset in range(100) if cache.get(1, offset)]
-
-    assert kept == [95, 96, 97, 98, 99]
+    assert [offset for offset in range(100) if cache.get(pack, offset)] == [95, 96, 97, 98, 99]
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.model import Skip, Skipped
-from reposync.sources.paths import path_bytes, path_text
-from reposync.sources.port import SYMLINK_MODE, Tree, TreeEntry
+from reposync.sources.port import SYMLINK_MODE, Tree, TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync import plan as planning
 from reposync.sync.plan import Plan
