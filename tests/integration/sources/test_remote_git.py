@@ -25,11 +25,12 @@ from reposync.errors import (
     SourceError,
     SourceGone,
 )
+from reposync.sources.factory import open_source
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import BlobFetcher, UploadPack
-from reposync.sources.spec import GitLabProject, RemoteGit, open_source
+from reposync.sources.spec import GitLabProject, RemoteGit
 from tests.fixtures.gitlab_server import GitLabServer, OtherHost, Project
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink
