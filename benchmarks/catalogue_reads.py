@@ -36,7 +36,7 @@ from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.webhooks import Push, receive_push
 from reposync.config.settings import Settings
-from reposync.embedding.none import NoEmbedder
+from reposync.embedding.factory import NoEmbedder
 from reposync.embedding.sparse import document_vector
 from reposync.store.index_queries import findable, search_scope, version_states
 from reposync.store.repository import repository_id

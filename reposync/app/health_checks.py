@@ -116,7 +116,7 @@ class HealthChecks:
 
     async def _ask_local_model(self) -> None:
         # Not the embedder: its import takes a second, and its memory is never freed.
-        from reposync.embedding.weights import check_weights
+        from reposync.embedding.settings import check_weights
 
         await asyncio.to_thread(check_weights)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig
 
-if TYPE_CHECKING:  # the port needs numpy, an import that commands without embeddings skip
-    from reposync.embedding.port import Embedder
+if TYPE_CHECKING:
+    from reposync.embedding.port import Embedder, Matrix, OnWait
 
 
 def open_embedder(config: EmbedderConfig) -> Embedder:
@@ -15,19 +17,36 @@ def open_embedder(config: EmbedderConfig) -> Embedder:
 
     Raises ConfigError if something that the provider needs is missing or unusable.
     """
-    match config.provider:
-        case "none":
-            from reposync.embedding.none import NoEmbedder
+    if config.provider == "none":
+        return NoEmbedder()
+    if config.provider == "local":
+        from reposync.embedding.local import LocalEmbedder
 
-            return NoEmbedder()
-        case "local":
-            from reposync.embedding.local import LocalEmbedder
+        return LocalEmbedder(config)
+    from reposync.embedding.http import HttpEmbedder
 
-            return LocalEmbedder(config)
-        case "openai" | "tei" | "ollama":
-            from reposync.embedding.dialects import DIALECTS
-            from reposync.embedding.http import HttpEmbedder
+    return HttpEmbedder(config)
 
-            return HttpEmbedder(DIALECTS[config.provider](config), config)
-        case _:
-            assert_never(config.provider)
+
+class NoEmbedder:
+    """Provider `none`: sparse search alone. Its matrices have no rows; the index is used without `dense`."""
+
+    async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
+        return EmbeddingSpec(provider="none", model="none", dimension=0, window_chars=None)
+
+    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
+        return [await self.embed_query(text) for text in texts]
+
+    async def embed_query(self, text: str) -> Matrix:
+        import numpy as np
+
+        return np.empty((0, 0), np.float32)
+
+    def watched(self, on_wait: OnWait) -> NoEmbedder:
+        return self
+
+    async def ping(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None

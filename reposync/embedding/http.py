@@ -5,20 +5,34 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Final, Self
+from typing import Final
+from urllib.parse import urlsplit
 
-import httpx
 import numpy as np
 import orjson
 
-from reposync.embedding.dialects import Answer, Dialect, MalformedResponse, NoJson, ServedModel
+from reposync.embedding.dialects import (
+    DIALECTS,
+    MalformedResponse,
+    NoJson,
+    ServedModel,
+    endpoint,
+    served_model,
+)
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
 from reposync.embedding.settings import EmbedderConfig
 from reposync.embedding.windows import looks_cut, readable_windows, same_vector, windows, with_different_ending
-from reposync.errors import EmbeddingAnswerUnreadable, EmbeddingError, EmbeddingInputRefused, EmbeddingUnavailable
+from reposync.errors import (
+    ConfigError,
+    EmbeddingAnswerUnreadable,
+    EmbeddingError,
+    EmbeddingInputRefused,
+    EmbeddingUnavailable,
+)
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import RetryPolicy, Timeouts, validate_transport
 
@@ -66,9 +80,10 @@ class _Priority:
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What is known about the server, shared by all views of the embedder."""
+    """What is known about the server, shared by all views of the embedder. `options` of requests that it accepts."""
 
     dimension: int | None
+    options: dict[str, object]
     spec: EmbeddingSpec | None = None
     served: ServedModel | None = None
     proven_chars: int = 0
@@ -76,63 +91,49 @@ class _Knowledge:
     proving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class _WaitReport:
-    """While it is entered, reports a wait that lasts, `SERVER: attempt 2 of 3`, and None when it is over."""
-
-    def __init__(self, server: str, priority: _Priority) -> None:
-        self.attempt = 0
-        self._server = server
-        self._on_wait = priority.on_wait
-        self._attempts = priority.retry.attempts
-        self._reporting: asyncio.Task[None] | None = None
-        self._reported = False
-
-    async def __aenter__(self) -> Self:
-        if self._on_wait is not None:
-            self._reporting = asyncio.create_task(self._report(self._on_wait), name=f"waiting for {self._server}")
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._reporting is not None and self._on_wait is not None:
-            self._reporting.cancel()
-            if self._reported:
-                self._on_wait(None)
-
-    def began(self, attempt: int) -> None:
-        self.attempt = attempt
-
-    async def _report(self, on_wait: OnWait) -> None:
-        while True:
-            await asyncio.sleep(NOTICE_SECONDS)
-            state = f"attempt {self.attempt} of {self._attempts}" if self.attempt else "other requests are first"
-            on_wait(f"{self._server}: {state}")
-            self._reported = True
-
-
 class HttpEmbedder:
-    """The Embedder on a server that speaks `dialect`.
+    """The Embedder on a server that speaks one of DIALECTS.
 
     At most `concurrency` requests run at a time, over all calls, and a call holds no more than its own texts and
     vectors. With `window` set, a window that the server still finds too long is halved until it fits; without it, that
     is an error: nothing is ever cut off.
     """
 
-    def __init__(self, dialect: Dialect, config: EmbedderConfig) -> None:
+    def __init__(self, config: EmbedderConfig) -> None:
+        """Raises ConfigError if embedding.url or embedding.model is missing or unusable."""
         config.check()
-        self._dialect = dialect
+        dialect = self._dialect = DIALECTS[config.provider]
+        if not config.url:
+            raise ConfigError(
+                f"embedding.url is missing: the provider {config.provider} is a server.",
+                remedy="Set embedding.url to its address.",
+            )
+        if not config.model and not dialect.serves_one_model:
+            raise ConfigError(
+                f"embedding.model is missing: the provider {config.provider} serves several.",
+                remedy="Set embedding.model to a name that the server knows.",
+            )
         self._config = config
-        self._where = _public_address(dialect.endpoint)
+        self._url = endpoint(config.url, dialect.path, default_prefix=dialect.default_prefix)
+        parts = urlsplit(self._url)
+        self._info_url = parts._replace(path=parts.path.removesuffix(dialect.path) + dialect.info_path).geturl()
+        # Without user, password and query: those may be secrets.
+        self._host = parts.netloc.rpartition("@")[2]
+        self._where = f"{parts.scheme}://{self._host}{parts.path}"
         self._bulk = _Priority.of(config, config.attempts, config.timeout_seconds)
         self._query = _Priority.of(
             config, min(_QUERY_ATTEMPTS, config.attempts), min(_QUERY_SECONDS, config.timeout_seconds)
         )
-        self._known = _Knowledge(config.dimensions)
+        options = dict(dialect.options)
+        if config.provider == "openai" and config.dimensions is not None:
+            options["dimensions"] = config.dimensions
+        self._known = _Knowledge(config.dimensions, options)
         headers = {"Accept": "application/json", "Content-Type": "application/json", "Accept-Encoding": "identity"}
         if config.api_key:
             headers["Authorization"] = f"Bearer {config.api_key}"
-        validate_transport(dialect.endpoint, config.ca_file)
+        validate_transport(self._url, config.ca_file)
         self._http = HttpClient(
-            dialect.endpoint,
+            self._url,
             ErrorKinds(EmbeddingError, EmbeddingUnavailable, EmbeddingAnswerUnreadable),
             name=f"the embedding server at {self._where}",
             ca_file=config.ca_file,
@@ -147,27 +148,21 @@ class HttpEmbedder:
         return view
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
-        return await self._learned(self._bulk, recorded)
+        return await self._spec(self._bulk, recorded)
 
-    async def _learned(self, priority: _Priority, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
-        known = self._known
-        async with self._waiting(priority):
-            await known.asking.acquire()
-        try:
+    async def _spec(self, priority: _Priority, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
+        known, config = self._known, self._config
+        async with known.asking:
             if known.spec is None:
-                known.served = await self._describe(priority)
-                if known.dimension is None and recorded is not None and recorded.dimension:
-                    same = (self._dialect.provider, known.served.model, self._config.window)
-                    if (recorded.provider, recorded.model, recorded.window_chars) == same:
-                        known.dimension = recorded.dimension
+                known.served = await self._served(priority)
+                made_for = (config.provider, known.served.model, config.window)
+                recorded_for = recorded and (recorded.provider, recorded.model, recorded.window_chars)
+                if known.dimension is None and recorded is not None and recorded_for == made_for:
+                    known.dimension = recorded.dimension or None
                 if known.dimension is None:
                     known.dimension = (await self._vectors([PROBE], priority)).shape[1]
-                known.spec = EmbeddingSpec(
-                    self._dialect.provider, known.served.model, known.dimension, self._config.window
-                )
-        finally:
-            known.asking.release()
-        return known.spec
+                known.spec = EmbeddingSpec(config.provider, known.served.model, known.dimension, config.window)
+            return known.spec
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
         return await self._embed(texts, self._bulk)
@@ -175,13 +170,15 @@ class HttpEmbedder:
     async def embed_query(self, text: str) -> Matrix:
         """One row: of a query longer than the window, the mean of its windows."""
         (matrix,) = await self._embed([text], self._query)
-        return matrix if len(matrix) == 1 else _unit_rows(matrix.mean(axis=0, keepdims=True), self._where)
+        return matrix if len(matrix) == 1 else self._unit_rows(matrix.mean(axis=0, keepdims=True))
 
     async def ping(self) -> None:
         """A server that does not know the path, as some that speak a dialect do not, is there all the same."""
-        once = replace(self._query, retry=RetryPolicy(attempts=1, max_wait_seconds=0.0))
+        once = RetryPolicy(attempts=1, max_wait_seconds=0.0)
         try:
-            await self._exchange("GET", self._dialect.info_url, b"", once, _WaitReport(self._where, once))
+            await self._exchange(
+                "GET", self._info_url, lambda: b"", replace(self._query, retry=once, slots=asyncio.Semaphore())
+            )
         except (_NotFound, _Refused):
             return
 
@@ -191,21 +188,11 @@ class HttpEmbedder:
     async def _embed(self, texts: Sequence[str], priority: _Priority) -> list[Matrix]:
         if not texts:
             return []
-        await self._learned(priority)
-        pieces = [self._pieces(text) for text in texts]
-        rows = await self._rows([piece for parts in pieces for piece in parts], priority)
-        matrices, start = [], 0
-        for parts in pieces:
-            own = rows[start : start + len(parts)]
-            matrices.append(own[0] if len(own) == 1 else np.concatenate(own))
-            start += len(parts)
-        return matrices
-
-    def _pieces(self, text: str) -> list[str]:
-        """The inputs for `text`: itself, or its windows that are not blank."""
-        if self._config.window is None:
-            return [text or " "]
-        return readable_windows(text, self._config.window)
+        await self._spec(priority)
+        window = self._config.window
+        pieces = [[text or " "] if window is None else readable_windows(text, window) for text in texts]
+        rows = iter(await self._rows([piece for parts in pieces for piece in parts], priority))
+        return [np.concatenate([next(rows) for _ in parts]) for parts in pieces]
 
     async def _rows(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
         """A matrix for each input (of several rows if it had to be halved), in order."""
@@ -244,29 +231,30 @@ class HttpEmbedder:
 
     async def _halves(self, text: str, refusal: _TooLarge, priority: _Priority) -> Matrix:
         if self._config.window is None:
-            raise EmbeddingError(
-                f"A text of {len(text)} characters is too long for the model behind {self._where}{refusal.reason}.",
-                remedy=f"Set embedding.window to what the model reads at once, in characters{self._window_hint()}.",
+            raise self._window_needed(
+                f"A text of {len(text)} characters is too long for the model behind {self._where}{refusal}."
             ) from refusal
         if len(text) < 2:
             raise EmbeddingError(f"The server at {self._where} finds a single character too long.") from refusal
         halves = windows(text, (len(text) + 1) // 2)
         return np.concatenate([row for half in halves for row in await self._batch([half], priority)])
 
-    def _window_hint(self) -> str:
+    def _window_needed(self, message: str) -> EmbeddingError:
         tokens = self._known.served.input_tokens if self._known.served is not None else None
         # Source code has about 3 characters a token.
-        return f" (the server reads {tokens} tokens: {tokens * 5 // 2} is a good value)" if tokens else ""
+        hint = f" (the server reads {tokens} tokens: {tokens * 5 // 2} is a good value)" if tokens else ""
+        return EmbeddingError(
+            message, remedy=f"Set embedding.window to what the model reads at once, in characters{hint}."
+        )
 
     # One request ---------------------------------------------------------------------------------------------------
 
-    async def _describe(self, priority: _Priority) -> ServedModel:
-        async def get(url: str) -> bytes:
-            async with self._waiting(priority) as report, priority.slots:
-                return await self._exchange("GET", url, b"", priority, report)
-
+    async def _served(self, priority: _Priority) -> ServedModel:
+        if not self._dialect.serves_one_model:
+            return ServedModel(self._config.model or "")
+        body = await self._exchange("GET", self._info_url, lambda: b"", priority)
         try:
-            return await self._dialect.describe(get)
+            return served_model(body, self._config.model or "")
         except MalformedResponse as error:
             raise self._malformed("describes itself", error) from error
 
@@ -276,21 +264,29 @@ class HttpEmbedder:
 
     async def _vectors(self, inputs: Sequence[str], priority: _Priority, *, proof: bool = False) -> Matrix:
         """Unit rows, one for each input. Raises _TooLarge."""
-        async with self._waiting(priority) as report, priority.slots:  # before the body: waiting batches cost no memory
-            body = self._request(inputs)
-            try:
-                received = await self._exchange("POST", self._dialect.endpoint, body, priority, report)
-            except _Refused as refusal:
-                self._dialect.relax_request(refusal.complaint)
-                relaxed = self._request(inputs)
-                if relaxed == body:
-                    raise
-                received = await self._exchange("POST", self._dialect.endpoint, relaxed, priority, report)
+        packed = "encoding_format" in self._known.options
+        try:
+            received = await self._exchange("POST", self._url, lambda: self._request(inputs), priority)
+        except _Refused as refusal:
+            if not packed or "encoding_format" not in refusal.complaint:
+                raise
+            # Some servers reject this option: they then send plain numbers.
+            self._known.options.pop("encoding_format", None)
+            return await self._vectors(inputs, priority, proof=proof)
         try:
             answer = self._dialect.answer(received)
         except MalformedResponse as error:
             raise self._malformed("answered", error) from error
-        vectors = self._checked(answer, len(inputs))
+        rows, columns = answer.vectors.shape
+        if rows != len(inputs):
+            raise EmbeddingError(f"The server at {self._where} answered {rows} vectors to {len(inputs)} texts.")
+        if columns == 0 or self._known.dimension not in (None, columns):
+            raise EmbeddingError(
+                f"The server at {self._where} answered vectors of {columns} dimensions instead of "
+                f"{self._known.dimension}.",
+                remedy="Check embedding.model and embedding.dimensions.",
+            )
+        vectors = self._unit_rows(answer.vectors)
         if not proof and answer.tokens is not None and looks_cut(inputs, answer.tokens):
             await self._prove_whole(inputs, vectors, priority)
         return vectors
@@ -304,40 +300,35 @@ class HttpEmbedder:
                 return
             (other,) = await self._vectors([with_different_ending(inputs[longest])], priority, proof=True)
             if same_vector(vectors[longest], other):
-                raise EmbeddingError(
+                raise self._window_needed(
                     f"The server at {self._where} silently cuts long texts: it does not read the end of one of {length}"
-                    " characters.",
-                    remedy=f"Set embedding.window to what the model reads at once, in characters{self._window_hint()}.",
+                    " characters."
                 )
             self._known.proven_chars = length
 
-    def _request(self, inputs: Sequence[str]) -> bytes:
-        try:
-            return self._dialect.request(inputs)
-        except orjson.JSONEncodeError:  # lone surrogates, from a path or a terminal
-            return self._dialect.request([text.encode("utf-8", "replace").decode() for text in inputs])
-
-    def _checked(self, answer: Answer, count: int) -> Matrix:
-        rows, columns = answer.vectors.shape
-        if rows != count:
-            raise EmbeddingError(f"The server at {self._where} answered {rows} vectors to {count} texts.")
-        if columns == 0 or (self._known.dimension is not None and columns != self._known.dimension):
+    def _unit_rows(self, vectors: Matrix) -> Matrix:
+        norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
+        if not (np.isfinite(norms) & (norms > 0)).all():
             raise EmbeddingError(
-                f"The server at {self._where} answered vectors of {columns} dimensions instead of "
-                f"{self._known.dimension}.",
-                remedy="Check embedding.model and embedding.dimensions.",
+                f"The server at {self._where} answered a vector that is zero or holds no finite numbers."
             )
-        return _unit_rows(answer.vectors, self._where)
+        unit: Matrix = (vectors / norms[:, None]).astype(np.float32)
+        return unit
 
-    def _waiting(self, priority: _Priority) -> _WaitReport:
-        return _WaitReport(f"the embedding server at {httpx.URL(self._where).netloc.decode()}", priority)
+    def _request(self, inputs: Sequence[str]) -> bytes:
+        model = {} if self._dialect.serves_one_model else {"model": self._config.model}
+        body = {**model, self._dialect.texts_key: list(inputs), **self._known.options}
+        try:
+            return orjson.dumps(body)
+        except orjson.JSONEncodeError:  # lone surrogates, from a path or a terminal
+            return self._request([text.encode("utf-8", "replace").decode() for text in inputs])
 
-    async def _exchange(self, method: str, url: str, body: bytes, priority: _Priority, report: _WaitReport) -> bytes:
-        """The body of a successful answer."""
+    async def _exchange(self, method: str, url: str, body: Callable[[], bytes], priority: _Priority) -> bytes:
+        """The body of a successful answer. `body` is called when it is sent: waiting batches cost no memory."""
 
         async def once() -> bytes:
             request = self._http.stream(
-                method, url, content=body, follow_redirects=False, within_seconds=priority.timeout_seconds
+                method, url, content=content, follow_redirects=False, within_seconds=priority.timeout_seconds
             )
             try:
                 async with request as response:
@@ -351,14 +342,44 @@ class HttpEmbedder:
                 failure.reason += f": {complaint}" if complaint else ""
                 raise
 
-        return await self._http.retry(
-            once,
-            doing=f"A request to the embedding server at {self._where}",
-            policy=priority.retry,
-            on_attempt=report.began,
-            remedy="Check embedding.url, and that the server runs and is not overloaded (lower "
-            "embedding.concurrency or embedding.batch, or raise embedding.timeout_seconds).",
-        )
+        async with self._reported(priority) as attempts, priority.slots:
+            content = body()
+            return await self._http.retry(
+                once,
+                doing=f"A request to the embedding server at {self._where}",
+                policy=priority.retry,
+                on_attempt=attempts.append,
+                remedy="Check embedding.url, and that the server runs and is not overloaded (lower "
+                "embedding.concurrency or embedding.batch, or raise embedding.timeout_seconds).",
+            )
+
+    @asynccontextmanager
+    async def _reported(self, priority: _Priority) -> AsyncIterator[list[int]]:
+        """Reports a wait that lasts, `SERVER: attempt 2 of 3`, and None when it is over. Yields a list for the numbers
+        of the attempts."""
+        attempts: list[int] = []
+        if (on_wait := priority.on_wait) is None:
+            yield attempts
+            return
+        is_reported = False
+
+        async def report() -> None:
+            nonlocal is_reported
+            while True:
+                await asyncio.sleep(NOTICE_SECONDS)
+                state = (
+                    f"attempt {attempts[-1]} of {priority.retry.attempts}" if attempts else "other requests are first"
+                )
+                on_wait(f"the embedding server at {self._host}: {state}")
+                is_reported = True
+
+        reporting = asyncio.create_task(report(), name=f"waiting for {self._host}")
+        try:
+            yield attempts
+        finally:
+            reporting.cancel()
+            if is_reported:
+                on_wait(None)
 
     def _refusal(self, refused: HttpRefused) -> Exception:
         status, complaint = refused.status, _complaint(refused.body, self._config.api_key)
@@ -378,9 +399,7 @@ class HttpEmbedder:
 
 
 class _TooLarge(Exception):
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
+    pass
 
 
 class _NotFound(EmbeddingError):
@@ -405,20 +424,4 @@ def _complaint(body: bytes, secret: str | None) -> str:
     if not isinstance(document, str):
         return ""
     sentence = " ".join(document.split()).rstrip(".")
-    if secret:
-        sentence = sentence.replace(secret, "***")
-    return sentence[:200]
-
-
-def _public_address(url: str) -> str:
-    """Without user, password and query: those may be secrets."""
-    parts = httpx.URL(url)
-    return f"{parts.scheme}://{parts.netloc.decode()}{parts.path}"
-
-
-def _unit_rows(vectors: Matrix, where: str) -> Matrix:
-    norms = np.sqrt(np.einsum("ij,ij->i", vectors, vectors, dtype=np.float64))
-    if not (np.isfinite(norms) & (norms > 0)).all():
-        raise EmbeddingError(f"The server at {where} answered a vector that is zero or holds no finite numbers.")
-    unit: Matrix = (vectors / norms[:, None]).astype(np.float32)
-    return unit
+    return (sentence.replace(secret, "***") if secret else sentence)[:200]

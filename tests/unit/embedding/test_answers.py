@@ -10,21 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.embedding.dialects import (
-    Answer,
-    Dialect,
-    MalformedResponse,
-    OllamaDialect,
-    OpenAIDialect,
-    TeiDialect,
-    endpoint,
-)
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.dialects import DIALECTS, Answer, Dialect, MalformedResponse, endpoint
 from reposync.embedding.windows import looks_cut, with_different_ending
 from reposync.errors import ConfigError
-
-CONFIG = EmbedderConfig(url="http://localhost:1", model="m")
-DIALECTS: list[Dialect] = [OpenAIDialect(CONFIG), TeiDialect(CONFIG), OllamaDialect(CONFIG)]
 
 SCALARS = (
     st.none()
@@ -48,7 +36,7 @@ JSON = st.recursive(
 VECTORS = SCALARS | st.lists(SCALARS, max_size=3) | st.lists(st.lists(SCALARS, max_size=3), max_size=3)
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.provider)
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @given(
     JSON
     | VECTORS
@@ -65,7 +53,7 @@ def test_any_json_is_vectors_or_nonsense(dialect: Dialect, document: object) -> 
     assert answer.vectors.dtype == np.float32
 
 
-@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.provider)
+@pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 @given(st.binary(max_size=30))
 def test_any_bytes_are_vectors_or_nonsense(dialect: Dialect, body: bytes) -> None:
     try:
@@ -79,7 +67,7 @@ def test_base64_and_numbers_are_the_same_vectors() -> None:
     packed = [{"index": n, "embedding": base64.b64encode(row.tobytes()).decode()} for n, row in enumerate(rows)]
     plain = [{"index": n, "embedding": row.tolist()} for n, row in enumerate(rows)]
     for items in (packed, plain, packed[::-1]):
-        assert np.array_equal(DIALECTS[0].answer(orjson.dumps({"data": items})).vectors, rows)
+        assert np.array_equal(DIALECTS["openai"].answer(orjson.dumps({"data": items})).vectors, rows)
 
 
 @pytest.mark.parametrize(
