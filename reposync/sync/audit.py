@@ -32,17 +32,46 @@ MAX_DIFFERENCES = 10_000
 _SHOWN_CHARS = 60
 
 
-# Ids of points against the manifest -----------------------------------------------------------------------------------
+class DifferenceKind(StrEnum):
+    """The values are in the output of `verify --json`."""
+
+    MISSING = "missing"  # chunks of a file that have no point
+    ALTERED = "altered"  # points whose payload is not what was stored
+    NO_VECTOR = "no_vector"  # points without a dense vector, which a semantic search cannot find
+    STALE = "stale"  # points of another blob of the file, or of a chunk that it does not have
+    DUPLICATE = "duplicate"  # a second point of a chunk, under another id
+    FOREIGN = "foreign"  # points of a path that is not indexed
+    ELSEWHERE = "elsewhere"  # points in another collection than the repository's
+    UNLISTED = "unlisted"  # the manifest differs from the commit's tree
+    UNFINISHED = "unfinished"  # the latest run was cut off: the index is between two commits
+    SETTINGS = "settings"  # the settings changed since the last sync
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`path` is None if it is about more than one file. `what`: a sentence without its full stop."""
+
+    kind: DifferenceKind
+    path: str | None
+    what: str
+    points: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """`damaged`: paths that lack points; `orphans`: ids of points that no manifest row accounts for; `lost`: how many
-    points are missing."""
+    """Points against the manifest. `damaged`: paths that lack points or whose points were altered; `orphans`: ids of
+    points that no manifest row accounts for; `lost`: how many points are missing.
+
+    If whole points were compared: `points`: how many were read; `differences`: by path, at most MAX_DIFFERENCES;
+    `counts`: points of each kind (chunks if they are missing), of all differences.
+    """
 
     damaged: frozenset[str] = frozenset()
     orphans: frozenset[PointId] = frozenset()
     lost: int = 0
+    points: int = 0
+    differences: Sequence[Difference] = ()
+    counts: Mapping[DifferenceKind, int] = field(default_factory=dict)
 
     @property
     def clean(self) -> bool:
@@ -64,51 +93,58 @@ class IndexState:
 
 
 async def inspect_index(
-    index: Index, spec: EmbeddingSpec, version: IndexVersion, manifests: Manifests, *, thorough: bool
+    index: Index,
+    spec: EmbeddingSpec,
+    version: IndexVersion,
+    manifests: Manifests,
+    *,
+    thorough: bool,
+    repaired: str | None = None,
 ) -> IndexState:
     """Two counts show whether the index is as the last run left it: of all points, and of those of the newest epoch,
     which an older snapshot with as many points lacks. Every id is compared only if a count differs, the collection was
-    made again, or `thorough`."""
+    made again, or `thorough`. `repaired`: the repository's name, to compare whole points."""
     identity = await index.ensure(spec)
     totals = await manifests.totals(version.id)
     points = await index.count(version.id)
     remade = version.index_identity not in (None, identity) and totals.chunks > 0
     newest = await index.count(version.id, epoch=totals.max_epoch) if totals.chunks else 0
-    same = points == totals.chunks and newest == totals.chunks_of_max_epoch
-    if same and not remade and not thorough:
+    is_newest = newest == totals.chunks_of_max_epoch
+    if points == totals.chunks and is_newest and not (remade or thorough or repaired):
         return IndexState(identity, totals.failed)
     recorded = await manifests.load(version.id)
-    audit = await audit_ids(index, version.id, recorded)
+    why = note = None
+    if repaired:
+        audit = await audit_points(index, version.id, repaired, recorded)
+        if audit.counts:
+            kinds = [f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items()]
+            why = f"Repaired on request: {', '.join(kinds)}."
+    else:
+        audit = await audit_ids(index, version.id, recorded)
+        if audit.damaged:
+            why = (
+                f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
+                "(dropped, restored from an older snapshot, or left by a worker that was killed)."
+            )
+        elif not audit.orphans and not is_newest and not remade:
+            # Every id is there, but some points are of another run than their row: other chunk settings give the same
+            # id another text.
+            older, newer = await _of_other_epochs(index, version.id, recorded)
+            audit = Audit(damaged=frozenset(older | newer))
+            if older:
+                why = f"Points of {len(older)} files were not those that the last run stored (an older snapshot?)."
+            if newer:
+                files = "1 file" if len(newer) == 1 else f"{len(newer):,} files"
+                note = f"A run was interrupted while it stored {files} again; this run repeated that."
     if remade:
-        return IndexState(identity, totals.failed, audit, await _why_remade(index), remade=True)
-    if audit.clean and newest != totals.chunks_of_max_epoch:
-        # Every id is there, but some points are of another run than their row: other chunk settings give the same id
-        # another text.
-        older, newer = await _of_other_epochs(index, version.id, recorded)
-        why = note = None
-        if older:
-            why = f"Points of {len(older)} files were not those that the last run stored (an older snapshot?)."
-        if newer:
-            files = "1 file" if len(newer) == 1 else f"{len(newer):,} files"
-            note = f"A run was interrupted while it stored {files} again; this run repeated that."
-        return IndexState(identity, totals.failed, Audit(damaged=older | newer), why, note)
-    lost = None
-    if audit.damaged:
-        lost = (
-            f"The index had lost {audit.lost} of {totals.chunks} points, in {len(audit.damaged)} files "
-            "(dropped, restored from an older snapshot, or left by a worker that was killed)."
-        )
-    return IndexState(identity, totals.failed, audit, lost)
-
-
-async def _why_remade(index: Index) -> str:
-    lost = await index.lost()
-    return f"The index was made again. {lost}" if lost else "The collection was dropped and made again."
+        lost = await index.lost()
+        why = f"The index was made again. {lost}" if lost else "The collection was dropped and made again."
+    return IndexState(identity, totals.failed, audit, why, note, remade)
 
 
 async def _of_other_epochs(
     index: Index, version_id: str, recorded: Mapping[str, ManifestRow]
-) -> tuple[frozenset[str], frozenset[str]]:
+) -> tuple[set[str], set[str]]:
     """Paths with points of an earlier run than their row says, and with points of a later one: `--full` replaces points
     in place, and a run may be killed before it writes the row."""
     owners = _owners(version_id, recorded)
@@ -120,7 +156,7 @@ async def _of_other_epochs(
             if path is not None and epoch != recorded[path].epoch:
                 is_newer = isinstance(epoch, int) and epoch > recorded[path].epoch
                 (newer if is_newer else older).add(path)
-    return frozenset(older), frozenset(newer)
+    return older, newer
 
 
 def _owners(version_id: str, recorded: Mapping[str, ManifestRow]) -> dict[PointId, str]:
@@ -143,87 +179,22 @@ async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, Manife
 # Whole points against the manifest ------------------------------------------------------------------------------------
 
 
-class DifferenceKind(StrEnum):
-    """The values are in the output of `verify --json`."""
-
-    MISSING = "missing"
-    """Chunks of a file that have no point."""
-    ALTERED = "altered"
-    """Points whose payload is not what was stored."""
-    NO_VECTOR = "no_vector"
-    """Points without a dense vector, which a semantic search cannot find."""
-    STALE = "stale"
-    """Points of another blob of the file, or of a chunk that it does not have."""
-    DUPLICATE = "duplicate"
-    """A second point of a chunk, under another id."""
-    FOREIGN = "foreign"
-    """Points of a path that is not indexed."""
-    ELSEWHERE = "elsewhere"
-    """Points in another collection than the repository's."""
-    UNLISTED = "unlisted"
-    """The manifest differs from the commit's tree."""
-    UNFINISHED = "unfinished"
-    """The latest run was cut off: the index is between two commits."""
-    SETTINGS = "settings"
-    """The settings changed since the last sync."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """`path` is None if it is about more than one file. `what`: a sentence without its full stop."""
-
-    kind: DifferenceKind
-    path: str | None
-    what: str
-    points: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PointAudit:
-    """`points`: how many were read. `differences`: by path, at most MAX_DIFFERENCES; `counts`: points of each kind
-    (chunks if they are missing), of all differences."""
-
-    audit: Audit
-    points: int
-    differences: Sequence[Difference]
-    counts: Mapping[DifferenceKind, int]
-
-    @property
-    def summary(self) -> str:
-        """`12 missing, 2 no vector, 1 foreign`; empty if there are no differences."""
-        return ", ".join(f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in self.counts.items())
-
-
-async def audit_points(index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> PointAudit:
+async def audit_points(index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
     collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat."""
-    reading = _Reading(version_id, name, recorded)
+    comparison = _PointComparison(version_id, name, recorded)
     spec = await index.spec()
     if spec is not None:
         async for page in index.points(version_id):
             # Hashing a page takes some 10 ms.
-            await asyncio.to_thread(reading.add_page, page)
+            await asyncio.to_thread(comparison.add_page, page)
         if spec.dimension:
             async for page in index.points(version_id, without_vector=True):
-                reading.add_without_vector(page)
-    return await asyncio.to_thread(reading.result)
+                comparison.add_without_vector(page)
+    return await asyncio.to_thread(comparison.result)
 
 
-async def inspect_for_repair(
-    index: Index, spec: EmbeddingSpec, version: IndexVersion, name: str, manifests: Manifests
-) -> IndexState:
-    """As `inspect_index`, but compares whole points. `name`: see `audit_points`."""
-    identity = await index.ensure(spec)
-    recorded = await manifests.load(version.id)
-    found = await audit_points(index, version.id, name, recorded)
-    why = f"Repaired on request: {found.summary}." if found.counts else None
-    remade = version.index_identity not in (None, identity) and any(row.chunks for row in recorded.values())
-    if remade:
-        why = await _why_remade(index)
-    return IndexState(identity, sum(row.is_failed for row in recorded.values()), found.audit, why, remade=remade)
-
-
-class _Reading:
+class _PointComparison:
     def __init__(self, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> None:
         self._version_id = version_id
         self._name = name
@@ -237,8 +208,8 @@ class _Reading:
         self._points = 0
 
     def add_page(self, page: Sequence[StoredPoint]) -> None:
+        self._points += len(page)
         for point in page:
-            self._points += 1
             self._compare(point, _metadata(point))
 
     def add_without_vector(self, page: Sequence[StoredPoint]) -> None:
@@ -248,15 +219,17 @@ class _Reading:
                 self._report(DifferenceKind.NO_VECTOR, path, "has points without a dense vector")
                 self._damaged.add(path)
 
-    def result(self) -> PointAudit:
+    def result(self) -> Audit:
         for path, row in self._recorded.items():
             self._count_missing(path, row)
         for kind, where, what in self._wrong.values():
             self._report(kind, where, what)
         # Points without a path come last.
         ordered = sorted(self._found.items(), key=lambda each: (each[0][1] is None, each[0][1] or "", each[0][0].value))
-        return PointAudit(
-            Audit(frozenset(self._damaged), frozenset(self._wrong), lost=self._lost),
+        return Audit(
+            frozenset(self._damaged),
+            frozenset(self._wrong),
+            self._lost,
             self._points,
             [Difference(key[0], key[1], what, points) for key, (points, what) in ordered],
             {kind: self._counts[kind] for kind in DifferenceKind if self._counts[kind]},
@@ -265,37 +238,39 @@ class _Reading:
     def _compare(self, point: StoredPoint, metadata: Mapping[str, Any]) -> None:
         path, blob_sha, chunk = metadata.get("path"), metadata.get("blob_sha"), metadata.get("chunk_index")
         row = self._recorded.get(path) if isinstance(path, str) else None
+        kind, what = DifferenceKind.STALE, ""
         if row is None:
-            shown = path if isinstance(path, str) else None
-            self._wrong[point.id] = DifferenceKind.FOREIGN, shown, "is not in the manifest, and has points"
+            path = path if isinstance(path, str) else None
+            kind, what = DifferenceKind.FOREIGN, "is not in the manifest, and has points"
         elif not row.chunks:
             why = f" ({row.skip_reason})" if row.skip_reason else ""
-            self._wrong[point.id] = DifferenceKind.FOREIGN, row.path, f"is not indexed{why}, and has points"
+            kind, what = DifferenceKind.FOREIGN, f"is not indexed{why}, and has points"
             if blob_sha == row.blob_sha:
                 # The row may be what is wrong; reading the file again decides.
                 self._damaged.add(row.path)
         elif blob_sha != row.blob_sha:
             what = f"has points of another blob, {_shown(blob_sha)}; it is at {row.blob_sha[:10]}"
-            self._wrong[point.id] = DifferenceKind.STALE, row.path, what
         elif not _is_count(chunk) or chunk >= row.chunks:
             what = f"has a point of chunk {_shown(chunk)}, and {row.chunks} chunks (from 0 on)"
-            self._wrong[point.id] = DifferenceKind.STALE, row.path, what
             self._damaged.add(row.path)  # as above
         elif point.id != point_id(self._version_id, row.path, row.blob_sha, chunk):
-            self._wrong[point.id] = DifferenceKind.DUPLICATE, row.path, f"has a second point of chunk {chunk}"
+            kind, what = DifferenceKind.DUPLICATE, f"has a second point of chunk {chunk}"
         else:
             self._seen[row.path] = self._seen.get(row.path, 0) | 1 << chunk
             if wrong := list(self._wrong_fields(point, metadata, row)):
-                self._report(
-                    DifferenceKind.ALTERED, row.path, f"has points whose {', '.join(wrong)} is not what was stored"
-                )
+                what = f"has points whose {', '.join(wrong)} is not what was stored"
+                self._report(DifferenceKind.ALTERED, row.path, what)
                 self._damaged.add(row.path)
+            return
+        self._wrong[point.id] = kind, path, what
 
     def _wrong_fields(self, point: StoredPoint, metadata: Mapping[str, Any], row: ManifestRow) -> Iterator[str]:
         if _hash_of(point.payload.get("page_content")) != metadata.get("content_hash", ""):
             yield "page_content or content_hash"
-        stored = {"repository": self._name, "language": row.language, "epoch": row.epoch}
-        yield from (key for key, value in stored.items() if key not in metadata or not _same(metadata[key], value))
+        for key, value in {"repository": self._name, "language": row.language, "epoch": row.epoch}.items():
+            # In Python True == 1 == 1.0; in JSON they differ.
+            if key not in metadata or type(metadata[key]) is not type(value) or metadata[key] != value:
+                yield key
         first, last = metadata.get("start_line"), metadata.get("end_line")
         if not (_is_count(first) and _is_count(last) and 1 <= first <= last):
             yield "start_line or end_line"
@@ -346,11 +321,6 @@ def _hash_of(text: object) -> str | None:
         return None
 
 
-def _same(found: object, stored: object) -> bool:
-    # In Python True == 1 == 1.0; in JSON they differ.
-    return type(found) is type(stored) and found == stored
-
-
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
@@ -361,8 +331,7 @@ def _shown(value: object) -> str:
     return text[:_SHOWN_CHARS]
 
 
-# The manifest against the commit
-# ---------------------------------------------------------------------------------------
+# The manifest against the commit --------------------------------------------------------------------------------------
 
 
 async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVersion) -> list[Difference]:
@@ -381,24 +350,23 @@ async def audit_tree(parts: SyncParts, settings: SyncSettings, version: IndexVer
         return [Difference(DifferenceKind.SETTINGS, None, what)]
     recorded = await parts.manifests.load(version.id)
     plan = make_plan(target.tree, recorded, target.decide, reread=target.reads_otherwise)
-    found = dict(_differences(plan, recorded))
+    found = {each.path or "": each for each in _differences(plan, recorded)}
     doubted = [entry for entry in target.tree.entries if _is_doubted(target, entry, recorded)]
-    if not doubted:
-        return [found[path] for path in sorted(found)]
-    async with ContentWorkers(len(doubted), settings.content) as workers:
-        async for batch in read_batches(
-            parts.source,
-            doubted,
-            target.keeps_generated,
-            max_file_bytes=settings.content.max_file_bytes,
-            judge=_raise,
-            progress=RunProgress(),
-        ):
-            for file in await workers.prepare(batch):
-                if file.chunks:
-                    reason = recorded[file.path].skip_reason
-                    what = f"must be indexed, but the manifest says that it is skipped ({reason})"
-                    found[file.path] = Difference(DifferenceKind.MISSING, file.path, what, 1)
+    if doubted:
+        async with ContentWorkers(len(doubted), settings.content) as workers:
+            async for batch in read_batches(
+                parts.source,
+                doubted,
+                target.keeps_generated,
+                max_file_bytes=settings.content.max_file_bytes,
+                judge=_raise,
+                progress=RunProgress(),
+            ):
+                for file in await workers.prepare(batch):
+                    if file.chunks:
+                        reason = recorded[file.path].skip_reason
+                        what = f"must be indexed, but the manifest says that it is skipped ({reason})"
+                        found[file.path] = Difference(DifferenceKind.MISSING, file.path, what, 1)
     return [found[path] for path in sorted(found)]
 
 
@@ -413,30 +381,29 @@ def _raise(unreadable: UnreadableBlobs) -> None:
     raise unreadable
 
 
-def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[tuple[str, Difference]]:
-    """(path, difference), one a path."""
-    missing, unlisted = DifferenceKind.MISSING, DifferenceKind.UNLISTED
+def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Difference]:
+    """One a path."""
     for entry in plan.read:
-        path = path_text(entry.path)
-        row, blob = recorded.get(path), entry.sha[:10]
+        path, blob = path_text(entry.path), entry.sha[:10]
+        row, kind, points = recorded.get(path), DifferenceKind.MISSING, 1
         if row is None:
-            yield path, Difference(missing, path, "is in the commit and not in the index", 1)
+            what = "is in the commit and not in the index"
         elif row.is_outdated:
             what = f"is at blob {blob} in the commit, which could not be read; the index has {row.blob_sha[:10]}"
-            yield path, Difference(missing, path, what, 1)
         elif row.skip_reason == Skip.FAILED:
-            yield path, Difference(missing, path, "could not be read or embedded, and is not in the index", 1)
-        elif row.blob_sha != entry.sha:
-            what = f"is at blob {blob} in the commit, and at {row.blob_sha[:10]} in the manifest"
-            yield path, Difference(unlisted, path, what)
+            what = "could not be read or embedded, and is not in the index"
         else:
+            kind, points = DifferenceKind.UNLISTED, 0
             what = "must be read again: this version of reposync reads it differently"
-            yield path, Difference(unlisted, path, what)
-    for each in plan.skip:
-        what = f"must be skipped ({each.skipped.reason.value}), but the manifest does not say so"
-        yield each.path, Difference(unlisted, each.path, what)
-    for path in plan.delete_rows:
-        yield path, Difference(unlisted, path, "is in the manifest and not in the commit")
-    for path in plan.doubtful:
-        what = "is in the manifest and not in the listing, which cannot be proven to be complete"
-        yield path, Difference(unlisted, path, what)
+            if row.blob_sha != entry.sha:
+                what = f"is at blob {blob} in the commit, and at {row.blob_sha[:10]} in the manifest"
+        yield Difference(kind, path, what, points)
+    unlisted = {
+        each.path: f"must be skipped ({each.skipped.reason.value}), but the manifest does not say so"
+        for each in plan.skip
+    }
+    unlisted |= dict.fromkeys(plan.delete_rows, "is in the manifest and not in the commit")
+    unproven = "is in the manifest and not in the listing, which cannot be proven to be complete"
+    unlisted |= dict.fromkeys(plan.doubtful, unproven)
+    for path, what in unlisted.items():
+        yield Difference(DifferenceKind.UNLISTED, path, what)

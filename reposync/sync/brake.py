@@ -8,12 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from reposync.content.model import Skipped
-from reposync.errors import DeletionBlocked, SourceError
-from reposync.sources.port import Source, TreeEntry, path_bytes, path_text
+from reposync.errors import DeletionBlocked
+from reposync.sources.port import TreeEntry, path_text
 from reposync.store.columns import known_fields
 from reposync.store.manifest import ManifestRow
-from reposync.sync.index_versions import Situation
-from reposync.sync.target import SyncSettings, TargetTree
 
 # Deleting up to this many files is never suspicious: small repositories are reorganised all the time.
 BRAKE_MINIMUM_FILES = 20
@@ -30,7 +28,6 @@ _WORDS = {
     "generated": "count as generated now",
     "too_large": "are too large now",
 }
-_ATTRIBUTES = {"vendored": "linguist-vendored", "generated": "linguist-generated"}
 
 
 @dataclass(slots=True)
@@ -170,50 +167,3 @@ class Brake:
         )
         error.facts = facts.as_json()
         raise error
-
-
-async def with_cause(
-    error: DeletionBlocked,
-    source: Source,
-    situation: Situation,
-    target: TargetTree,
-    settings: SyncSettings,
-    losses: Losses,
-) -> DeletionBlocked:
-    """The same error with the likely cause in its message, if one is found."""
-    if not losses.counts:
-        return error
-    reason = losses.counts.most_common(1)[0][0]
-    if reason == VANISHED:
-        cause = await _changed_branch(source, situation, settings)
-    else:
-        cause = _deciding_rule(reason, *losses.examples[reason], target, settings)
-    if cause is None:
-        return error
-    explained = DeletionBlocked(f"{error.message} The likely cause: {cause}.", remedy=error.remedy)
-    explained.facts = error.facts
-    return explained
-
-
-async def _changed_branch(source: Source, situation: Situation, settings: SyncSettings) -> str | None:
-    before = situation.live.branch_name if situation.live is not None else None
-    try:
-        now = await source.branch(fresh=True)
-    except SourceError:
-        return None  # it is only an explanation
-    if before is None or now is None or before == now:
-        return None
-    default = "the branch" if settings.branch is not None else "the default branch"
-    return f"{default} changed from {before} to {now}"
-
-
-def _deciding_rule(reason: str, path: str, detail: str, target: TargetTree, settings: SyncSettings) -> str | None:
-    if reason == "not_included":
-        return f"`include: {list(settings.include)}` of the registry matches no path like {path}"
-    if reason == "excluded":
-        return f"{path} {detail}, `exclude` of the registry"
-    name = _ATTRIBUTES.get(reason)
-    if name is not None and (rule := target.rules.attributes.rule(path_bytes(path), name)) is not None:
-        file, pattern = rule
-        return f"the rule `{pattern} {name}` of {file.decode(errors='replace')}"
-    return f"{path}: {detail}" if detail else None

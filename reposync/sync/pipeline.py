@@ -6,13 +6,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from reposync.errors import SourceCorrupt, first_error
+from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
+from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
-from reposync.sync.dense import DenseVectors, EmbeddedFile
-from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile
+from reposync.sync.prepare import ContentWorkers, PreparedChunk, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
+from reposync.sync.target import Counts
+from reposync.vectors.port import Index
 
 BATCH_BYTES = 500_000
 # Bounds a batch of many small files.
@@ -20,7 +23,9 @@ BATCH_FILES = 200
 # Batches that may wait between two stages: enough to keep every stage busy.
 QUEUE_BATCHES = 1
 
-Store = Callable[[Sequence[EmbeddedFile]], Awaitable[None]]
+_HARMLESS_TEXT = "text"
+
+Store = Callable[[Sequence[PreparedFile]], Awaitable[None]]
 Judge = Callable[[UnreadableBlobs], None]
 """Called after the source has sent everything, before any file is recorded as unreadable. Raises SourceCorrupt if there
 are so many that the source itself failed."""
@@ -41,7 +46,7 @@ async def run_pipeline(
 ) -> None:
     """Pass the content of `entries` through every stage; return when all is stored. An error of any stage ends all."""
     prepared: asyncio.Queue[asyncio.Task[list[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
-    embedded: asyncio.Queue[asyncio.Task[list[EmbeddedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
+    embedded: asyncio.Queue[asyncio.Task[list[PreparedFile]] | None] = asyncio.Queue(QUEUE_BATCHES)
 
     async def read_stage(tasks: asyncio.TaskGroup) -> None:
         batches = read_batches(
@@ -119,3 +124,117 @@ async def read_batches(
     if by_sha:
         missing = path_text(next(iter(by_sha.values()))[0].path)
         raise SourceCorrupt(f"The source sent no content for {len(by_sha)} requested blobs, e.g. {missing}.")
+
+
+class DenseVectors:
+    """Dense vectors by content hash: a text that the index or this run already holds is not embedded again. One a run.
+    Batches may be embedded concurrently, and are stored in order.
+
+    A vector is found by its content hash among those that a batch in flight embeds (`_pending`), in the index (queried
+    for hashes that this run stored, and for all if `index_holds_points`), or in `others`, indexes of the same model.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        spec: EmbeddingSpec,
+        index: Index,
+        *,
+        index_holds_points: bool,
+        others: Sequence[Index] = (),
+        counts: Counts,
+    ) -> None:
+        self._embedder = embedder
+        self._spec = spec
+        self._index = index
+        self._others = others
+        self._query_all = index_holds_points
+        self._pending: dict[str, asyncio.Future[Matrix]] = {}
+        # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
+        self._stored: set[int] = set()
+        self._counts = counts
+
+    async def embed(self, batch: Sequence[PreparedFile]) -> list[PreparedFile]:
+        """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
+        affected.
+
+        Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
+        """
+        if self._spec.dimension == 0:
+            return [replace(file, dense=(None,) * len(file.chunks)) for file in batch]
+        # No await before this: two batches never claim the same hash.
+        mine = self._claim(batch)
+        futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
+        known = await self._known(list(mine))
+        for content_hash, matrix in known.items():
+            futures[content_hash].set_result(matrix)
+        new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
+        await self._embed(new, futures)
+        embedded = [await _with_vectors(file, futures) for file in batch]
+        refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
+        self._counts.chunks_reused += max(0, sum(len(file.dense) for file in embedded) - (len(new) - refused))
+        return embedded
+
+    def stored(self, batch: Sequence[PreparedFile]) -> None:
+        """The index now has the vectors of these files."""
+        for file in batch:
+            for chunk in file.chunks:
+                if self._pending.pop(chunk.content_hash, None) is not None:
+                    self._stored.add(_short(chunk.content_hash))
+
+    def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PreparedChunk]:
+        mine: dict[str, PreparedChunk] = {}
+        for file in batch:
+            for chunk in file.chunks:
+                if chunk.content_hash not in self._pending:
+                    self._pending[chunk.content_hash] = asyncio.get_running_loop().create_future()
+                    mine[chunk.content_hash] = chunk
+        return mine
+
+    async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
+        wanted = hashes if self._query_all else [each for each in hashes if _short(each) in self._stored]
+        known = dict(await self._index.known(wanted)) if wanted else {}
+        for other in self._others:
+            if missing := [each for each in hashes if each not in known]:
+                known |= await other.known(missing)
+        return known
+
+    async def _embed(self, chunks: Sequence[PreparedChunk], futures: dict[str, asyncio.Future[Matrix]]) -> None:
+        if not chunks:
+            return
+        try:
+            matrices = await self._embedder.embed([chunk.text for chunk in chunks])
+        except EmbeddingInputRefused as error:
+            if len(chunks) == 1:
+                await self._check_model(error)
+                refused = futures[chunks[0].content_hash]
+                refused.set_exception(error)
+                refused.exception()  # marks it as retrieved: a file with two refused chunks awaits only the first
+                return
+            # Halving finds the refused text in few calls and keeps all the others.
+            half = len(chunks) // 2
+            await self._embed(chunks[:half], futures)
+            await self._embed(chunks[half:], futures)
+            return
+        for chunk, matrix in zip(chunks, matrices, strict=True):
+            futures[chunk.content_hash].set_result(matrix)
+        self._counts.chunks_embedded += len(chunks)
+
+    async def _check_model(self, error: EmbeddingInputRefused) -> None:
+        """Raises EmbeddingError if the model refuses even a harmless word: then it is not the text (but a wrong model
+        name, a wrong parameter, a server that broke during the run), and the run must fail."""
+        try:
+            await self._embedder.embed([_HARMLESS_TEXT])
+        except EmbeddingInputRefused:
+            raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
+
+
+def _short(content_hash: str) -> int:
+    return int(content_hash[:15], 16)
+
+
+async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Matrix]]) -> PreparedFile:
+    try:
+        return replace(file, dense=tuple([await futures[chunk.content_hash] for chunk in file.chunks]))
+    except EmbeddingInputRefused as error:
+        return file.failed(str(error))

@@ -16,7 +16,7 @@ from types import TracebackType
 
 from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skip, Skipped
-from reposync.embedding.port import SparseVector
+from reposync.embedding.port import Matrix, SparseVector
 from reposync.embedding.sparse import document_vector
 from reposync.sources.port import path_text
 from reposync.store.columns import path_key
@@ -66,68 +66,60 @@ class PreparedChunk:
     content_hash: str
     sparse: SparseVector
 
+    @classmethod
+    def of(cls, text: str, start_line: int, end_line: int, path: str) -> PreparedChunk:
+        return cls(text, start_line, end_line, content_hash(text), document_vector(text, path=path))
+
 
 @dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file with its chunks, or why it has none."""
+    """A file with its chunks, or why it has none. `dense`: once it was embedded, one matrix a chunk (None: only sparse
+    search)."""
 
     path: str
     mode: int
     sha: str
     size_bytes: int
-    language: str | None
-    chunks: tuple[PreparedChunk, ...]
-    skipped: Skipped | None
+    language: str | None = None
+    chunks: tuple[PreparedChunk, ...] = ()
+    skipped: Skipped | None = None
+    dense: tuple[Matrix | None, ...] = ()
+
+    @property
+    def is_failed(self) -> bool:
+        """It could not be read, processed or embedded; the next run tries it again."""
+        return self.skipped is not None and self.skipped.reason is Skip.FAILED
+
+    def failed(self, detail: str) -> PreparedFile:
+        return replace(self, language=None, chunks=(), skipped=Skipped(Skip.FAILED, detail))
 
 
 def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[PreparedFile]:
     """One result a file, in order. A failure of one file becomes its skip reason and does not affect the others."""
-    prepared = []
-    for file in files:
-        try:
-            prepared.append(_prepare(file, settings))
-        except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
-            prepared.append(failed_file(file, f"could not be processed: {type(error).__name__}"))
-    return prepared
-
-
-def failed_file(file: RawFile, detail: str) -> PreparedFile:
-    """A file that could not be read or processed; the next run tries it again."""
-    skipped = Skipped(Skip.FAILED, detail)
-    return PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes, None, (), skipped)
-
-
-def failed(file: PreparedFile, detail: str) -> PreparedFile:
-    """The same for a file that was prepared but cannot be embedded."""
-    return replace(file, language=None, chunks=(), skipped=Skipped(Skip.FAILED, detail))
+    return [_prepare(file, settings) for file in files]
 
 
 def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
-    if file.unreadable is not None:
-        return failed_file(file, file.unreadable)
     path = path_text(file.path)
-    document = make_document(
-        file.path,
-        file.content,
-        file.size_bytes,
-        chunk_size=settings.chunk_size,
-        chunk_overlap=settings.chunk_overlap,
-        max_file_bytes=settings.max_file_bytes,
-        keep_generated=file.keep_generated,
-    )
-    if isinstance(document, Skipped):
-        return PreparedFile(path, file.mode, file.sha, file.size_bytes, None, (), document)
-    chunks = tuple(
-        PreparedChunk(
-            chunk.text,
-            chunk.start_line,
-            chunk.end_line,
-            content_hash(chunk.text),
-            document_vector(chunk.text, path=path),
+    prepared = PreparedFile(path, file.mode, file.sha, file.size_bytes)
+    if file.unreadable is not None:
+        return prepared.failed(file.unreadable)
+    try:
+        document = make_document(
+            file.path,
+            file.content,
+            file.size_bytes,
+            chunk_size=settings.chunk_size,
+            chunk_overlap=settings.chunk_overlap,
+            max_file_bytes=settings.max_file_bytes,
+            keep_generated=file.keep_generated,
         )
-        for chunk in document.chunks
-    )
-    return PreparedFile(path, file.mode, file.sha, file.size_bytes, document.language, chunks, None)
+        if isinstance(document, Skipped):
+            return replace(prepared, skipped=document)
+        chunks = tuple(PreparedChunk.of(each.text, each.start_line, each.end_line, path) for each in document.chunks)
+    except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
+        return prepared.failed(f"could not be processed: {type(error).__name__}")
+    return replace(prepared, language=document.language, chunks=chunks)
 
 
 class ContentWorkers:
@@ -161,7 +153,8 @@ class ContentWorkers:
             for _ in range(_TRIES_ALONE):
                 if (prepared := await self._attempt([file])) is not None:
                     return prepared
-        return [failed_file(file, death_of(file.path, file.sha)[1])]
+        died = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)
+        return [died.failed(death_of(file.path, file.sha)[1])]
 
     async def _attempt(self, files: Sequence[RawFile]) -> list[PreparedFile] | None:
         """None if the worker died."""
@@ -175,7 +168,7 @@ class ContentWorkers:
                 return None
 
     def _deaths_of(self, file: RawFile) -> int:
-        return self._deaths.get(death_of(file.path, file.sha), 0) if self._deaths else 0
+        return self._deaths.get(death_of(file.path, file.sha), 0)
 
     async def __aenter__(self) -> ContentWorkers:
         return self

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import asdict, replace
 
-from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.port import Embedder
 from reposync.errors import EmbeddingError, GateClosed
 from reposync.sources.port import Commit, path_bytes, path_text
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
-from reposync.sync.audit import IndexState, inspect_for_repair, inspect_index
+from reposync.sync.audit import IndexState, inspect_index
 from reposync.sync.index_versions import Retirement, Situation, VersionChoice
 from reposync.sync.lease import Lease
 from reposync.sync.plan import Work
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
 from reposync.sync.target import (
+    Counts,
     RunContext,
     SyncParts,
     SyncSettings,
@@ -44,36 +45,21 @@ class SyncRun:
         *,
         progress: RunProgress,
     ) -> None:
-        self._embedder_for = parts.embedder_for
-        self._parts = replace(
-            parts, embedder=parts.embedder.watched(progress.wait_for), embedder_for=self._former_embedder
-        )
-        self._context = RunContext(self._parts, settings, repository, run, lease, progress)
+        self._parts = replace(parts, embedder=parts.embedder.watched(progress.wait_for))
         self._settings = settings
         self._repository = repository
         self._run = run
-        self._lease = lease
         self._progress = progress
-        self._retirement = Retirement(self._context)
-        self._update: VersionUpdate | None = None
+        self._counts = Counts()
         self._published: str | None = None
-        self._failed = 0
+        self._context = RunContext(self._parts, settings, repository, run, lease, progress, self._counts)
+        self._retirement = Retirement(self._context)
 
     @property
     def figures(self) -> RunFigures:
         """What was done so far; also reported if the run fails or is cancelled."""
-        writer = self._update.writer if self._update else None
-        vectors = self._update.vectors if self._update else None
-        return RunFigures(
-            files_processed=writer.processed if writer else 0,
-            files_deleted=writer.deleted if writer else 0,
-            files_skipped=writer.skipped if writer else 0,
-            files_failed=self._failed,
-            chunks_embedded=vectors.embedded if vectors else 0,
-            chunks_reused=vectors.reused if vectors else 0,
-            commit_before=self._repository.last_commit,
-            commit_after=self._published,
-        )
+        before = self._repository.last_commit
+        return RunFigures(**asdict(self._counts), commit_before=before, commit_after=self._published)
 
     async def execute(self) -> Outcome:
         """Raises DeletionBlocked, GateClosed, IndexHeld, DefinitionChanged, LeaseLost, and what source, embedder, index
@@ -96,34 +82,36 @@ class SyncRun:
             # What an earlier attempt of this run stored is not read again.
             full = self._repository.epoch if self._run.full_from_epoch is None else self._run.full_from_epoch
         work = await make_work(self._parts, target, situation, state, full_from_epoch=full, repair=self._run.repair)
+        lost_before = 0
         if not work.plan.is_empty or state.audit.orphans or situation.builds:
-            self._update = VersionUpdate(self._context, self._embedder(situation), situation, target, work)
-            await self._update.apply(state)
+            update = VersionUpdate(self._context, self._embedder(situation), situation, target, work)
+            lost_before = await update.apply(state)
         if situation.builds:
             await self._pass_gate(situation)
         await self._publish(situation, state, target.attributes, head)
-        return self._outcome(head, situation, state, work, strays)
+        wrong_rows = 0
+        if self._run.repair and head.sha == situation.working.commit_sha:
+            wrong_rows = _wrong_rows(state, work)
+        return self._outcome(head, state, lost_before, strays, wrong_rows)
 
     def _embedder(self, situation: Situation) -> Embedder:
         """Of the version's model: a live version that a person holds keeps its own."""
         if not situation.held:
             return self._parts.embedder
-        embedder = self._parts.embedder_for(situation.wanted.spec)
+        model = situation.wanted.spec
+        embedder = self._parts.embedder_for(model)
         if embedder is None:
             raise EmbeddingError(
-                f"The index of {self._repository.name} was made with {situation.wanted.spec.model}, which is no longer "
-                "configured.",
+                f"The index of {self._repository.name} was made with {model.model}, which is no longer configured.",
                 remedy=f"Configure it again, or `reposync index resume {self._repository.name}`.",
             )
-        return embedder
+        return embedder.watched(self._progress.wait_for)
 
     async def _inspect(self, situation: Situation) -> IndexState:
-        version, spec = situation.working, situation.wanted.spec
-        index = self._parts.open_index(version.physical)
-        if self._run.repair:
-            state = await inspect_for_repair(index, spec, version, self._repository.name, self._parts.manifests)
-        else:
-            state = await inspect_index(index, spec, version, self._parts.manifests, thorough=self._run.full)
+        version, run = situation.working, self._run
+        repaired = self._repository.name if run.repair else None
+        index, spec = self._parts.open_index(version.physical), situation.wanted.spec
+        state = await inspect_index(index, spec, version, self._parts.manifests, thorough=run.full, repaired=repaired)
         await give_name(self._parts.open_index, version.collection, version.physical)
         return state
 
@@ -157,14 +145,14 @@ class SyncRun:
     async def _publish(self, situation: Situation, state: IndexState, attributes: AttributeFiles, head: Commit) -> None:
         source, version = self._parts.source, situation.working
         totals = await self._parts.manifests.totals(version.id)
-        self._failed = totals.failed
+        self._counts.files_failed = totals.failed
         links = source.url(_SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
             # The project's path, its host or the branch changed: so did the links of all files.
             await self._parts.open_index(version.physical).relink(
                 version.id,
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
-                check=self._lease.check,
+                check=self._context.lease.check,
             )
         # An approved deletion may be due to a new default branch, which must not be named as the cause of the next one.
         branch = None if self._run.approved else version.branch_name
@@ -172,7 +160,7 @@ class SyncRun:
             branch = await source.branch(fresh=self._run.approved)
         fingerprint = await rules_fingerprint(self._settings, attributes)
         before_02 = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)
-        self._lease.check()
+        self._context.lease.check()
         await self._parts.versions.publish(
             self._run,
             version,
@@ -194,28 +182,22 @@ class SyncRun:
         await self._retirement.settle(situation)
         self._progress.enter("done")
 
-    def _outcome(self, head: Commit, situation: Situation, state: IndexState, work: Work, strays: int) -> Outcome:
-        if self._failed:
-            files = "1 file" if self._failed == 1 else f"{self._failed:,} files"
+    def _outcome(self, head: Commit, state: IndexState, lost_before: int, strays: int, wrong_rows: int) -> Outcome:
+        if failed := self._counts.files_failed:
+            files = "1 file" if failed == 1 else f"{failed:,} files"
             notice = f"{files} of commit {head.sha[:10]} could not be read; the index keeps their previous version."
-            return Outcome(FILES_FAILED, notice, self._failed)
+            return Outcome(FILES_FAILED, notice, failed)
         rebuilt = [state.why] if state.why else []
-        if self._update is not None and self._update.lost_before:
-            rebuilt.append(
-                f"The previous version had lost points of {self._update.lost_before:,} files; they were read."
-            )
+        if lost_before:
+            rebuilt.append(f"The previous version had lost points of {lost_before:,} files; they were read.")
         if strays:
             rebuilt.append(f"{strays:,} points in other collections were removed.")
-        if self._run.repair and head.sha == situation.working.commit_sha and (wrong := _wrong_rows(state, work)):
-            rebuilt.append(f"The manifest was wrong about {wrong:,} files of the commit.")
-        notice = " ".join([*rebuilt, *([state.note] if state.note else [])])
+        if wrong_rows:
+            rebuilt.append(f"The manifest was wrong about {wrong_rows:,} files of the commit.")
         # What a repair fixed was requested.
         is_rebuilt = rebuilt and (state.remade or not self._run.repair)
+        notice = " ".join([*rebuilt, *([state.note] if state.note else [])])
         return Outcome(INDEX_REBUILT if is_rebuilt else None, notice or None)
-
-    def _former_embedder(self, spec: EmbeddingSpec) -> Embedder | None:
-        former = self._embedder_for(spec)
-        return None if former is None else former.watched(self._progress.wait_for)
 
 
 def _wrong_rows(state: IndexState, work: Work) -> int:

@@ -75,6 +75,18 @@ class SyncParts:
     elsewhere: Sequence[str] = ()
 
 
+@dataclass(slots=True)
+class Counts:
+    """What an attempt did so far; see `RunCounts`."""
+
+    files_processed: int = 0
+    files_deleted: int = 0
+    files_skipped: int = 0
+    files_failed: int = 0
+    chunks_embedded: int = 0
+    chunks_reused: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Everything that one attempt of a run works with."""
@@ -85,6 +97,7 @@ class RunContext:
     run: Run
     lease: Lease
     progress: RunProgress
+    counts: Counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder
-from reposync.embedding.sparse import document_vector
-from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt
+from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
 from reposync.sources.objects import UnreadableBlobs
-from reposync.sources.port import TreeEntry, path_text
+from reposync.sources.port import TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.audit import IndexState, audit_ids, audit_points
-from reposync.sync.brake import UNREADABLE, Brake, BrakeFacts, Losses, with_cause
-from reposync.sync.dense import DenseVectors
+from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
-from reposync.sync.pipeline import BATCH_BYTES, run_pipeline
+from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, run_pipeline
 from reposync.sync.plan import Work, plan_work
 from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedChunk, PreparedFile, death_of
 from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
@@ -50,169 +49,183 @@ async def make_work(
     return await asyncio.to_thread(planned, target, situation, recorded, live)
 
 
+@dataclass(slots=True)
 class VersionUpdate:
     """One attempt of a run. Safe to repeat and to abandon at any await: what is stored is recorded, and the next
     attempt continues from there."""
 
-    def __init__(
-        self, context: RunContext, embedder: Embedder, situation: Situation, target: TargetTree, work: Work
-    ) -> None:
-        self._context = context
-        self._parts = context.parts
-        self._repository = context.repository
-        self._run = context.run
-        self._lease = context.lease
-        self._progress = context.progress
-        self._embedder = embedder
-        self._situation = situation
-        self._target = target
-        self._work = work
-        self.writer: Writer | None = None
-        self.vectors: DenseVectors | None = None
-        self.lost_before = 0
-        """Files whose points should have been copied from the live version, which had lost them."""
+    context: RunContext
+    embedder: Embedder
+    situation: Situation
+    target: TargetTree
+    work: Work
 
-    async def apply(self, state: IndexState) -> None:
-        """Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
+    async def apply(self, state: IndexState) -> int:
+        """Returns the number of files whose points should have been copied from the live version, which had lost them.
+
+        Raises DeletionBlocked, SourceCorrupt, IndexChanged, LeaseLost, and what source, embedder, index and store
         raise."""
-        situation, target, work = self._situation, self._target, self._work
-        version, plan = situation.working, work.plan
+        context, situation, work, plan = self.context, self.situation, self.work, self.work.plan
+        run, progress = context.run, context.progress
         brake = Brake(
-            self._repository.name,
-            target.head.sha,
+            context.repository.name,
+            self.target.head.sha,
             plan.listed,
-            approved=self._run.approved,
-            approval=BrakeFacts.read(self._run.brake),
+            approved=run.approved,
+            approval=BrakeFacts.read(run.brake),
         )
-        await self._check_brake(partial(brake.check_plan, work.losses), work.losses)
-        index = self._parts.open_index(version.physical)
+        await self._check_brake(brake, work.losses, None)
+        index = context.parts.open_index(situation.working.physical)
         scope = await self._begin(index, state)
-        writer = self.writer = Writer(
-            self._context,
+        writer = Writer(
+            context,
             index,
             scope,
-            target,
+            self.target,
             recorded=work.recorded,
             damaged=state.audit.damaged,
             # A run that was killed between writing points and their rows leaves points without a row.
             orphans_possible=bool(state.audit.orphans),
         )
-        self.vectors = vectors = DenseVectors(
-            self._embedder,
+        vectors = DenseVectors(
+            self.embedder,
             situation.wanted.spec,
             index,
             index_holds_points=await index.count() > 0,
             others=await self._same_model(),
+            counts=context.counts,
         )
-        self._progress.files_total = len(plan.read)
-        self._progress.enter("indexing")
-        if self._run.attempt > 1:
-            await self._parts.runs.forget_problems(self._run, Skip.FAILED)
-        await self._read(await self._copy_chunks(writer, vectors), writer, vectors)
+        progress.files_total = len(plan.read)
+        progress.enter("indexing")
+        if run.attempt > 1:
+            await context.parts.runs.forget_problems(run, Skip.FAILED)
+        left = await self._copy_chunks(writer, vectors)
+        copied = {row.path for row in work.copied} - set(left)
+        await self._read([entry for entry in plan.read if path_text(entry.path) not in copied], writer, vectors)
         lost = writer.lost(work.losses.before)
         if situation.builds:
             await self._keep_unreadable(writer, vectors)
             lost = await self._lost_by_building()
-        await self._check_brake(partial(brake.check_all, work.losses, lost), work.losses + lost)
+        await self._check_brake(brake, work.losses, lost)
         await writer.drop_deferred()
         await writer.delete(plan)
         await writer.skip(plan.skip)
         await writer.keep_unlisted([*plan.doubtful, *work.unlisted])
-        self._progress.enter("checking")
+        progress.enter("checking")
         await self._settle(index, scope)
+        return len(left)
 
-    async def _check_brake(self, check: Callable[[], BrakeFacts | None], losses: Losses) -> None:
+    async def _check_brake(self, brake: Brake, planned: Losses, read: Losses | None) -> None:
+        """`read`: losses that were found while reading; None before."""
         try:
-            facts = check()
+            facts = brake.check_plan(planned) if read is None else brake.check_all(planned, read)
         except DeletionBlocked as error:
-            source, settings = self._parts.source, self._context.settings
-            raise await with_cause(error, source, self._situation, self._target, settings, losses) from error
+            cause = await self._likely_cause(planned if read is None else planned + read)
+            if cause is not None:
+                error.message = f"{error.message} The likely cause: {cause}."
+            raise
         if facts is not None:
-            await self._parts.runs.record_brake(self._run, facts.as_json())
+            await self.context.parts.runs.record_brake(self.context.run, facts.as_json())
+
+    async def _likely_cause(self, losses: Losses) -> str | None:
+        if not losses.counts:
+            return None
+        settings, reason = self.context.settings, losses.counts.most_common(1)[0][0]
+        if reason == VANISHED:
+            before = self.situation.live.branch_name if self.situation.live is not None else None
+            with contextlib.suppress(SourceError):  # it is only an explanation
+                now = await self.context.parts.source.branch(fresh=True)
+                if before is not None and now is not None and before != now:
+                    return f"the {'' if settings.branch else 'default '}branch changed from {before} to {now}"
+            return None
+        path, detail = losses.examples[reason]
+        if reason == Skip.NOT_INCLUDED:
+            return f"`include: {list(settings.include)}` of the registry matches no path like {path}"
+        if reason == Skip.EXCLUDED:
+            return f"{path} {detail}, `exclude` of the registry"
+        if rule := self.target.rules.attributes.rule(path_bytes(path), f"linguist-{reason}"):
+            file, pattern = rule
+            return f"the rule `{pattern} linguist-{reason}` of {file.decode(errors='replace')}"
+        return f"{path}: {detail}" if detail else None
 
     async def _begin(self, index: Index, state: IndexState) -> WriteScope:
         """Begin the epoch of this attempt's writes. From now on the manifest is a mixture of old and new."""
-        self._lease.check()
-        version, repository, head = self._situation.working, self._repository, self._target.head
+        context, version = self.context, self.situation.working
+        context.lease.check()
         # Programs before 0.2 read every file again if this fingerprint is not theirs.
-        today = fingerprint_before_02(self._context.settings, self._target.attributes)
-        is_todays = version.commit_sha is None or same_content_before_02(repository.content_fingerprint, today)
-        # After the database was restored to an older state, deletes with its epoch would miss newer points.
-        later = await index.later_epoch(version.id, repository.epoch)
-        epoch = await self._parts.versions.begin_epoch(
-            self._run,
+        today = fingerprint_before_02(context.settings, self.target.attributes)
+        recorded = context.repository.content_fingerprint
+        is_todays = version.commit_sha is None or same_content_before_02(recorded, today)
+        epoch = await context.parts.versions.begin_epoch(
+            context.run,
             version,
             identity=state.identity,
             fingerprint_before_02=today if is_todays else None,
-            above=later,
+            # After the database was restored to an older state, deletes with its epoch would miss newer points.
+            above=await index.later_epoch(version.id, context.repository.epoch),
         )
-        return WriteScope(version.id, repository.name, head.sha, epoch, self._lease.check)
+        return WriteScope(version.id, context.repository.name, self.target.head.sha, epoch, context.lease.check)
 
     async def _same_model(self) -> list[Index]:
         """The collections of the repository's other versions that have vectors of the same model."""
-        physical = {each.physical for each in self._situation.versions} - {self._situation.working.physical}
-        indexes = [self._parts.open_index(name) for name in sorted(physical)]
-        spec = self._situation.wanted.spec
+        physical = {each.physical for each in self.situation.versions} - {self.situation.working.physical}
+        indexes = [self.context.parts.open_index(name) for name in sorted(physical)]
+        spec = self.situation.wanted.spec
         return [index for index in indexes if spec.dimension and await index.spec() == spec]
 
-    async def _copy_chunks(self, writer: Writer, vectors: DenseVectors) -> set[str]:
-        """Copy chunks that the live version has. Returns the paths that have to be read."""
-        to_read = {path_text(entry.path) for entry in self._work.plan.read}
-        copied, live = self._work.copied, self._situation.live
+    async def _copy_chunks(self, writer: Writer, vectors: DenseVectors) -> list[str]:
+        """Copy chunks that the live version has. Returns the paths that have to be read nevertheless."""
+        copied, live = self.work.copied, self.situation.live
         if not copied or live is None:
-            return to_read
-        left = await _copy_files(self._parts.open_index(live.physical), live.id, copied, vectors, writer, wanted={})
-        self.lost_before = len(left)
-        return to_read - {row.path for row in copied} | set(left)
+            return []
+        index = self.context.parts.open_index(live.physical)
+        return await _copy_files(index, live.id, copied, vectors, writer, wanted={})
 
-    async def _read(self, paths: set[str], writer: Writer, vectors: DenseVectors) -> None:
-        entries = [entry for entry in self._work.plan.read if path_text(entry.path) in paths]
+    async def _read(self, entries: Sequence[TreeEntry], writer: Writer, vectors: DenseVectors) -> None:
         if not entries:
             return
-        wanted = self._situation.wanted
+        wanted = self.situation.wanted
         async with ContentWorkers(len(entries), wanted.content, await self._deaths(entries)) as workers:
             await run_pipeline(
-                self._parts.source,
+                self.context.parts.source,
                 entries,
-                keep_generated=self._target.keeps_generated,
+                keep_generated=self.target.keeps_generated,
                 max_file_bytes=wanted.content.max_file_bytes,
                 batch_bytes=WINDOWED_BATCH_BYTES if wanted.spec.multivector else BATCH_BYTES,
                 workers=workers,
                 vectors=vectors,
                 store=writer.store,
-                judge=partial(_judge, entries, self._work),
-                progress=self._progress,
+                judge=partial(_judge, entries, self.work),
+                progress=self.context.progress,
             )
 
     async def _deaths(self, entries: Sequence[TreeEntry]) -> Deaths:
         """In how many runs each file killed its worker. A run that reads everything tries each once more."""
-        earlier = await self._parts.runs.failures(self._repository.id, DEATH)
-        if not earlier:
-            return {}
-        deaths = {each: earlier.get(each, 0) for each in (death_of(entry.path, entry.sha) for entry in entries)}
-        again = self._run.full or self._run.repair
-        return {each: 1 if again else number for each, number in deaths.items() if number}
+        run = self.context.run
+        earlier = await self.context.parts.runs.failures(self.context.repository.id, DEATH)
+        mine = {death_of(entry.path, entry.sha) for entry in entries} if earlier else set()
+        return {each: 1 if run.full or run.repair else earlier[each] for each in mine & earlier.keys()}
 
     async def _keep_unreadable(self, writer: Writer, vectors: DenseVectors) -> None:
         """Copy files that cannot be read, or may still exist, from the live version to the one that is built."""
-        live, made, work = self._situation.live, self._situation.live_settings, self._work
-        if live is None or (made is not None and made.source != self._situation.wanted.source):
+        live, made, work = self.situation.live, self.situation.live_settings, self.work
+        if live is None or (made is not None and made.source != self.situation.wanted.source):
             return  # files of a different project are not older states of this one's
         blobs = writer.failed | dict.fromkeys(work.unlisted, "")
         rows = {path: row for path in blobs if (row := work.live.get(path)) is not None and row.chunks}
         if rows:
             # A file at the same blob has chunks of other settings: it is not what this version should have, either.
             wanted = {path: blobs[path] if blobs[path] != row.blob_sha else "" for path, row in rows.items()}
-            index = self._parts.open_index(live.physical)
+            index = self.context.parts.open_index(live.physical)
             await _copy_files(index, live.id, list(rows.values()), vectors, writer, wanted=wanted)
 
     async def _lost_by_building(self) -> Losses:
         """Files that have points in the live version and not in the one that is built, because of their content."""
-        losses = Losses(self._work.losses.before)
-        built = await self._parts.manifests.load(self._situation.working.id)
-        for entry in self._target.tree.entries:
+        losses = Losses(self.work.losses.before)
+        built = await self.context.parts.manifests.load(self.situation.working.id)
+        for entry in self.target.tree.entries:
             path = path_text(entry.path)
-            live, mine = self._work.live.get(path), built.get(path)
+            live, mine = self.work.live.get(path), built.get(path)
             if live is None or not live.chunks or mine is None or mine.chunks or mine.size_bytes is None:
                 continue
             reason = mine.skip_reason or "empty"
@@ -223,17 +236,17 @@ class VersionUpdate:
     async def _settle(self, index: Index, scope: WriteScope) -> None:
         """Check that the index is what the manifest says. Extra points are deleted. If points are missing, something
         else deletes in this collection, and the run fails."""
-        manifests, version_id = self._parts.manifests, scope.repository_id
+        manifests, version_id = self.context.parts.manifests, scope.repository_id
         totals = await manifests.totals(version_id)
-        if not self._run.repair and await index.count(version_id) == totals.chunks:
+        if not self.context.run.repair and await index.count(version_id) == totals.chunks:
             return
         recorded = await manifests.load(version_id)
-        if self._run.repair:
-            audit = (await audit_points(index, version_id, self._repository.name, recorded)).audit
+        if self.context.run.repair:
+            audit = await audit_points(index, version_id, self.context.repository.name, recorded)
         else:
             audit = await audit_ids(index, version_id, recorded)
         if audit.orphans:
-            self._lease.check()
+            self.context.lease.check()
             await index.remove_points(scope, sorted(audit.orphans, key=str))
         if audit.damaged or await index.count(version_id) != totals.chunks:
             raise IndexChanged(
@@ -290,8 +303,8 @@ async def _copy_files(
         prepared = await asyncio.to_thread(_from_points, found, by_path)
         left += [path for path in page if path not in prepared]
         embedded = await vectors.embed(list(prepared.values()))
-        refused = [each.file.path for each in embedded if each.file.skipped]
-        taken = [each for each in embedded if not each.file.skipped]
+        refused = [file.path for file in embedded if file.skipped]
+        taken = [file for file in embedded if not file.skipped]
         if taken:
             mine = {path: sha for path, sha in wanted.items() if path in prepared and path not in refused}
             await writer.store_copies(taken, by_path, wanted=mine)
@@ -307,21 +320,13 @@ def _from_points(
     prepared = {}
     for path, points in found.items():
         row = rows[path]
-        metadata = {
-            each["chunk_index"]: (each, text) for each, text in map(_parts, points) if each["blob_sha"] == row.blob_sha
-        }
-        if sorted(metadata) != list(range(row.chunks)):
-            continue
-        chunks = tuple(_chunk(*metadata[number], path) for number in range(row.chunks))
-        size = row.size_bytes or 0
-        prepared[path] = PreparedFile(path, row.mode, row.blob_sha, size, row.language, chunks, None)
+        chunks = {}
+        for point in points:
+            metadata, text = point.payload["metadata"], point.payload["page_content"]
+            if metadata["blob_sha"] == row.blob_sha:
+                chunk = PreparedChunk.of(text, metadata["start_line"], metadata["end_line"], path)
+                chunks[metadata["chunk_index"]] = chunk
+        if sorted(chunks) == list(range(row.chunks)):
+            ordered = tuple(chunks[number] for number in range(row.chunks))
+            prepared[path] = PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, ordered)
     return prepared
-
-
-def _parts(point: StoredPoint) -> tuple[Mapping[str, Any], str]:
-    return point.payload["metadata"], point.payload["page_content"]
-
-
-def _chunk(metadata: Mapping[str, Any], text: str, path: str) -> PreparedChunk:
-    vector = document_vector(text, path=path)
-    return PreparedChunk(text, metadata["start_line"], metadata["end_line"], metadata["content_hash"], vector)
