@@ -10,6 +10,7 @@ without backtracking over an earlier `*` or `**` (atomic groups), and over-long 
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -78,17 +79,18 @@ class Attributes:
 
     @staticmethod
     def relevant(content: bytes | str) -> str:
-        """The lines of a `.gitattributes` file that `parse` reads, each with `\\n`. A pattern that is not UTF-8 is
-        C-quoted, as git writes it."""
+        """The lines of a `.gitattributes` file that `parse` reads, each with `\\n`. Lines that are not UTF-8 are
+        ignored."""
         if isinstance(content, str):
             content = content.encode("utf-8", "surrogateescape")
         kept = []
         for raw in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
             line = raw.rstrip(b"\r")
             if b"linguist-" in line and len(line) <= _LONGEST_LINE and b"\0" not in line:
-                parsed = _parsed(line.decode("latin-1"))
-                if parsed is not None:
-                    kept.append(_written(line, parsed) + "\n")
+                with contextlib.suppress(UnicodeDecodeError):
+                    text = line.decode()
+                    if _parsed(text) is not None:
+                        kept.append(text + "\n")
         return "".join(kept[-_MOST_LINES:])
 
     @property
@@ -165,27 +167,15 @@ def _unescaped(escape: re.Match[str]) -> str:
     return chr(int(code, 8) & 0xFF) if len(code) == 3 else _C_ESCAPED.get(code, code)
 
 
-def _written(line: bytes, parsed: _Line) -> str:
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        quoted = "".join(
-            character if " " <= character <= "~" and character not in '"\\' else f"\\{ord(character):03o}"
-            for character in parsed.pattern
-        )
-        signs = {True: "", False: "-", None: "!"}
-        return " ".join([f'"{quoted}"', *(signs[value] + name for name, value in parsed.values.items())])
-
-
 def _matcher(lines: list[_Line], name: str) -> _Matcher | None:
-    groups: list[str] = []
-    values: list[bool | None] = []
-    patterns: list[str] = []
-    for line in reversed(lines):
-        if name in line.values and (regex := wildmatch_regex(line.pattern)) is not None:
-            groups.append(f"({regex})")
-            values.append(line.values[name])
-            patterns.append(line.pattern)
-    if not groups:
+    # The last line first: it overrides those before it.
+    found = [
+        (regex, line)
+        for line in reversed(lines)
+        if name in line.values and (regex := wildmatch_regex(line.pattern)) is not None
+    ]
+    if not found:
         return None
-    return _Matcher(re.compile("|".join(groups), re.DOTALL), tuple(values), tuple(patterns))
+    joined = "|".join(f"({regex})" for regex, _ in found)
+    values = tuple(line.values[name] for _, line in found)
+    return _Matcher(re.compile(joined, re.DOTALL), values, tuple(line.pattern for _, line in found))

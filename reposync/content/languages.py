@@ -76,11 +76,7 @@ _INTERPRETERS: Final = {
     "ts-node": "typescript", "tsx": "typescript", "wish": "tcl",
 }  # fmt: skip
 
-_ALIASES: Final = {
-    "bash": "shell", "golang": "go", "js": "javascript", "jsx": "javascript", "md": "markdown", "objc": "objective-c",
-    "proto": "protobuf", "ps": "powershell", "py": "python", "rb": "ruby", "rs": "rust", "sh": "shell", "tex": "latex",
-    "ts": "typescript", "tsx": "typescript", "yml": "yaml", "zsh": "shell",
-}  # fmt: skip
+_ALIASES: Final = {"golang": "go", "objc": "objective-c", "ps": "powershell"}
 
 _LONGEST_FIRST_LINE = 512
 

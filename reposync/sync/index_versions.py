@@ -8,7 +8,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -54,8 +54,7 @@ class VersionSettings:
 
     def chunks_as(self, other: VersionSettings) -> bool:
         """Whether a file has the same chunks under both, unless it is too large under one of them."""
-        mine, theirs = self.content, other.content
-        return (mine.chunk_size, mine.chunk_overlap) == (theirs.chunk_size, theirs.chunk_overlap)
+        return replace(self.content, max_file_bytes=0) == replace(other.content, max_file_bytes=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +85,19 @@ class Situation:
         return made is not None and (made.source, made.branch) == (self.wanted.source, self.wanted.branch)
 
 
+@dataclass(frozen=True, slots=True)
 class VersionChoice:
     """Raises LeaseLost, and what index, embedder and store raise. Without a `run`, for a preview, nothing is
     written."""
 
-    def __init__(self, parts: SyncParts, settings: SyncSettings, repository: Repository, run: Run | None) -> None:
-        self._parts = parts
-        self._settings = settings
-        self._repository = repository
-        self._run = run
+    parts: SyncParts
+    settings: SyncSettings
+    repository: Repository
+    run: Run | None
 
     async def situation(self) -> Situation:
         """Begins a version if there is none with the wanted settings. Raises IndexHeld."""
-        versions = await self._parts.versions.of(self._repository.id)
+        versions = await self.parts.versions.of(self.repository.id)
         wanted = await self._wanted(versions)
         versions = await self._adopted(versions, wanted)
         live = next((each for each in versions if each.state is VersionState.LIVE), None)
@@ -114,24 +113,22 @@ class VersionChoice:
         known = next(
             (each.spec for version in reversed(versions) if (each := VersionSettings.read(version.settings))), None
         )
-        hint = known or await self._parts.open_index(self._parts.collection).spec()
-        spec = await self._parts.embedder.spec(hint)
-        physical = await physical_collection(self._parts.open_index, self._parts.collection, spec)
-        source = self._settings.source_key(await self._parts.source.project_id())
-        return VersionSettings(source, self._settings.branch, physical, spec, self._settings.content)
+        hint = known or await self.parts.open_index(self.parts.collection).spec()
+        spec = await self.parts.embedder.spec(hint)
+        physical = await physical_collection(self.parts.open_index, self.parts.collection, spec)
+        source = self.settings.source_key(await self.parts.source.project_id())
+        return VersionSettings(source, self.settings.branch, physical, spec, self.settings.content)
 
     async def _building(self, versions: Sequence[IndexVersion], wanted: VersionSettings) -> IndexVersion:
         """The version that is being built with these settings, a retired one with these settings, or a new one."""
-        for version in reversed(versions):
-            if version.state is VersionState.BUILDING and version.settings_key == wanted.key:
-                return version
-        common: dict[str, Any] = {"collection": self._parts.collection, "generation": self._repository.generation}
-        for version in reversed(versions):
-            if version.state is VersionState.RETIRED and version.settings_key == wanted.key:
-                if self._run is None:
-                    again = {"state": VersionState.BUILDING, "fingerprint": None, **common}
-                    return version.model_copy(update=again)
-                return await self._parts.versions.build_again(self._run, version, **common)
+        same = {version.state: version for version in versions if version.settings_key == wanted.key}
+        if VersionState.BUILDING in same:
+            return same[VersionState.BUILDING]
+        common: dict[str, Any] = {"collection": self.parts.collection, "generation": self.repository.generation}
+        if (retired := same.get(VersionState.RETIRED)) is not None:
+            if self.run is None:
+                return retired.model_copy(update={"state": VersionState.BUILDING, "fingerprint": None, **common})
+            return await self.parts.versions.build_again(self.run, retired, **common)
         return await self._add(
             VersionState.BUILDING,
             physical=wanted.physical,
@@ -141,14 +138,14 @@ class VersionChoice:
         )
 
     async def _add(self, state: VersionState, **columns: Any) -> IndexVersion:
-        if self._run is None:
-            return unwritten_version(self._repository, state, columns)
-        return await self._parts.versions.add(self._run, state, **columns)
+        if self.run is None:
+            return unwritten_version(self.repository, state, columns)
+        return await self.parts.versions.add(self.run, state, **columns)
 
     def _held(self, live: IndexVersion, wanted: VersionSettings) -> VersionSettings | None:
         """The settings of the live version, if a person holds it although others are configured. Raises IndexHeld if a
         different source or branch is configured: then it cannot be updated."""
-        stored = self._repository.index_hold
+        stored = self.repository.index_hold
         if stored is None:
             return None
         hold, made = IndexHold.read(stored), VersionSettings.read(live.settings)
@@ -156,31 +153,31 @@ class VersionChoice:
             return None
         if made is None or (made.source, made.branch) != (wanted.source, wanted.branch):
             raise IndexHeld(
-                f"The index of {self._repository.name} is held ({hold.reason}), and a different source or branch "
+                f"The index of {self.repository.name} is held ({hold.reason}), and a different source or branch "
                 "is configured; the index stays unchanged.",
-                remedy=f"`reposync index resume {self._repository.name}` builds the configured index.",
+                remedy=f"`reposync index resume {self.repository.name}` builds the configured index.",
             )
         return made
 
     async def _adopted(self, versions: list[IndexVersion], wanted: VersionSettings) -> list[IndexVersion]:
         """An index that programs before 0.2 made, or wrote to since this program did, becomes a version: live if a sync
         was ever completed. Its settings are known only if its fingerprint is that of the current settings."""
-        row = self._repository
+        row = self.repository
         first = next((each for each in versions if each.id == row.id), None)
-        if first is None and (versions or row.epoch == 0):
-            return versions
-        if first is not None and (
-            first.state is VersionState.RETIRED or any(each.epoch == row.epoch for each in versions)
-        ):
+        if first is None:
+            written = not versions and row.epoch > 0
+        else:
+            written = first.state is not VersionState.RETIRED and all(each.epoch != row.epoch for each in versions)
+        if not written:
             return versions
         if first is not None and row.indexed_collection == first.collection:
             physical = first.physical
         else:
             name = row.indexed_collection or row.collection
-            behind = await self._parts.open_index(name).resolve()
+            behind = await self.parts.open_index(name).resolve()
             physical = name if behind is None else behind.physical
-        attributes = await self._parts.versions.attributes(row.id)
-        today = await asyncio.to_thread(fingerprint_before_02, self._settings, attributes)
+        attributes = await self.parts.versions.attributes(row.id)
+        today = await asyncio.to_thread(fingerprint_before_02, self.settings, attributes)
         same = (
             same_content_before_02(row.content_fingerprint, today)
             and physical == wanted.physical
@@ -201,102 +198,89 @@ class VersionChoice:
             # After it is retired, it is kept as long as any other version.
             "live_at": row.last_sync_at if first is None else first.live_at or row.last_sync_at,
         }
-        if first is not None:
-            if first.state is VersionState.BUILDING and not synced:
-                columns = {"epoch": row.epoch, "fingerprint": None}
-            elif first.state is VersionState.BUILDING:
-                columns["state"] = VersionState.LIVE
-            if self._run is not None:
-                changed = await self._parts.versions.set_columns(self._run, first.id, **columns)
-            else:
-                changed = first.model_copy(update=columns)
-            return [changed if each.id == changed.id else each for each in versions]
-        state = VersionState.LIVE if synced else VersionState.BUILDING
-        return [await self._add(state, generation=row.generation, **columns)]
+        if first is None:
+            state = VersionState.LIVE if synced else VersionState.BUILDING
+            return [await self._add(state, generation=row.generation, **columns)]
+        if first.state is VersionState.BUILDING:
+            columns = columns | {"state": VersionState.LIVE} if synced else {"epoch": row.epoch, "fingerprint": None}
+        if self.run is not None:
+            changed = await self.parts.versions.set_columns(self.run, first.id, **columns)
+        else:
+            changed = first.model_copy(update=columns)
+        return [changed if each.id == changed.id else each for each in versions]
 
 
+@dataclass(frozen=True, slots=True)
 class Retirement:
     """Removes versions of one repository that are not searched any more: their points, their manifests, and the
     collections that they leave empty."""
 
-    def __init__(self, context: RunContext) -> None:
-        self._parts = context.parts
-        self._repository = context.repository
-        self._run = context.run
-        self._lease = context.lease
+    context: RunContext
 
     async def remove_unversioned(self, situation: Situation) -> None:
         """Programs before 0.2 write under the repository's own id, even if no version has that id any more. Call this
         before the run begins an epoch: until then no search finds these points (see `Served`). Raises LeaseLost, and
         what index and store raise."""
-        row, versions = self._repository, situation.versions
+        row, versions = self.context.repository, situation.versions
         if not versions or any(version.id == row.id for version in versions):
             return
         names = {version.physical for version in versions} | {row.collection, row.indexed_collection or row.collection}
         for name in sorted(names):
             await self.remove_points(name, row.id)
-        if await self._parts.manifests.counts([row.id]):
-            self._lease.check()
-            await self._parts.manifests.clear(self._run, row.id)
+        if await self.context.parts.manifests.counts([row.id]):
+            self.context.lease.check()
+            await self.context.parts.manifests.clear(self.context.run, row.id)
 
     async def remove_elsewhere(self, situation: Situation) -> int:
         """Remove points of the repository from collections of other repositories; returns how many there were."""
-        stray = [
-            await self.remove_points(name, version.id)
-            for name in self._parts.elsewhere
-            for version in situation.versions
-            if version.physical != name
-        ]
-        return sum(stray)
+        points = 0
+        for name in self.context.parts.elsewhere:
+            for version in situation.versions:
+                if version.physical != name:
+                    points += await self.remove_points(name, version.id)
+        return points
 
     async def remove_points(self, physical: str, version_id: str) -> int:
-        index = self._parts.open_index(physical)
+        index = self.context.parts.open_index(physical)
         points = await index.count(version_id) if await index.spec() is not None else 0
         if points:
-            self._lease.check()
-            await index.remove_repository(version_id, check=self._lease.check)
+            self.context.lease.check()
+            await index.remove_repository(version_id, check=self.context.lease.check)
         return points
 
     async def settle(self, situation: Situation) -> None:
         """Call after the run has published. Failures are logged; the next run tries again. Raises LeaseLost."""
-        if not situation.builds and len(situation.versions) == 1 and situation.working.id == self._repository.id:
+        if not situation.builds and len(situation.versions) == 1 and situation.working.id == self.context.repository.id:
             return  # only the first version: there is nothing to remove
+        parts = self.context.parts
         try:
-            versions = await self._parts.versions.of(self._repository.id)
+            versions = await parts.versions.of(self.context.repository.id)
             # Before the points are removed that the name still leads to; and again, if the name was a collection
             # itself.
             await self._move_name(versions)
-            await self._remove_retired(versions)
+            oldest = parts.runs.now() - timedelta(seconds=parts.keep_retired_seconds)
+            for version in versions:
+                if version.state is not VersionState.RETIRED or version.retired_at is None:
+                    continue
+                # Versions that were never live, or were retired long enough ago.
+                if version.live_at is None or version.retired_at <= oldest:
+                    await self.remove_points(version.physical, version.id)
+                    self.context.lease.check()
+                    await parts.versions.remove(self.context.run, version.id)
             await self._move_name(versions)
-            await self._drop_empty(situation, versions)
+            live = {version.physical for version in versions if version.state is VersionState.LIVE}
+            for physical in sorted({version.physical for version in situation.versions} - live):
+                if not await parts.versions.uses(physical):
+                    await drop_if_empty(parts.open_index, physical)
         except LeaseLost:
             raise
         except RepoSyncError as error:
-            log.warning(
-                "Retired index versions of %s were not removed; retrying later: %s", self._repository.name, error
-            )
-
-    async def _remove_retired(self, versions: Sequence[IndexVersion]) -> None:
-        """Remove retired versions that were never live, or were retired long enough ago."""
-        oldest = self._parts.runs.now() - timedelta(seconds=self._parts.keep_retired_seconds)
-        for version in versions:
-            if version.state is not VersionState.RETIRED or version.retired_at is None:
-                continue
-            if version.live_at is None or version.retired_at <= oldest:
-                await self.remove_points(version.physical, version.id)
-                self._lease.check()
-                await self._parts.versions.remove(self._run, version.id)
+            name = self.context.repository.name
+            log.warning("Retired index versions of %s were not removed; retrying later: %s", name, error)
 
     async def _move_name(self, versions: Sequence[IndexVersion]) -> None:
         """Once all repositories of a collection are live in the same physical collection, its name leads there."""
+        parts = self.context.parts
         for live in versions:
-            if live.state is VersionState.LIVE and not await self._parts.versions.not_on(
-                live.collection, live.physical
-            ):
-                await move_name(self._parts.open_index, live.collection, live.physical)
-
-    async def _drop_empty(self, situation: Situation, versions: Sequence[IndexVersion]) -> None:
-        live = {version.physical for version in versions if version.state is VersionState.LIVE}
-        for physical in sorted({version.physical for version in situation.versions} - live):
-            if not await self._parts.versions.uses(physical):
-                await drop_if_empty(self._parts.open_index, physical)
+            if live.state is VersionState.LIVE and not await parts.versions.not_on(live.collection, live.physical):
+                await move_name(parts.open_index, live.collection, live.physical)
