@@ -6,7 +6,7 @@ import importlib.util
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -25,7 +25,6 @@ from tests.docs.snippets import KINDS
 from tests.docs.worlds import world_of
 
 HISTORY = "CHANGELOG.md"
-PICTURE_BYTES = 200_000
 # Their commands run in `make test`, those of all other pages in `make test-all`.
 FIRST_PAGES = {"README.md"}
 FENCES = {"console", "yaml", "json", "text", "mermaid", "dockerfile", "nginx", "promql", "python", "sql", ""}
@@ -35,10 +34,19 @@ OTHER_OPTIONS = {"--volumes": "docker compose down", "--build-arg": "docker buil
 TOP = {path.name for path in ROOT.iterdir()} - {".git"}
 
 
-def failures(found: Iterator[str]) -> None:
+def failures(found: Iterable[str]) -> None:
     """All at once, each with its place."""
     reported = list(found)
     assert not reported, "\n" + "\n".join(reported)
+
+
+def reports_all(check: Callable[[], Iterator[str]]) -> Callable[[], None]:
+    """A test that fails with everything that `check` yields."""
+
+    def test() -> None:
+        failures(check())
+
+    return test
 
 
 def snippets() -> list[Fence]:
@@ -96,22 +104,20 @@ def test_a_page_can_be_followed_to_the_letter(
                     newcomer.types(command)
 
 
-def test_every_command_that_is_shown_exists():
-    def wrong() -> Iterator[str]:
-        for page in pages():
-            if page.name == HISTORY:
-                continue
-            for command in (each for fence in page.console for each in typed(fence)):
-                for words in simple_commands(command.line):
-                    if words[0] not in RUN | NOT_RUN.keys():
-                        yield f"{command.at}: {words[0]!r} is neither run by the tests nor known to be run elsewhere"
-                    if said := program.complaint(words, complete=True):
-                        yield f"{command.at}: {said}"
-            for span in page.spans:
-                if said := inline_complaint(span.text):
-                    yield f"{span.at}: {said}"
-
-    failures(wrong())
+@reports_all
+def test_every_command_that_is_shown_exists() -> Iterator[str]:
+    for page in pages():
+        if page.name == HISTORY:
+            continue
+        for command in (each for fence in page.console for each in typed(fence)):
+            for words in simple_commands(command.line):
+                if words[0] not in RUN | NOT_RUN.keys():
+                    yield f"{command.at}: {words[0]!r} is neither run by the tests nor known to be run elsewhere"
+                if said := program.complaint(words, complete=True):
+                    yield f"{command.at}: {said}"
+        for span in page.spans:
+            if said := inline_complaint(span.text):
+                yield f"{span.at}: {said}"
 
 
 def inline_complaint(text: str) -> str | None:
@@ -126,44 +132,38 @@ def inline_complaint(text: str) -> str | None:
     return None
 
 
-def test_every_option_that_is_named_exists():
+@reports_all
+def test_every_option_that_is_named_exists() -> Iterator[str]:
     """In sentences: those of whole commands were looked at with their commands."""
     text = program.text()
-
-    def wrong() -> Iterator[str]:
-        for page in pages():
-            # What is said of a command of others that the page shows.
-            shown = " ".join(fence.text for fence in page.console)
-            for span in (each for each in page.spans if each.text.split(" ")[0] not in NOT_RUN):
-                for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", span.text):
-                    is_known = option in program.options() | OTHER_OPTIONS.keys() or f'"{option}"' in text
-                    if not is_known and option not in shown.split():
-                        yield f"{span.at}: no command has the option {option}"
-
-    failures(wrong())
+    for page in pages():
+        # What is said of a command of others that the page shows.
+        shown = " ".join(fence.text for fence in page.console)
+        for span in (each for each in page.spans if each.text.split(" ")[0] not in NOT_RUN):
+            for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", span.text):
+                is_known = option in program.options() | OTHER_OPTIONS.keys() or f'"{option}"' in text
+                if not is_known and option not in shown.split():
+                    yield f"{span.at}: no command has the option {option}"
 
 
-def test_every_module_and_make_target_that_is_named_exists():
+@reports_all
+def test_every_module_and_make_target_that_is_named_exists() -> Iterator[str]:
     targets = set(re.findall(r"^([a-z][\w-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-
-    def wrong() -> Iterator[str]:
-        for span in code():
-            for module, options in re.findall(r"python -m (benchmarks[\w.]*)([^`#]*)", span.text):
-                spec = importlib.util.find_spec(module)
-                if spec is not None and spec.submodule_search_locations:
-                    spec = importlib.util.find_spec(f"{module}.__main__")
-                if spec is None or spec.origin is None:
-                    yield f"{span.at}: there is no module {module}"
-                    continue
-                source = "".join(path.read_text() for path in Path(spec.origin).parent.glob("*.py"))
-                for option in re.findall(r"--[a-z-]+", options):
-                    if f'"{option}"' not in source:
-                        yield f"{span.at}: {module} has no option {option}"
-            for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)", span.text.removeprefix("$ ")):
-                if (span.text.startswith(("make ", "$ make ")) or " make " in span.text) and target not in targets:
-                    yield f"{span.at}: the Makefile has no target {target}"
-
-    failures(wrong())
+    for span in code():
+        for module, options in re.findall(r"python -m (benchmarks[\w.]*)([^`#]*)", span.text):
+            spec = importlib.util.find_spec(module)
+            if spec is not None and spec.submodule_search_locations:
+                spec = importlib.util.find_spec(f"{module}.__main__")
+            if spec is None or spec.origin is None:
+                yield f"{span.at}: there is no module {module}"
+                continue
+            source = "".join(path.read_text() for path in Path(spec.origin).parent.glob("*.py"))
+            for option in re.findall(r"--[a-z-]+", options):
+                if f'"{option}"' not in source:
+                    yield f"{span.at}: {module} has no option {option}"
+        for target in re.findall(r"(?:^|\s)make ([a-z][\w-]*)", span.text.removeprefix("$ ")):
+            if (span.text.startswith(("make ", "$ make ")) or " make " in span.text) and target not in targets:
+                yield f"{span.at}: the Makefile has no target {target}"
 
 
 # Snippets ----------------------------------------------------------------------------------------------------------
@@ -189,46 +189,33 @@ def test_a_snippet_is_accepted_as_it_stands(fence: Fence, tmp_path: Path):
     failures(check(fence, documents, tmp_path))
 
 
-def test_what_is_shown_as_json_is_json():
-    def wrong() -> Iterator[str]:
-        for fence in (each for page in pages() for each in page.fences if each.words[:1] == ("json",)):
-            try:
+@reports_all
+def test_json_and_python_that_is_shown_can_be_parsed() -> Iterator[str]:
+    for fence in (fence for page in pages() for fence in page.fences):
+        try:
+            if fence.words[:1] == ("json",):
                 json.loads(fence.text)
-            except ValueError as error:
-                yield f"{fence.at}: {error}"
-
-    failures(wrong())
-
-
-def test_what_is_shown_as_python_compiles():
-    def wrong() -> Iterator[str]:
-        for fence in (each for page in pages() for each in page.fences if each.words[:1] == ("python",)):
-            try:
+            elif fence.words[:1] == ("python",):
                 compile(fence.text, str(fence.at), "exec")
-            except SyntaxError as error:
-                yield f"{fence.at}: {error}"
-
-    failures(wrong())
+        except (ValueError, SyntaxError) as error:
+            yield f"{fence.at}: {error}"
 
 
 # Names -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_variable_and_error_code_that_is_named_exists():
+@reports_all
+def test_every_variable_and_error_code_that_is_named_exists() -> Iterator[str]:
     known = set(re.findall(r"\w+", program.text())) | OTHERS
-
-    def wrong() -> Iterator[str]:
-        for page in pages():
-            if page.name == HISTORY:
-                continue
-            whole = "\n".join(span.text for span in page.words_in_code())
-            own = set(re.findall(r"\$\{(\w+)", whole)) | set(re.findall(r"(?:^|\s)(\w+)=", whole))
-            for span in page.words_in_code():
-                for name in re.findall(rf"(?<![\w.-]){program.NAME.pattern}(?![\w-])", span.text):
-                    if name not in own | known:
-                        yield f"{span.at}: neither the program nor this page knows {name}"
-
-    failures(wrong())
+    for page in pages():
+        if page.name == HISTORY:
+            continue
+        whole = "\n".join(span.text for span in page.words_in_code())
+        own = set(re.findall(r"\$\{(\w+)", whole)) | set(re.findall(r"(?:^|\s)(\w+)=", whole))
+        for span in page.words_in_code():
+            for name in re.findall(rf"(?<![\w.-]){program.NAME.pattern}(?![\w-])", span.text):
+                if name not in own | known:
+                    yield f"{span.at}: neither the program nor this page knows {name}"
 
 
 def test_every_variable_and_error_code_of_the_program_is_explained():
@@ -236,65 +223,54 @@ def test_every_variable_and_error_code_of_the_program_is_explained():
     failures(f"{place}: no page explains {name}" for name, place in program.names().items() if name not in reported)
 
 
-def test_every_metric_that_is_named_exists():
+@reports_all
+def test_every_metric_that_is_named_exists() -> Iterator[str]:
     known = {name for name, *_ in metrics()}
     ends = ("", "_bucket", "_sum", "_count")
-
-    def wrong() -> Iterator[str]:
-        for span in code():
-            for name in re.findall(r"(?<![\w/.-])reposync_[a-z_]+(?=$|[^\w/.:-])", span.text):
-                if not any(name.removesuffix(end) in known for end in ends) and name not in program.text():
-                    yield f"{span.at}: there is no metric {name}"
-
-    failures(wrong())
+    for span in code():
+        for name in re.findall(r"(?<![\w/.-])reposync_[a-z_]+(?=$|[^\w/.:-])", span.text):
+            if not any(name.removesuffix(end) in known for end in ends) and name not in program.text():
+                yield f"{span.at}: there is no metric {name}"
 
 
-def test_every_route_that_is_named_exists():
+@reports_all
+def test_every_route_that_is_named_exists() -> Iterator[str]:
     paths = description()["paths"]
     routes = {(method.upper(), re.sub(r"\{\w+\}", "{}", path)) for path, each in paths.items() for method in each}
-
-    def wrong() -> Iterator[str]:
-        for span in code():
-            for methods, path in re.findall(r"^((?:GET|POST|PATCH|DELETE|PUT|\|)+) (/[\w/{}.-]*)", span.text):
-                path = re.sub(r"\{\w+\}", "{}", path)
-                for method in methods.split("|"):
-                    if not {(method, path), (method, f"/api/v1{path}")} & routes:
-                        yield f"{span.at}: there is no route {method} {path}"
-
-    failures(wrong())
+    for span in code():
+        for methods, path in re.findall(r"^((?:GET|POST|PATCH|DELETE|PUT|\|)+) (/[\w/{}.-]*)", span.text):
+            path = re.sub(r"\{\w+\}", "{}", path)
+            for method in methods.split("|"):
+                if not {(method, path), (method, f"/api/v1{path}")} & routes:
+                    yield f"{span.at}: there is no route {method} {path}"
 
 
-def test_every_key_of_the_registry_that_is_named_with_its_section_exists():
+@reports_all
+def test_every_key_of_the_registry_that_is_named_with_its_section_exists() -> Iterator[str]:
     keys = set(re.findall(r"^\| `([a-z_.\[\]]+)` \|", REFERENCE.read_text(), re.MULTILINE))
     keys = {key.replace("[]", "") for key in keys} | {key.rpartition(".")[0].replace("[]", "") for key in keys}
     sections = {key.partition(".")[0] for key in keys}
-
-    def wrong() -> Iterator[str]:
-        for page in pages():
-            for span in page.spans:
-                if (
-                    re.fullmatch(r"[a-z]+(\.[a-z_]+)+", span.text)
-                    and not span.text.endswith((".yaml", ".com"))
-                    and span.text.partition(".")[0] in sections
-                    and span.text not in keys
-                ):
-                    yield f"{span.at}: the registry has no key {span.text}"
-
-    failures(wrong())
+    for page in pages():
+        for span in page.spans:
+            if (
+                re.fullmatch(r"[a-z]+(\.[a-z_]+)+", span.text)
+                and not span.text.endswith((".yaml", ".com"))
+                and span.text.partition(".")[0] in sections
+                and span.text not in keys
+            ):
+                yield f"{span.at}: the registry has no key {span.text}"
 
 
-def test_every_file_that_is_named_exists():
-    def wrong() -> Iterator[str]:
-        for page in pages():
-            if page.name == HISTORY:
-                continue
-            for span in page.spans:
-                path = span.text.rstrip("/")
-                is_ours = re.fullmatch(r"[\w.-]+(/[\w.*-]+)+", path) and path.partition("/")[0] in TOP
-                if is_ours and not any(ROOT.glob(path)):
-                    yield f"{span.at}: there is no {path}"
-
-    failures(wrong())
+@reports_all
+def test_every_file_that_is_named_exists() -> Iterator[str]:
+    for page in pages():
+        if page.name == HISTORY:
+            continue
+        for span in page.spans:
+            path = span.text.rstrip("/")
+            is_ours = re.fullmatch(r"[\w.-]+(/[\w.*-]+)+", path) and path.partition("/")[0] in TOP
+            if is_ours and not any(ROOT.glob(path)):
+                yield f"{span.at}: there is no {path}"
 
 
 def test_the_reference_is_what_the_program_has():
@@ -305,24 +281,21 @@ def test_the_reference_is_what_the_program_has():
 # Links -------------------------------------------------------------------------------------------------------------
 
 
-def test_every_link_leads_somewhere():
+@reports_all
+def test_every_link_leads_somewhere() -> Iterator[str]:
     anchors = {page.name: page.anchors for page in pages()}
-
-    def wrong() -> Iterator[str]:
-        for page in pages():
-            for link in page.links:
-                target = urlsplit(link.text)
-                if target.scheme:
-                    continue
-                path = (page.folder / unquote(target.path)).resolve() if target.path else ROOT / page.name
-                if not path.exists() or not path.is_relative_to(ROOT):
-                    yield f"{link.at}: {link.text} does not exist"
-                elif target.fragment:
-                    name = path.relative_to(ROOT).as_posix()
-                    if name in anchors and target.fragment not in anchors[name]:
-                        yield f"{link.at}: {name} has no heading #{target.fragment}"
-
-    failures(wrong())
+    for page in pages():
+        for link in page.links:
+            target = urlsplit(link.text)
+            if target.scheme:
+                continue
+            path = (page.folder / unquote(target.path)).resolve() if target.path else ROOT / page.name
+            if not path.exists() or not path.is_relative_to(ROOT):
+                yield f"{link.at}: {link.text} does not exist"
+            elif target.fragment:
+                name = path.relative_to(ROOT).as_posix()
+                if name in anchors and target.fragment not in anchors[name]:
+                    yield f"{link.at}: {name} has no heading #{target.fragment}"
 
 
 def test_the_index_leads_to_every_page():
@@ -345,13 +318,6 @@ def _page_at(page: Page, link: Span) -> str | None:
         return None
     path = path / "README.md" if path.is_dir() else path
     return path.relative_to(ROOT).as_posix() if path.suffix == ".md" else None
-
-
-def test_pictures_are_small_and_shown():
-    shown = {(page.folder / link.text).resolve() for page in pages() for link in page.links}
-    for path in (ROOT / "docs" / "images").glob("*.*"):
-        assert path.stat().st_size < PICTURE_BYTES, f"{path} has {path.stat().st_size:,} bytes"
-        assert path in shown, f"no page shows {path}"
 
 
 def test_the_changelog_knows_this_version():

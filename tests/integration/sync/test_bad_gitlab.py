@@ -77,16 +77,6 @@ async def test_a_few_files_without_content_keep_their_points_and_are_read_by_the
     assert world.rest() + world.git_requests() == 3, "head, tree, and the one content"
 
 
-async def test_a_first_sync_from_a_server_that_gives_web_pages_fails(world: GitLabWorld):
-    world.repository.commit(some(3))
-    world.server.faults.refuse_git(403)
-    web_pages(world)
-    run = await world.sync()
-    assert (run.status, run.error_code, run.files_processed) == ("failed", "SOURCE_CORRUPT", 0)
-    world.server.faults.clear()
-    await exact(world)
-
-
 async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(world: GitLabWorld):
     world.configure(more="max_file_bytes: 20000")
     async with world.opened():
@@ -132,13 +122,6 @@ async def test_a_listing_that_cannot_be_proven_deletes_nothing_and_a_proven_one_
     await world.completed()
     assert (await kept(world)).failed == set()
     assert set(await world.indexed()) == {"f00.py", "f01.py", "f02.py"}
-
-
-async def test_a_listing_that_cannot_be_proven_and_lacks_nothing_is_as_good_as_any(world: GitLabWorld):
-    world.repository.commit(some(4))
-    world.repository.sign()
-    world.server.faults.refuse_git(403)
-    await exact(world)
 
 
 async def test_a_root_folder_that_comes_with_different_rows_the_second_time_is_corrupt(world: GitLabWorld):

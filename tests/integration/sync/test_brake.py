@@ -79,17 +79,6 @@ async def test_a_mistyped_include_pattern_stops_and_is_named(quick_world: World)
         assert (await world.completed()).files_deleted == 0
 
 
-async def test_an_exclude_pattern_that_takes_most_is_named(quick_world: World):
-    world = quick_world
-    world.repository.commit(sources(30) | {"a.py": b"a = 1\n"})
-    async with world.opened():
-        await world.completed()
-    reconfigured(world, 'exclude: ["src/"]')
-    async with world.opened():
-        run = await blocked(world, {"excluded": 30})
-        assert "src/m000.py matches the exclude pattern 'src/'" in message(run)
-
-
 async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(quick_world: World):
     world = quick_world
     world.repository.commit(sources(110))
@@ -101,16 +90,6 @@ async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(q
         ended = await approved(world, run)
         assert (ended.status, ended.error_code) == ("completed", None)
         assert await world.indexed() == {}
-
-
-async def test_files_that_move_to_where_nothing_is_indexed_stop_as_deleted_ones_do(quick_world: World):
-    world = quick_world
-    world.repository.commit(sources(30))
-    async with world.opened():
-        await world.completed()
-        moved: dict[str, Content] = dict.fromkeys(sources(30)) | sources(30, "vendor")
-        world.repository.commit(moved)
-        await blocked(world, {"vanished": 30})
 
 
 async def test_another_default_branch_is_named_as_the_cause(gitlab_world: GitLabWorld):
@@ -151,19 +130,6 @@ async def test_files_that_turn_out_to_be_too_large_keep_their_points_until_a_per
         assert await world.indexed() == {path: expected[path] for path in expected.keys() - large.keys()}
 
 
-async def test_deleted_files_and_those_that_became_binary_count_together(quick_world: World):
-    world = quick_world
-    world.repository.commit(sources(40))
-    async with world.opened():
-        await world.completed()
-        paths = list(sources(40))
-        binary: dict[str, Content] = {path: b"\x00\x01\x02\xff" * 50 + path.encode() for path in paths[:15]}
-        world.repository.commit(binary | dict.fromkeys(paths[15:25]))
-        run = await blocked(world, {"binary": 15, "vanished": 10})
-        assert (await approved(world, run)).status == "completed"
-        assert set(await world.indexed()) == set(paths[25:])
-
-
 async def test_a_lower_limit_is_built_beside_and_takes_nothing_before_a_person_approves(quick_world: World):
     world = quick_world
     long: dict[str, Content] = {f"src/long{at}.py": b"# %d\n" % at + b"word " * 300 for at in range(25)}
@@ -200,20 +166,6 @@ async def test_an_approval_is_for_the_commit_that_was_stopped_at(quick_world: Wo
         assert "What was approved is not what would be lost now" in message(again)
         assert (await approved(world, again)).status == "completed"
         assert set(await world.indexed()) == set(paths[50:])
-
-
-async def test_an_approval_given_beforehand_is_for_what_the_first_attempt_finds(quick_world: World):
-    world = quick_world
-    world.repository.commit(sources(60))
-    paths = list(sources(60))
-    async with world.opened():
-        await world.completed()
-        binary: dict[str, Content] = {path: b"\x00\x01\x02\xff" * 50 + path.encode() for path in paths[:22]}
-        head = world.repository.commit(binary | dict.fromkeys(paths[22:55]))
-        run = await world.completed(approved=True)
-        assert run.brake is not None
-        assert (run.brake["commit"], run.brake["losses"]) == (head, {"vanished": 33, "binary": 22})
-        assert set(await world.indexed()) == set(paths[55:])
 
 
 async def test_an_ordinary_sync_after_a_blocked_one_asks_again(quick_world: World):

@@ -10,14 +10,6 @@ def module(name: str, lines: int = 60) -> bytes:
     return "".join(f"def {name}_{number}(value):\n    return value + {number}\n" for number in range(lines)).encode()
 
 
-async def test_a_first_sync_stores_every_file_once(world: World):
-    world.repository.commit({"a.py": CODE, "src/b.py": module("b"), "docs/read me.md": b"# Title\n\ntext\n"})
-    run = await world.completed()
-    assert await world.indexed() == await world.expected()
-    assert run.files_processed == 3
-    assert run.chunks_embedded == len(await world.points())
-
-
 async def test_an_unchanged_repository_embeds_and_stores_nothing(world: World):
     world.repository.commit({"a.py": CODE})
     await world.completed()
@@ -42,15 +34,6 @@ async def test_a_changed_file_is_replaced_and_the_others_stay(world: World):
     assert untouched <= (await world.points()).keys()
 
 
-async def test_a_file_that_shrank_keeps_no_tail(world: World):
-    world.repository.commit({"a.py": module("long", 200)})
-    await world.completed()
-    assert len(await world.points()) > 5
-    world.repository.commit({"a.py": CODE})
-    await world.completed()
-    assert len(await world.points()) == 1
-
-
 async def test_a_renamed_file_costs_no_embedding_call_and_its_old_path_is_gone(world: World):
     world.repository.commit({"old.py": module("same"), "other.py": CODE})
     await world.completed()
@@ -68,14 +51,6 @@ async def test_identical_files_are_embedded_once_and_both_are_found(world: World
     run = await world.completed()
     assert set(await world.indexed()) == {"a.py", "copy/a.py"}
     assert (run.chunks_embedded, run.chunks_reused) == (1, 1)
-
-
-async def test_a_force_push_to_an_unrelated_history_ends_at_the_new_tree(world: World):
-    world.repository.commit({"a.py": CODE, "b.py": module("b")})
-    await world.completed()
-    world.repository.commit({"c.py": b"print('new root')\n"}, parents=[], replace=True)
-    await world.completed()
-    assert await world.indexed() == await world.expected()
 
 
 async def test_a_symlink_is_never_followed_and_a_dangling_one_hurts_nobody(world: World, tmp_path):
@@ -98,22 +73,6 @@ async def test_a_submodule_and_an_lfs_pointer_are_skipped_with_their_reason(worl
     run = await world.completed()
     assert set(await world.indexed()) == {"run.sh"}
     assert await world.app.runs.count_problems(run.id) == {"submodule": 1, "lfs_pointer": 1}
-
-
-async def test_hidden_files_are_indexed_and_blank_and_binary_files_are_not(world: World):
-    world.repository.commit(
-        {
-            ".github/workflows/ci.yml": b"on: push\n",
-            ".hidden": b"text\n",
-            "empty.py": b"",
-            "blank.py": b" \n\n\t\n",
-            "data.py": b"\x00\x01\x02\xff" * 100,
-            "a.py": CODE,
-        }
-    )
-    run = await world.completed()
-    assert set(await world.indexed()) == {".github/workflows/ci.yml", ".hidden", "a.py"}
-    assert await world.app.runs.count_problems(run.id) == {"empty": 2, "binary": 1}
 
 
 async def test_skipped_files_are_not_read_and_not_reported_again(world: World):
@@ -141,10 +100,3 @@ async def test_hostile_and_unusual_paths_are_only_names(world: World):
     world.repository.commit(dict.fromkeys(names[:-1]))
     await world.completed()
     assert len(await world.indexed()) == 1
-
-
-async def test_a_project_without_any_indexable_file_completes_with_no_points(world: World):
-    world.repository.commit({"empty.py": b""})
-    run = await world.completed()
-    assert run.files_processed == 0
-    assert await world.points() == {}

@@ -3,7 +3,6 @@
 import pytest
 
 from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
-from tests.fixtures.repositories import GitRepository, Symlink
 
 
 @pytest.fixture
@@ -63,18 +62,6 @@ async def test_a_listing_that_lacks_files_deletes_nothing_if_git_cannot_settle_i
     assert await world.indexed() == await world.expected()
 
 
-async def test_a_symlink_that_a_listing_once_lacked_is_no_failure_for_ever(world: GitLabWorld):
-    world.repository.commit({"a.py": b"a = 1\n", "link": Symlink("a.py")})
-    await world.completed()
-    world.repository.commit({"b.py": b"b = 1\n"})
-    world.server.faults.refuse_git(403)
-    world.server.faults.edit_rows(lambda rows: [row for row in rows if row["name"] != "link"])
-    assert (await world.completed()).files_failed == 1
-    world.server.faults.clear()
-    assert (await world.completed()).files_failed == 0
-    assert (await world.completed()).error_code is None
-
-
 @pytest.mark.parametrize("size_bytes", [500, 100_000])
 async def test_a_login_page_in_place_of_gitattributes_is_no_lack_of_rules(world: GitLabWorld, size_bytes: int):
     world.repository.commit({"a.py": b"a = 1\n", "made.py": b"made = 1\n"})
@@ -106,34 +93,3 @@ async def test_a_project_without_a_commit_fails_in_words_and_the_first_push_is_p
     world.repository.commit({"a.py": b"a = 1\n"})
     await world.completed()
     assert set(await world.indexed()) == {"a.py"}
-
-
-async def test_a_renamed_default_branch_is_followed(world: GitLabWorld):
-    world.repository.commit({"a.py": b"a = 1\n"})
-    await world.completed()
-    world.repository.rename_branch("main", "trunk")
-    world.repository.commit({"b.py": b"b = 1\n"}, branch="trunk")
-    await world.completed()
-    assert set(await world.indexed()) == {"a.py", "b.py"}
-
-
-async def test_a_moved_project_is_followed_by_its_number(world: GitLabWorld):
-    world.repository.commit({"a.py": b"a = 1\n"})
-    await world.completed()
-    world.project.move("platform/billing-api")
-    world.repository.commit({"b.py": b"b = 1\n"})
-    await world.completed()
-    assert set(await world.indexed()) == {"a.py", "b.py"}
-
-
-async def test_another_project_under_the_same_name_is_synced_in_place_of_the_old_one(world: GitLabWorld, tmp_path):
-    world.repository.commit({"a.py": b"a = 1\n"})
-    await world.completed()
-    other = GitRepository.create(tmp_path / "other.git")
-    other.commit({"b.py": b"b = 1\n"})
-    world.server.add_project("platform/other", other.path)
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace("platform/payments-api", "platform/other"))
-    async with world.opened():
-        await world.completed(approved=True)
-        assert set(await world.indexed()) == {"b.py"}

@@ -1,14 +1,11 @@
 """However many commits lie between two syncs, the index ends where a fresh sync of the last one would."""
 
-import random
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.fixtures.repositories import Executable, GitRepository, Symlink
 from tests.fixtures.world import World, comparable
-from tests.integration.sync.test_exactness import module
 
 PROJECT = Path(__file__).parents[3]
 COMMITS = 10
@@ -41,35 +38,3 @@ async def test_this_projects_own_history_commit_by_commit_ends_as_a_fresh_sync_o
             world.repository.git("update-ref", "refs/heads/main", commit)
             await world.completed(approved=True)
         assert comparable(await world.points()) == await fresh(world, closed_world)
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-async def test_a_random_history_commit_by_commit_ends_as_a_fresh_sync_of_its_last_commit(
-    closed_world: World, seed: int
-):
-    world, chance = closed_world, random.Random(seed)
-    async with world.opened():
-        for _ in range(8):
-            random_commit(world.repository, chance)
-            if chance.random() < 0.8:
-                await world.completed(approved=True)
-        await world.completed(approved=True)
-        assert comparable(await world.points()) == await fresh(world, closed_world)
-
-
-def random_commit(repository: GitRepository, chance: random.Random) -> None:
-    """Edits, additions, deletions, renames, copies, changes of type, moves of folders; sometimes a force-push."""
-    names = [f"{folder}{name}.py" for folder in ("", "src/", "src/deep/", "docs/") for name in "abcd"]
-    bodies = [module(name, 25) for name in "uvwxyz"] + [b"", b"\x00\x01" * 9, b"one line\n"]
-    change: dict[str, object] = {}
-    for name in chance.sample(names, chance.randint(1, 8)):
-        kind = chance.random()
-        if kind < 0.25:
-            change[name] = None
-        elif kind < 0.32:
-            change[name] = Symlink("a.py")
-        elif kind < 0.4:
-            change[name] = Executable(chance.choice(bodies))
-        else:
-            change[name] = chance.choice(bodies) + (b"# %d\n" % chance.randint(1, 3) if chance.random() < 0.5 else b"")
-    repository.commit(change, replace=chance.random() < 0.15)  # type: ignore[arg-type]

@@ -87,26 +87,6 @@ async def test_the_version_before_is_searched_until_the_next_is_live_and_then_it
         assert after.physical in physical
 
 
-@pytest.mark.parametrize("change", [another_model, another_chunk_size, another_collection])
-async def test_a_source_that_is_away_leaves_the_live_index_unchanged(closed_world: World, change: Change):
-    world = closed_world
-    world.repository.commit(FILES)
-    async with world.opened():
-        await world.completed()
-        before = await live(world)
-        points = await world.points(before.physical)
-    change(world)
-    away = world.repository.path.rename(world.folder / "away.git")
-    async with world.opened():
-        assert (await world.sync()).status == "failed"
-        assert await live(world) == before
-        assert await world.points(before.physical) == points
-        assert await found(world, "beta") >= {"b.py"}
-    away.rename(world.repository.path)
-    async with world.opened():
-        await world.completed()
-
-
 async def test_what_was_added_by_command_follows_another_default_collection(closed_world: World, tmp_path: Path):
     world = closed_world
     added = GitRepository.create(tmp_path / "added.git")
@@ -123,20 +103,6 @@ async def test_what_was_added_by_command_follows_another_default_collection(clos
         ended = await world.app.execute(world.app.execution(claimed, ExecutionPolicy()), target, lambda _: None)
         assert (ended.status, ended.error_code) == ("completed", None)
         assert {point["payload"]["metadata"]["path"] for point in (await world.points()).values()} == set(FILES)
-
-
-async def test_an_embedding_server_that_is_away_during_a_model_change_costs_nothing(closed_world: World):
-    world = closed_world
-    world.repository.commit(FILES)
-    async with world.opened():
-        await world.completed()
-        before = await live(world)
-    another_model(world)
-    world.embeddings.model = "test/none-of-both"
-    async with world.opened():
-        assert (await world.sync()).error_code == "EMBEDDING_ERROR"
-        assert await live(world) == before
-        assert await found(world, "beta") >= {"b.py"}, "words alone have to do"
 
 
 async def test_another_collection_embeds_nothing(closed_world: World):
@@ -312,13 +278,6 @@ async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world
         assert await found(world, "alpha") >= {"a.py"}
 
 
-async def test_without_a_kept_version_there_is_nothing_to_go_back_to(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    with pytest.raises(UsageError, match="No earlier version"):
-        await world.app.versions.roll_back("project")
-
-
 async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world: World):
     world = closed_world
     world.repository.commit(FILES)
@@ -413,18 +372,3 @@ async def test_a_first_sync_is_found_when_it_is_complete(world: World):
         await world.app.searching.search("name3", repository="project")
     await world.completed()
     assert await found(world, "name3")
-
-
-async def test_a_force_push_back_after_a_run_that_was_cut_off_is_not_taken_for_unchanged(world: World):
-    world.repository.commit({f"f{number}.py": module(f"name{number}", 4) for number in range(700)})
-    await world.completed()
-    first = world.repository.git("rev-parse", "main").decode().strip()
-    before = await chunks(world)
-    world.repository.commit({f"f{number}.py": module(f"other{number}", 4) for number in range(700)})
-    assert (await handed_back_after(world, 1)).status is RunStatus.QUEUED
-    assert await chunks(world) != before
-
-    world.repository.git("update-ref", "refs/heads/main", first)
-    await world.completed()
-
-    assert await chunks(world) == before

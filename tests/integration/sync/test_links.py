@@ -54,17 +54,3 @@ async def test_another_branch_has_its_own_links_and_reads_what_differs_alone(git
             f"{world.server.url}/platform/payments-api/-/blob/release/a.py#L1-2",
             f"{world.server.url}/platform/payments-api/-/blob/release/src/b.py#L1-2",
         }
-
-
-async def test_another_project_with_the_same_files_costs_no_reading(gitlab_world: GitLabWorld):
-    world = gitlab_world
-    assert world.server is not None
-    world.repository.commit(FILES)
-    await world.completed()
-    world.server.add_project("elsewhere/copy", world.repository.path)
-    registered_as(world, "platform/payments-api", "elsewhere/copy")
-    async with world.opened():
-        world.forget()
-        await world.completed()
-        assert contents_read(world) == 0
-        assert {each.partition("/-/")[0] for each in await urls(world)} == {f"{world.server.url}/elsewhere/copy"}

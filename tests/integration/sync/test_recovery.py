@@ -10,17 +10,6 @@ from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
 
-async def test_a_dropped_collection_is_noticed_and_rebuilt_although_nothing_changed(world: World):
-    world.repository.commit({"a.py": CODE, "b.py": module("b")})
-    await world.completed()
-    before = comparable(await world.points())
-    await world.drop_collection()
-    run = await world.completed()
-    assert run.error_code == "INDEX_REBUILT"
-    assert "dropped" in str(run.error_message)
-    assert comparable(await world.points()) == before
-
-
 async def test_lost_points_are_noticed_and_only_their_files_are_read_again(world: World):
     world.repository.commit({"a.py": CODE, "b.py": module("b"), "c.py": module("c")})
     await world.completed()
@@ -95,39 +84,6 @@ async def test_foreign_points_of_this_repository_are_taken_out(world: World):
     await world.put_points([stranger])
     await world.completed()
     assert (await world.points()).keys() == before.keys()
-
-
-async def test_a_run_that_was_cut_off_goes_on_without_embedding_anything_twice(closed_world: World):
-    world = closed_world
-    world.repository.many(300, content=lambda n: module(f"m{n}", 20))
-    async with world.opened():
-        with world.embeddings.holding():
-            running = asyncio.create_task(world.sync())
-            await asyncio.to_thread(world.embeddings.wait_for_waiting, 1)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-    async with world.opened():
-        (cut,) = await world.app.runs.history()
-        assert cut.status == "cancelled"
-        run = await world.completed()
-        assert await world.indexed() == await world.expected()
-        assert run.chunks_embedded + run.chunks_reused == len(await world.points())
-
-
-async def test_a_failed_embedding_server_fails_the_run_and_the_next_one_goes_on(world: World):
-    world.repository.commit({"a.py": CODE, "b.py": module("b")})
-    await world.completed()
-    before = comparable(await world.points())
-    world.repository.commit({"b.py": module("changed")})
-    world.embeddings.answer_next(401, times=50)
-    run = await world.sync()
-    assert run.status == "failed"
-    assert run.error_code == "EMBEDDING_ERROR"
-    assert comparable(await world.points()) == before, "a failure loses nothing"
-    world.embeddings.reset()
-    await world.completed()
-    assert await world.indexed() == await world.expected()
 
 
 async def test_a_worker_that_lost_its_run_writes_nothing_more(world: World):

@@ -16,53 +16,6 @@ from tests.fixtures.world import World, comparable
 from tests.integration.sync.test_exactness import CODE, module
 
 
-@pytest.mark.parametrize("tries", [1, 2])
-async def test_a_file_that_cannot_be_chunked_anew_keeps_its_old_chunks_and_is_tried_again(
-    closed_world: World, tries: int
-):
-    world = closed_world
-    world.repository.commit({"a.py": module("a"), "b.py": CODE})
-    async with world.opened():
-        await world.completed()
-        before = await world.points()
-    world.configure(size=2000, overlap=100)
-    async with world.opened():
-        for _ in range(tries):
-            # The two new chunks of a.py, then the first of them.
-            world.embeddings.answer_next(400, times=2)
-            assert (await world.completed()).files_failed == 1
-            assert len(await world.points()) == len(before)
-        assert (await world.completed()).files_failed == 0
-        assert len(await world.points()) < len(before)
-        assert await world.indexed() == await world.expected()
-
-
-async def test_an_excluded_folder_loses_its_points_and_comes_back_when_the_rule_goes(closed_world: World):
-    world = closed_world
-    world.repository.commit({"a.py": CODE, "gen/b.py": module("b")})
-    async with world.opened():
-        await world.completed()
-        before = comparable(await world.points())
-    world.configure(more='exclude: ["gen/"]')
-    async with world.opened():
-        run = await world.completed()
-        assert set(await world.indexed()) == {"a.py"}
-        assert await world.app.runs.count_problems(run.id) == {"excluded": 1}
-    world.configure()
-    async with world.opened():
-        await world.completed()
-        assert comparable(await world.points()) == before
-
-
-async def test_gitattributes_decide_and_are_followed_when_they_change(world: World):
-    world.repository.commit({".gitattributes": b"api/** linguist-generated\n", "api/x.py": CODE, "a.py": module("a")})
-    await world.completed()
-    assert "api/x.py" not in await world.indexed()
-    world.repository.commit({".gitattributes": None})
-    await world.completed()
-    assert "api/x.py" in await world.indexed()
-
-
 async def test_a_full_sync_reads_everything_and_embeds_nothing_that_is_known(world: World):
     world.repository.commit({"a.py": CODE, "b.py": module("b")})
     await world.completed()

@@ -257,20 +257,6 @@ async def test_points_without_a_vector_are_reported_and_repaired(world: World):
     assert (await verdict(world)).exact
 
 
-async def test_a_collection_that_is_gone_is_reported_and_made_again(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    before = comparable(await world.points())
-    await world.drop_collection()
-
-    found = await verdict(world)
-    assert dict(found.counts) == {"missing": len(before)}
-    assert "There is no collection" in str(found.note)
-    await repaired(world)
-
-    assert comparable(await world.points()) == before
-
-
 async def test_rows_that_do_not_fit_the_commit_are_reported_by_the_source_and_repaired(world: World):
     world.repository.commit(FILES | {"d.py": b"d = 1\n", "e.py": b"e = 1\n"})
     await world.completed()
@@ -385,17 +371,6 @@ def _name(point: dict[str, Any]) -> Any:
     return point["payload"].get("metadata", {}).get("repository")
 
 
-async def test_what_is_registered_again_is_no_leftover(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    row = await world.app.repositories.get("project")
-    before = await world.points()
-
-    assert await find_orphaned_points(world.app) == []
-    assert await remove_orphaned_points(world.app, row.id, "project") is None
-    assert await world.points() == before
-
-
 async def test_points_that_a_removal_left_do_not_hinder_whoever_registers_that_name_again(world: World):
     """Their epochs are later than the new repository's first ones."""
     world.repository.commit(FILES)
@@ -456,20 +431,6 @@ async def test_syncs_while_it_reads_are_no_differences(world: World):
     await asyncio.gather(syncing, return_exceptions=True)
 
     assert all(not each.counts for each in verdicts), verdicts
-
-
-async def test_a_repair_runs_under_the_guard_and_with_an_epoch_of_its_own(world: World):
-    world.repository.commit(FILES)
-    await world.completed()
-    row = await world.app.repositories.get("project")
-    await world.delete_points(sorted(await world.points())[:1])
-    queued, _ = await world.app.runs.enqueue("project", RunTrigger.SCHEDULE)
-
-    run = await repaired(world)
-
-    assert run.id == queued.id, "the queued run takes over the request"
-    assert (await world.app.repositories.get("project")).epoch > row.epoch
-    assert (await world.app.runs.attempts(run.id))[0].outcome == "completed"
 
 
 async def test_a_repair_that_finds_nothing_wrong_writes_nothing(world: World):

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 import yaml
 
-from tests.fixtures.chart import CHART, ROOT, VERSIONS
+from tests.fixtures.chart import CHART, ROOT
 
 pytestmark = pytest.mark.full
 
@@ -55,10 +55,3 @@ def test_the_schema_knows_every_value_and_no_other():
         ), name
     for value in values - schema:
         assert any(value.startswith(f"{name}.") for name in schema), value
-
-
-def test_the_guide_names_the_versions_that_were_looked_at():
-    oldest, middle, latest = (version.rpartition(".")[0] for version in VERSIONS)
-
-    assert f"schemas of Kubernetes {oldest}, {middle} and {latest}" in (ROOT / "docs" / "tests.md").read_text()
-    assert f"Kubernetes {oldest} or\nlater" in (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()

@@ -8,13 +8,12 @@ from functools import cache
 from typing import Any
 
 import pytest
-import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.telemetry.metrics import HEALTH_STATUSES, Metrics
 from tests.fixtures.chart import NAME, NAMESPACE, ROOT, render, together
-from tests.unit.chart.matrix import MONITORED, REDIS, SCALED, SERVERS
+from tests.unit.chart.matrix import REDIS, SCALED, SERVERS
 
 pytestmark = pytest.mark.full
 
@@ -102,60 +101,10 @@ def test_what_people_are_told_to_type_exists():
     assert [said for command in typed if (said := complaint(command.split(), complete=True))] == []
 
 
-def test_thresholds_and_labels_are_the_values():
-    values = {
-        "metrics": {
-            "rules": {
-                "staleSeconds": 10_000_000,
-                "queueWaitSeconds": 60,
-                "failedRunsPerHour": 0,
-                "eventLoopSeconds": 0.5,
-                "filesFailMinutes": 15,
-                "alertLabels": {"team": "search", "severity": "ignored"},
-                "disabled": ["ReposyncDown"],
-                "extra": [{"alert": "Mine", "expr": "vector(1)"}],
-            }
-        }
-    }
-    found = {rule.get("alert"): rule for rule in rules(values)}
-
-    assert found["ReposyncRepositoryStale"]["expr"].endswith("> 10000000")
-    assert found["ReposyncQueueWaits"]["expr"].endswith("> 60")
-    assert found["ReposyncRunsFail"]["expr"].endswith("> 0")
-    assert found["ReposyncEventLoopLate"]["expr"].endswith("> 0.5")
-    assert found["ReposyncFilesFail"]["for"] == "15m"
-    assert found["ReposyncQueueWaits"]["labels"] == {"severity": "warning", "team": "search"}
-    assert "ReposyncDown" not in found
-    assert found["Mine"]["expr"] == "vector(1)"
-
-
-def test_every_alert_can_be_left_out_by_its_name():
-    import json
-
-    from tests.fixtures.chart import CHART
-
-    schema = json.loads((CHART / "values.schema.json").read_text())
-    names = schema["properties"]["metrics"]["properties"]["rules"]["properties"]["disabled"]["items"]["enum"]
-    assert names == [rule["alert"] for rule in rules() if "alert" in rule]
-
-
 def test_every_alert_is_explained():
     page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
 
     assert [rule["alert"] for rule in rules() if "alert" in rule and f"`{rule['alert']}`" not in page] == []
-
-
-def test_metrics_behind_a_token_are_scraped_with_the_one_that_may_read():
-    by_token = together(MONITORED, {"registry": {"http": {"metrics": "token"}}})
-
-    rendered = render(by_token)
-    (endpoint,) = rendered.one("ServiceMonitor")["spec"]["endpoints"]
-    credentials = endpoint["authorization"]["credentials"]
-    assert credentials == {"name": rendered.one("Secret")["metadata"]["name"], "key": "read"}
-    assert credentials["key"] in rendered.one("Secret")["data"]
-    own = {"metrics": {"serviceMonitor": {"token": {"existingSecret": "prometheus", "key": "bare"}}}}
-    (endpoint,) = render(together(by_token, own)).one("ServiceMonitor")["spec"]["endpoints"]
-    assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "bare"}
 
 
 def test_pods_follow_the_series_that_the_rule_records():
@@ -171,13 +120,3 @@ def test_pods_follow_the_series_that_the_rule_records():
     assert selected == {"job": NAME}
     assert all(f'{label}="{value}"' in recorded["expr"] for label, value in selected.items())
     assert re.search(r"sum by \(namespace, job\)", recorded["expr"]), "the labels by which it is asked for stay"
-
-
-def test_the_adapter_of_the_guide_maps_the_recorded_series_to_the_metric_of_the_chart():
-    page = (ROOT / "docs" / "deploy-on-kubernetes.md").read_text()
-    (text,) = re.findall(r"```yaml prometheus\n(.*?)```", page, re.DOTALL)
-    (rule,) = yaml.safe_load(text)["rules"]["external"]
-
-    assert rule["seriesQuery"] == "reposync:queue_depth"
-    (metric,) = render(together(SERVERS, SCALED)).one("HorizontalPodAutoscaler")["spec"]["metrics"]
-    assert rule["name"]["as"] == metric["external"]["metric"]["name"]

@@ -94,13 +94,6 @@ def test_a_mistake_is_refused_with_what_to_do(values: dict[str, Any], said: list
     assert [each for each in said if each not in str(refusal.value)] == []
 
 
-def test_all_mistakes_are_told_at_once():
-    with pytest.raises(Refused) as refusal:
-        render(together(THREE, {"ingress": {"enabled": True}}, OFF, MONITORED))
-
-    assert str(refusal.value).count("\n- ") == 5
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -124,22 +117,3 @@ def test_all_mistakes_are_told_at_once():
 )
 def test_what_is_no_mistake_is_rendered(values: dict[str, Any]):
     assert render(values).has("Deployment")
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        "*/30 * * * *",
-        "0 3,15 1-7 jan-Mar *",
-        "0 0 * * MON",
-        "10m",
-        "6 hours",
-        "every 6 hours",
-        "@daily",
-        "never",
-        "${WHEN}",
-    ],
-)
-def test_a_schedule_that_the_program_reads_is_no_mistake(schedule: str) -> None:
-    values = {"registry": {"defaults": {"schedule": schedule}}, "extraEnv": [{"name": "WHEN", "value": "@daily"}]}
-    assert render(values)

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 import click
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reposync.cli.main import cli
-from reposync.config.document import read_document
 from reposync.config.loading import load_registry
 from reposync.config.sections import DaemonConfig
-from reposync.config.settings import Settings
-from reposync.outgoing import CA_VARIABLES
-from tests.fixtures.chart import CHART, ROOT, Refused, Values, chart, render, together
-from tests.unit.chart.matrix import GITLAB, INSTALLATIONS, PRIVATE, SERVERS
+from tests.fixtures.chart import CHART, ROOT, Refused, Values, render, together
+from tests.unit.chart.matrix import INSTALLATIONS, SERVERS
 
 pytestmark = pytest.mark.full
 
 EXAMPLE = (ROOT / "config" / "repositories.yaml").read_text()
 # What a YAML file may hold; the two line breaks of Unicode that YAML 1.1 knew and 1.2 forgot are nobody's.
-TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S", "Zs")), max_size=20)
-SCALARS = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(-1e6, 1e6, width=32) | TEXT
-
-
-@given(st.dictionaries(TEXT.filter(lambda key: "$" not in key), SCALARS.filter(lambda each: "$" not in str(each))))
-def test_values_of_every_kind_arrive_as_they_were(overrides: dict[str, Any]):
-    # The whole registry has a schema; what is in a text has none.
-    text = json.dumps({"defaults": {"timezone": "UTC"}, "x": overrides}, ensure_ascii=False)
-    rendered = render({"registry": text})
-
-    assert read_document(rendered.registry.encode(), "registry", {}).data["x"] == overrides
 
 
 @pytest.mark.parametrize(
@@ -70,38 +53,6 @@ def test_what_helm_refuses_in_a_registry_the_program_refuses_too_but_for_two_rul
 # What the program knows ---------------------------------------------------------------------------------------------
 
 
-class _Asked(dict[str, str]):
-    """An environment that notes what it is asked for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: set[str] = set()
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.names.add(key)
-        return super().get(key, default)
-
-
-def known_variables() -> set[str]:
-    asked = _Asked()
-    Settings.from_environment(asked)
-    proxies = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"}
-    return asked.names | proxies | set(CA_VARIABLES)
-
-
-def test_the_pods_have_the_variables_that_the_program_knows():
-    rendered = render(together(SERVERS, GITLAB, PRIVATE))
-
-    containers = [container for pod in rendered.pods() for container in pod["spec"]["containers"]]
-    named = {each["name"] for container in containers for each in container["env"]}
-    # The registry's own, what was added by hand (asyncpg reads it), and what the image's own health command reads.
-    assert named - known_variables() == {"GITLAB_TOKEN", "PGSSLROOTCERT", "REPOSYNC_HEALTH_URL"}
-    asked = _Asked()
-    Settings.from_environment(asked)
-    assert asked.names - rendered.environment().keys() == set()
-    assert "REPOSYNC_HEALTH_URL" in (ROOT / ".ci" / "image" / "health.py").read_text()
-
-
 @pytest.mark.parametrize(
     "values",
     [{}, SERVERS, {"server": {"workers": False, "scheduler": False, "logLevel": "DEBUG", "port": 9000, "host": "::"}}],
@@ -135,10 +86,3 @@ def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
     more = together(scaled, {"registry": {"daemon": {"concurrency": 9}}})
     (metric,) = render(more).one("HorizontalPodAutoscaler")["spec"]["metrics"]
     assert metric["external"]["target"]["averageValue"] == "9"
-
-
-def test_the_chart_is_of_this_version():
-    from reposync import __version__
-
-    assert chart().metadata["appVersion"] == __version__
-    assert render().container["image"] == f"reposync:{__version__}"

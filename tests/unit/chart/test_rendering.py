@@ -28,7 +28,6 @@ from tests.unit.chart.matrix import (
     GITLAB,
     INGRESS,
     INSTALLATIONS,
-    PRIVATE,
     QDRANT,
     SERVERS,
 )
@@ -149,21 +148,6 @@ def test_with_servers_there_are_pods_that_are_replaced_one_by_one_and_spread():
 # How it is reached --------------------------------------------------------------------------------------------------
 
 
-def test_the_ingress_leads_to_the_path_that_the_program_knows():
-    rendered = render(INGRESS)
-
-    (rule,) = rendered.one("Ingress")["spec"]["rules"]
-    assert rule["host"] == "tools.example.com"
-    assert [path["path"] for path in rule["http"]["paths"]] == ["/reposync"]
-    assert "https://tools.example.com/reposync/" in rendered.notes
-    assert [
-        path["path"]
-        for path in render(together(INGRESS, {"registry": {"http": {"root_path": ""}}})).one("Ingress")["spec"][
-            "rules"
-        ][0]["http"]["paths"]
-    ] == ["/"]
-
-
 def test_a_fence_lets_in_the_port_and_out_what_was_named():
     rendered = render(together(FENCED, SERVERS, {"replicas": 2}))
 
@@ -176,19 +160,6 @@ def test_a_fence_lets_in_the_port_and_out_what_was_named():
     assert ports == [{53}, {443}, {5432}]
     closed = {"networkPolicy": {"enabled": True, "egress": {"dns": False, "ports": [], "rules": []}}}
     assert render(closed).one("NetworkPolicy")["spec"]["egress"] == []
-
-
-def test_a_private_authority_and_a_proxy_reach_the_program():
-    rendered = render(PRIVATE)
-
-    environment = rendered.environment()
-    (mount,) = (each for each in rendered.container["volumeMounts"] if each["name"] == "ca")
-    assert environment["SSL_CERT_FILE"] == f"{mount['mountPath']}/ca.crt"
-    assert environment["HTTPS_PROXY"] == "http://proxy:3128"
-    assert environment["NO_PROXY"].split(",")[-3:] == [".svc", ".cluster.local", "qdrant.example.com"]
-    image = f"registry.example.com:5000/tools/reposync@sha256:{'0' * 64}"
-    assert {container["image"] for pod in rendered.pods() for container in pod["spec"]["containers"]} == {image}
-    assert all(pod["spec"]["imagePullSecrets"] == [{"name": "pull"}] for pod in rendered.pods())
 
 
 # Upgrades -----------------------------------------------------------------------------------------------------------
@@ -251,16 +222,6 @@ def test_the_registry_is_mounted_as_a_folder_so_that_a_change_arrives():
 
 
 # What people read ---------------------------------------------------------------------------------------------------
-
-
-def test_the_notes_tell_what_to_do_next():
-    notes = render().notes
-
-    assert f"port-forward service/{NAME}" in notes
-    assert f"get secret {NAME}-token" in notes
-    assert "The registry is empty" in notes
-    assert "WARNING" not in notes
-    assert "is upgraded" in render(is_upgrade=True).notes
 
 
 @pytest.mark.parametrize(

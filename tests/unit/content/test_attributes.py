@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reposync.content.attributes import Attributes
-from reposync.wildmatch import wildmatch_regex
 
 
 def vendored(text: str | bytes, path: str | bytes) -> bool | None:
@@ -57,24 +56,6 @@ def test_the_deeper_file_wins_and_in_a_file_the_later_line() -> None:
     assert attributes.vendored(b"a.h") is None
 
 
-def test_patterns_are_relative_to_the_folder_of_the_file() -> None:
-    attributes = Attributes.parse(
-        {b"lib": "/x.c linguist-vendored\nsub/*.c linguist-vendored\ny.c linguist-vendored\n"}
-    )
-    marked = {
-        path for path in (b"x.c", b"lib/x.c", b"lib/a/x.c", b"lib/sub/z.c", b"sub/z.c", b"lib/a/y.c", b"y.c")
-        if attributes.vendored(path)
-    }  # fmt: skip
-    assert marked == {b"lib/x.c", b"lib/sub/z.c", b"lib/a/y.c"}
-
-
-def test_a_pattern_for_a_folder_says_nothing_about_its_files() -> None:
-    assert vendored("vendor linguist-vendored", "vendor/a.c") is None
-    assert vendored("vendor/ linguist-vendored", "vendor/a.c") is None
-    assert vendored("vendor/* linguist-vendored", "vendor/a/b.c") is None
-    assert vendored("vendor/** linguist-vendored", "vendor/a/b.c") is True
-
-
 def test_only_the_lines_that_matter_are_kept_and_mean_the_same() -> None:
     text = "*.c text\n# on linguist-vendored\nlib/** text linguist-vendored\r\n* -text\n*.x linguist-language=X\n"
     kept = Attributes.relevant(text)
@@ -107,22 +88,16 @@ TOKENS = [
     "\\*",
     ".c",
 ]
+NAMES = ["a", "b", "ab", "aab", "a.c", "b.c", "*", "]", "c"]
+states = st.sampled_from([f"{sign}linguist-vendored" for sign in ("", "-", "!")]) | st.sampled_from(
+    [f"linguist-vendored={value}" for value in ("true", "false")]
+)
 patterns = (
     st.lists(st.sampled_from(TOKENS), min_size=1, max_size=6)
     .map("".join)
     .map(lambda pattern: re.sub("/{2,}", "/", pattern))
     .map(lambda pattern: re.sub(r"(?<=[^/])\*{2,}|\*{2,}(?=[^/])", "*", pattern))
 )
-states = st.sampled_from(
-    [
-        "linguist-vendored",
-        "-linguist-vendored",
-        "!linguist-vendored",
-        "linguist-vendored=true",
-        "linguist-vendored=false",
-    ]
-)
-NAMES = ["a", "b", "ab", "aab", "a.c", "b.c", "*", "]", "c"]
 PATHS = sorted({f"{folder}{name}" for folder in ("", "a/", "a/b/", "b/", "ab/b/c/", "a/a/b/a/") for name in NAMES})
 
 
@@ -161,12 +136,6 @@ def test_no_attributes_file_and_no_path_raises(files: dict[bytes, bytes], path: 
     attributes = Attributes.parse({folder: text + b"\n* linguist-vendored" for folder, text in files.items()})
     assert attributes.vendored(path) in {True, False, None}
     assert attributes.generated(path) in {True, False, None}
-
-
-@given(st.text(max_size=30))
-def test_every_pattern_is_a_regular_expression_or_none(pattern: str) -> None:
-    regex = wildmatch_regex(pattern.encode().decode("latin-1"))
-    assert regex is None or re.compile(regex).groups == 0
 
 
 @pytest.mark.parametrize(

@@ -63,31 +63,6 @@ def test_chunks_cover_all_of_any_text_within_the_size_and_know_their_lines(
     assert chunk_text(text, language, size, overlap) == chunks
 
 
-def test_a_text_that_fits_is_one_chunk_exactly_as_it_is() -> None:
-    text = "\n\n  def f():\r\n\tpass\n\n"
-    (chunk,) = chunk_text(text, "python")
-    assert (chunk.text, chunk.start_line, chunk.end_line) == (text, 1, 5)
-
-
-def test_an_empty_text_has_no_chunks() -> None:
-    assert chunk_text("") == ()
-
-
-def test_a_repeating_text_gets_the_lines_where_each_chunk_really_stands() -> None:
-    text = "same line\n" * 5000
-    chunks = chunk_text(text, "text")
-    at = 0
-    for chunk in chunks:
-        start = text.index(chunk.text, at)
-        assert chunk.start_line <= 5000
-        assert chunk.end_line - chunk.start_line + 1 == chunk.text.count("\n")
-        at = start
-    assert chunks[0].start_line == 1
-    assert chunks[-1].end_line == 5000
-    for one, following in pairwise(chunks):
-        assert one.start_line < following.start_line <= one.end_line + 1
-
-
 def test_chunks_of_code_start_at_the_beginning_of_a_line() -> None:
     text = "".join(f"def function_{n}(argument):\n    return argument + {n}\n\n\n" for n in range(1000))
     lines = text.split("\n")
@@ -112,12 +87,6 @@ def test_a_title_of_restructuredtext_stays_with_its_section() -> None:
     text = "".join(f"Title {n}\n=======\n\n{'Some words about it. ' * 200}\n\n" for n in range(4))
     starts = [chunk.text.split("\n")[0] for chunk in chunk_text(text, "rst")]
     assert {f"Title {n}" for n in range(4)} <= set(starts)
-
-
-def test_neighbours_share_text_where_a_long_run_of_lines_is_cut() -> None:
-    text = "".join(f"line number {n}\n" for n in range(3000))
-    spans = chunk_spans(text, None, 7000, 1500)
-    assert all(1000 < end - start <= 1500 for (_, end), (start, _) in pairwise(spans))
 
 
 def test_a_short_head_before_a_long_part_makes_no_chunk_of_its_own() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reposync.content.detection import DATA_FORMATS, SMALLEST_DATA_CHARS, data_reason, share_of_words
 from reposync.content.documents import make_document
 from reposync.content.languages import known_languages
-from reposync.content.model import Document, Skip, Skipped
+from reposync.content.model import Skip, Skipped
 
 LANGUAGES = st.sampled_from([*sorted(known_languages()), None])
 RANDOM = random.Random(1)
@@ -102,27 +102,9 @@ def test_a_person_reads_why_a_file_is_data_and_nothing_of_its_content() -> None:
     assert data_reason("name\n" + "{};" * 9000, "javascript") == Skipped(Skip.DATA, "data: one line is 100% of it")
 
 
-def test_the_examples_of_a_csv_and_a_drawing_cost_no_chunks_at_all() -> None:
-    for path, text in (
-        ("points.csv", numbers(900_000)),
-        ("logo.svg", f"<svg><path d='{coordinates(470_000)}'/></svg>"),
-    ):
-        as_data = make_document(path.encode(), text.encode(), len(text))
-        kept = make_document(path.encode(), text.encode(), len(text), keep_generated=True)
-        assert isinstance(as_data, Skipped)
-        assert isinstance(kept, Document)
-        assert len(kept.chunks) > 70
-
-
 @given(st.text(max_size=400), LANGUAGES)
 def test_a_text_below_the_smallest_size_is_never_data(text: str, language: str | None) -> None:
     assert data_reason((text * SMALLEST_DATA_CHARS)[: SMALLEST_DATA_CHARS - 1], language) is None
-
-
-@given(st.text(min_size=1, max_size=300), st.integers(1, 3000), LANGUAGES)
-def test_every_text_of_every_language_gets_an_answer(text: str, times: int, language: str | None) -> None:
-    assert 0 <= share_of_words(text * times) <= 1
-    assert isinstance(data_reason(text * times, language), Skipped | None)
 
 
 @given(st.lists(st.sampled_from(WORDS), min_size=12, max_size=12), st.sampled_from(["\n", " ", "\r\n"]), LANGUAGES)

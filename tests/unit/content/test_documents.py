@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.content.documents import content_hash, make_document
+from reposync.content.documents import make_document
 from reposync.content.model import Document, Skip, Skipped
 
 
@@ -19,15 +17,6 @@ def document(path: str, content: bytes | str, **options: bool | int) -> Document
 def reason(path: str, content: bytes | str, **options: bool | int) -> Skip | None:
     made = document(path, content, **options)
     return made.reason if isinstance(made, Skipped) else None
-
-
-def test_a_file_becomes_chunks_with_its_language_and_lines() -> None:
-    made = document("src/a.py", "".join(f"def f{n}():\n    return {n}\n\n" for n in range(1000)))
-    assert isinstance(made, Document)
-    assert made.language == "python"
-    assert len(made.chunks) > 1
-    assert made.chunks[0].start_line == 1
-    assert made.chunks[-1].end_line == 3000
 
 
 @given(
@@ -117,8 +106,3 @@ def test_minified_code_is_told_by_its_lines() -> None:
     assert reason("app.py", code) is None
     assert reason("app.js", "function add(a, b) {\n  return a + b\n}\n" * 100) is None
     assert reason("app.js", "short()") is None
-
-
-def test_equal_texts_have_equal_hashes_of_32_hex_digits() -> None:
-    assert content_hash("grüße") == hashlib.sha256("grüße".encode()).hexdigest()[:32]
-    assert content_hash("a") != content_hash("b")

@@ -43,13 +43,6 @@ def plot(picture: str = PICTURE) -> dict[str, Any]:
     return {"output_type": "display_data", "data": {"image/png": picture, "text/plain": ["<Figure size 640x480>"]}}
 
 
-def test_two_lines_of_code_and_a_plot_make_one_chunk() -> None:
-    text = written(code("import pandas as pd\n", "df = pd.read_csv('x.csv')\n", outputs=[plot()]))
-    document = made(text)
-    assert [chunk.text for chunk in document.chunks] == ["import pandas as pd\ndf = pd.read_csv('x.csv')\n\n"]
-    assert document.language == "json"
-
-
 def test_cells_follow_one_another_without_outputs_attachments_and_metadata() -> None:
     text = written(
         markdown("# Title\n", "\n", "Some text."),
@@ -78,11 +71,6 @@ def test_lines_are_those_of_the_file() -> None:
     last = made(text, chunk_size=30, chunk_overlap=0).chunks[-1]
     assert of_file[last.start_line - 1].strip().startswith('"y = ')
     assert "print(y)" in of_file[last.end_line - 1]
-
-
-def test_a_notebook_in_one_line_has_one_line() -> None:
-    document = made(written(code("a = 1\n", "b = 2"), code("c = 3"), indent=None))
-    assert document.chunks == (Chunk("a = 1\nb = 2\n\nc = 3\n\n", 1, 1),)
 
 
 def test_a_cell_may_be_one_string_and_the_format_an_old_one() -> None:
@@ -124,13 +112,6 @@ def test_a_notebook_without_text_is_empty() -> None:
 def test_what_is_no_notebook_is_read_as_any_text(text: str) -> None:
     assert notebook_cells(text) is None
     assert made(text).chunks == (Chunk(text, 1, 1),)
-
-
-def test_data_that_calls_itself_a_notebook_is_data() -> None:
-    numbers = "1.5," * 10_000
-    document = make_document(b"a.ipynb", numbers.encode(), len(numbers))
-    assert isinstance(document, Skipped)
-    assert document.reason is Skip.DATA
 
 
 @pytest.mark.parametrize(

@@ -89,16 +89,6 @@ def test_a_file_that_became_a_symlink_with_the_same_blob_loses_its_points():
     assert len(plan.skip) == 1
 
 
-def test_a_file_whose_points_were_lost_is_read_again():
-    plan = make_plan([entry("a", "1"), entry("b", "2")], {"a": row("1"), "b": row("2")}, keep, damaged={"b"})
-    assert [each.path for each in plan.read] == [b"b"]
-
-
-def test_a_file_that_could_not_be_read_and_is_gone_loses_its_points():
-    plan = make_plan([], {"a": row("1", wanted_sha="2")}, keep)
-    assert plan.delete_points == plan.delete_rows == ["a"]
-
-
 def test_a_listing_that_is_not_proven_deletes_nothing():
     plan = make_plan([entry("a", "2")], {"a": row("1"), "b": row("3")}, keep, proven=False)
     assert [each.sha for each in plan.read] == ["2"]
