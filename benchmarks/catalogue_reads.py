@@ -43,7 +43,6 @@ from reposync.store.repository import repository_id
 from reposync.store.status import WAITING
 from reposync.store.tables import RUNS
 from reposync.store.ticks import Ticks
-from reposync.store.versions import attributes_marker
 from reposync.sync.index_versions import VersionSettings
 from reposync.sync.prepare import ContentSettings
 from reposync.vectors.port import SPARSE, point_id
@@ -210,19 +209,14 @@ async def installation(folder: Path, url: str, qdrant: str, number: int, kind: s
 
 async def fill(url: str, number: int, collection: str, settings: str) -> None:
     line = "*.generated.py linguist-generated\n"
-    lines = json.dumps((line * (HOSTILE_CHARS // len(line) + 1))[:HOSTILE_CHARS])
-    hostile = [
-        {"version_id": repository_id(name(0)), "number": each, "path": json.dumps(f"{each}/.gitattributes")}
-        | {"blob_sha": "d" * 40, "lines": lines}
-        for each in range(HOSTILE_FILES)
-    ]
+    lines = (line * (HOSTILE_CHARS // len(line) + 1))[:HOSTILE_CHARS]
+    hostile = {f"{each}/.gitattributes": ["d" * 40, lines] for each in range(HOSTILE_FILES)}
     created = START - timedelta(days=100)
     common = {"source": "gitlab", "collection": collection, "scheduled_since": created, "created_at": created}
     rows = repositories(number, **common, generation=1, last_commit=COMMIT)
     async with bulk(url) as write:
         await write("repositories", [row | of_project(row, at) for at, row in enumerate(rows)])
-        await write("index_versions", [version(each, collection, settings) for each in range(number)])
-        await write("version_attributes", hostile)
+        await write("index_versions", [version(each, collection, settings, hostile) for each in range(number)])
         await write("sync_runs", list(ended_runs(number, HISTORY)))
 
 
@@ -232,7 +226,7 @@ def of_project(row: Row, number: int) -> Row:
     return {"location": f"{GITLAB}/group/{row['name']}", "project_id": project_id, "live_version": row["id"]}
 
 
-def version(number: int, collection: str, settings: str) -> dict[str, Any]:
+def version(number: int, collection: str, settings: str, hostile: dict[str, list[str]]) -> dict[str, Any]:
     return {
         "id": repository_id(name(number)),
         "repository_id": repository_id(name(number)),
@@ -243,7 +237,7 @@ def version(number: int, collection: str, settings: str) -> dict[str, Any]:
         "generation": 1,
         "collection": collection,
         "physical": collection,
-        "attributes": json.dumps(attributes_marker({"0/.gitattributes": ["d" * 40, ""]}) if number == 0 else {}),
+        "attributes": json.dumps(hostile if number == 0 else {}),
         "commit_sha": COMMIT,
         "epoch": 1,
         "created_at": START - timedelta(days=100),

@@ -1,8 +1,8 @@
 """How long a migration takes if the history is long, and how long other connections wait for it.
 
-    python -m benchmarks.migrations [--runs 1000000] [--revision 0002]
+    python -m benchmarks.migrations [--runs 1000000]
 
-Makes the schema of the revision, fills `sync_runs`, and brings it to the newest one, on SQLite and on PostgreSQL
+Makes the schema of 0.1.0, fills `sync_runs`, and brings it to the newest one, on SQLite and on PostgreSQL
 (the server of TEST_DATABASE_URL, or one of the tests' with its durability turned on). Beside it another connection
 writes all the time, as a pod whose runs go on: its longest pause is what the pods notice.
 """
@@ -19,8 +19,8 @@ from sqlalchemy import text
 from benchmarks.filling import address
 from benchmarks.measure import machine
 from reposync.store.database import Database
-from reposync.store.migrations import HEAD
-from reposync.store.migrations.runner import migrate
+from reposync.store.schema import HEAD
+from tests.fixtures.released_schemas import RELEASED, make_tables
 
 NUMBERS = {
     "postgresql": "SELECT generate_series(1, :runs) AS n",
@@ -44,9 +44,9 @@ FILL = """
     FROM ({numbers}) numbers"""
 
 
-async def measure(url: str, kind: str, revision: str, runs: int) -> None:
+async def measure(url: str, kind: str, runs: int) -> None:
     async with await Database.open(url) as database:
-        await fill(database, kind, revision, runs)
+        await fill(database, url, kind, runs)
         async with await Database.open(url, lock_seconds=600) as beside:
             pauses: list[float] = []
             writer = asyncio.create_task(write_all_the_time(beside, pauses))
@@ -59,19 +59,19 @@ async def measure(url: str, kind: str, revision: str, runs: int) -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await writer
     print(
-        f"{kind}: {revision} -> {HEAD} with {runs:,} runs took {took:.1f} s; "
+        f"{kind}: {RELEASED} -> {HEAD} with {runs:,} runs took {took:.1f} s; "
         f"the longest write beside it {max(pauses):.1f} s (before: {before:.2f} s)"
     )
 
 
-async def fill(database: Database, kind: str, revision: str, runs: int) -> None:
+async def fill(database: Database, url: str, kind: str, runs: int) -> None:
     engine = database._make_engine()
     if database.is_postgresql:
         async with engine.begin() as connection:
             await connection.execute(text("DROP SCHEMA public CASCADE"))
             await connection.execute(text("CREATE SCHEMA public"))
+    await make_tables(url, RELEASED, is_postgresql=database.is_postgresql)
     async with engine.begin() as connection:
-        await connection.run_sync(migrate, revision)
         await connection.execute(text(FILL.format(moment=MOMENT[kind], numbers=NUMBERS[kind])), {"runs": runs})
     async with engine.connect() as connection:
         await connection.execution_options(isolation_level="AUTOCOMMIT")
@@ -91,13 +91,12 @@ async def write_all_the_time(database: Database, pauses: list[float]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1_000_000)
-    parser.add_argument("--revision", default="0002")
     parser.add_argument("--database", choices=("sqlite", "postgresql"), action="append")
     options = parser.parse_args()
     print(machine(), flush=True)
     for kind in options.database or ("sqlite", "postgresql"):
         with address(kind) as url:
-            asyncio.run(measure(url, kind, options.revision, options.runs))
+            asyncio.run(measure(url, kind, options.runs))
 
 
 if __name__ == "__main__":

@@ -24,12 +24,10 @@ from reposync.cli.main import cli
 from reposync.embedding.local import LocalEmbedder
 from reposync.embedding.settings import EmbedderConfig
 
-NOT_IMPORTED = "reposync.store.migrations."  # by Alembic alone, which gives them a context
-
 
 def main() -> None:
     for module in pkgutil.walk_packages(reposync.__path__, "reposync."):
-        if not module.name.startswith(NOT_IMPORTED) and not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     asyncio.run(try_the_model())
     with tempfile.TemporaryDirectory() as state:

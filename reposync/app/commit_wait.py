@@ -15,8 +15,8 @@ from reposync.errors import ConfigError, RepositoryNotFound, SourceError, Source
 from reposync.sources.ancestry import Ancestry, ancestry
 from reposync.sources.spec import SourceSpec
 from reposync.store.index_queries import IndexedCommit, indexed_commits
+from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
-from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState

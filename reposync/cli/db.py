@@ -43,7 +43,7 @@ def upgrade(as_json: bool) -> None:
 @json_option
 def current(as_json: bool) -> None:
     """The revision of the schema, and whether this version can work with it."""
-    from reposync.store.migrations import HEAD
+    from reposync.store.schema import HEAD
 
     schema = run_with_database(lambda database: database.schema(), upgrade=False)
     if as_json:
@@ -54,7 +54,7 @@ def current(as_json: bool) -> None:
         "behind": f"this version upgrades it to {HEAD} when it starts, or by `reposync db upgrade`",
         "current": "what this version needs",
         "ahead": f"newer than this version's {HEAD}, which can work with it",
-        "incompatible": f"newer than this version's {HEAD}, which cannot work with it",
+        "incompatible": f"this version, which needs {HEAD}, cannot work with it",
     }
     click.echo(f"{schema.revision or 'empty'} ({meaning[schema.state]})")
 

@@ -17,7 +17,7 @@ from reposync.words import ago, duration, escape_unprintable
 
 if TYPE_CHECKING:
     from reposync.store.database import Database
-    from reposync.store.row_watch import RowWatch
+    from reposync.store.notifications import RowWatch
     from reposync.store.run import Run, RunAttempt, RunProblem, RunRequest
     from reposync.store.workers import Workers
     from reposync.sync.progress import Watch
@@ -212,7 +212,7 @@ async def _watch(database: Database, run_id: str) -> tuple[Run, dict[str, Any]]:
     """The run as it ended, and its JSON document."""
     from reposync.api.documents import run_documents
     from reposync.cli.progress_display import open_display
-    from reposync.store.row_watch import RowWatch
+    from reposync.store.notifications import RowWatch
     from reposync.store.runs import Runs
     from reposync.store.workers import Workers
 

@@ -86,8 +86,8 @@ async def serve_until_stopped(
     from reposync.app.daemon import Daemon
     from reposync.clock import Clock
     from reposync.errors import first_error
-    from reposync.store.ended_sessions import StoredEndedSessions
     from reposync.store.status import LOST, RunStatus, RunTrigger
+    from reposync.store.workers import StoredEndedSessions
     from reposync.telemetry.health import Health
     from reposync.telemetry.metrics import Metrics
 

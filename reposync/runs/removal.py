@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reposync.errors import RepositoryNotFound
-from reposync.store.claims import REMOVED_BEFORE
+from reposync.store.attempts import REMOVED_BEFORE
 from reposync.store.manifest import Manifests
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import sqlite3
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.database_errors import describe
 
 LOCK_SECONDS = 10.0
+# Instructions of SQLite between two looks at whether the copy was cancelled.
+_STEPS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,99 +37,65 @@ async def back_up(address: SqliteAddress | PostgresqlAddress, target: Path) -> B
             f"The database {address.where} is PostgreSQL, which has its own tool for this.",
             remedy='pg_dump --format=custom --file=FILE "$DATABASE_URL"',
         )
-    copy = _Copy(address, target)
-    work = asyncio.ensure_future(asyncio.to_thread(copy.run))
+    if not address.path.is_file():
+        raise UsageError(f"There is no database {address.where} yet.", remedy="A sync creates it.")
+    if not target.parent.is_dir():
+        raise UsageError(f"There is no folder {target.parent}.", remedy="Create it, or name a different file.")
+    _refuse_existing(target)
+    cancelled: list[bool] = []
+    work = asyncio.ensure_future(asyncio.to_thread(_copy, address, target, cancelled))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        copy.interrupt()
+        cancelled.append(True)
         await asyncio.wait({work})
         raise
 
 
-class _Copy:
-    def __init__(self, address: SqliteAddress, target: Path) -> None:
-        self._address = address
-        self._target = target
-        self._partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-        self._source: sqlite3.Connection | None = None
-        self._interrupted = False
+def _refuse_existing(target: Path) -> None:
+    if os.path.lexists(target):
+        raise UsageError(f"{target} exists, and a back-up overwrites nothing.", remedy="Name a different file.")
 
-    def interrupt(self) -> None:
-        self._interrupted = True
-        if self._source is not None:
-            self._source.interrupt()
 
-    def run(self) -> Backup:
-        if not self._address.path.is_file():
-            raise UsageError(f"There is no database {self._address.where} yet.", remedy="A sync creates it.")
-        self._refuse_existing()
-        try:
-            return self._copied()
-        except FileExistsError:
-            self._refuse_existing()
-            raise
-        except (OSError, sqlite3.Error) as error:
-            reason, remedy = describe(error)
-            if isinstance(error, OSError):  # of the copy: SQLite reads the database itself
-                remedy = "Name a writable file."
-            raise StoreUnavailable(
-                f"The database {self._address.where} could not be copied to {self._target}: {reason}.", remedy=remedy
-            ) from error
-        finally:
-            with contextlib.suppress(OSError):
-                self._partial.unlink()
-
-    def _refuse_existing(self) -> None:
-        if os.path.lexists(self._target):
-            raise UsageError(
-                f"{self._target} exists, and a back-up overwrites nothing.", remedy="Name a different file."
-            )
-        if not self._target.parent.is_dir():
-            raise UsageError(
-                f"There is no folder {self._target.parent}.", remedy="Create it, or name a different file."
-            )
-
-    def _copied(self) -> Backup:
-        os.close(os.open(self._partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+def _copy(address: SqliteAddress, target: Path, cancelled: list[bool]) -> Backup:
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         # `mode=rw`: creates no database, and can read one that no other process has open.
-        uri = f"{self._address.path.absolute().as_uri()}?mode=rw"
-        with contextlib.closing(
-            sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS, check_same_thread=False)
-        ) as source:
-            self._source = source
-            if self._interrupted:
-                raise sqlite3.OperationalError("interrupted")
+        uri = f"{address.path.absolute().as_uri()}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, timeout=LOCK_SECONDS)) as source:
+            source.set_progress_handler(lambda: bool(cancelled), _STEPS)
             # One read transaction: in WAL mode it does not block writers.
-            source.execute("VACUUM INTO ?", (str(self._partial),))
-        revision = _checked(self._partial)
-        _flush(self._partial)
-        size_bytes = self._partial.stat().st_size
-        self._publish()
-        _flush(self._target.parent)
-        return Backup(self._target, size_bytes, revision)
+            source.execute("VACUUM INTO ?", (str(partial),))
+        if cancelled:
+            raise sqlite3.OperationalError("interrupted")
+        with closing(sqlite3.connect(partial)) as copy:
+            (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
+            if found != "ok":
+                raise sqlite3.DatabaseError(f"malformed: {found}")
+            has_tables = copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone()
+            row = copy.execute("SELECT version_num FROM alembic_version").fetchone() if has_tables else None
+        _flush(partial)
+        _publish(partial, target)
+        return Backup(target, target.stat().st_size, row[0] if row else None)
+    except (OSError, sqlite3.Error) as error:
+        reason, remedy = describe(error)
+        if isinstance(error, OSError):  # of the copy: SQLite reads the database itself
+            remedy = "Name a writable file."
+        raise StoreUnavailable(
+            f"The database {address.where} could not be copied to {target}: {reason}.", remedy=remedy
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
-    def _publish(self) -> None:
-        try:
-            os.link(self._partial, self._target)  # unlike a rename, never replaces a file
-        except FileExistsError:
-            raise
-        except OSError:  # a file system without hard links
-            self._refuse_existing()
-            self._partial.rename(self._target)
 
-
-def _checked(path: Path) -> str | None:
-    """The revision of the schema in the copy. Raises sqlite3.Error for one that is damaged."""
-    with contextlib.closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as copy:
-        (found,) = copy.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise sqlite3.DatabaseError(f"malformed: {found}")
-        try:
-            row = copy.execute("SELECT version_num FROM alembic_version").fetchone()
-        except sqlite3.OperationalError:
-            return None
-        return str(row[0]) if row else None
+def _publish(partial: Path, target: Path) -> None:
+    try:
+        os.link(partial, target)  # unlike a rename, never replaces a file
+    except OSError:  # it exists, or the file system has no hard links
+        _refuse_existing(target)
+        partial.rename(target)
+    _flush(target.parent)
 
 
 def _flush(path: Path) -> None:

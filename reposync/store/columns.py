@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Self, cast
 from pydantic import ConfigDict
 from sqlalchemy import JSON, MetaData, Row, Text
 from sqlalchemy.engine.interfaces import Dialect
-from sqlalchemy.orm import registry
 from sqlalchemy.types import TypeDecorator
 from sqlmodel import SQLModel
 
@@ -31,7 +30,7 @@ metadata = MetaData(
 )
 
 
-class Record(SQLModel, registry=registry(metadata=metadata)):
+class Record(SQLModel):
     """A row of a table, as it was read; never refreshed. Its fields are the columns: `tables` makes the table of it."""
 
     model_config = ConfigDict(frozen=True, defer_build=True)  # type: ignore[assignment]  # SQLModel adds keys of its own to the type

@@ -23,8 +23,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
 from reposync.store.database_errors import connection_failure, is_locked, translated
-from reposync.store.migrations import HEAD
-from reposync.store.schema import WAIT_SECONDS, Schema, Upgrade, read_schema
+from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, read_schema, upgrade_schema
 
 if TYPE_CHECKING:
     from sqlalchemy.dialects import postgresql
@@ -274,7 +273,7 @@ class Database:
 
     async def schema(self) -> Schema:
         with translated(self.where):
-            return await read_schema(self._engine, self.where)
+            return await read_schema(self._engine)
 
     async def current(self) -> str | None:
         """The revision of the schema; None if there is none yet."""
@@ -298,9 +297,11 @@ class Database:
         with translated(self.where):
             try:
                 writer = engine.execution_options(**{_WRITES: True})
-                return await Upgrade(engine, writer, self.where, report or log.warning, wait_seconds).run()
+                changed = await upgrade_schema(writer, self.where, report or log.warning, wait_seconds)
             finally:
                 await engine.dispose()
+        await self.require_current()  # a newer version may have upgraded it meanwhile
+        return changed
 
 
 async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:

@@ -9,7 +9,7 @@ import sqlite3
 import ssl
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,16 +22,17 @@ log = logging.getLogger(__name__)
 
 _CHECK_ADDRESS = "Check that it runs and that DATABASE_URL names it."
 _TRY_AGAIN = "Trying again later may help."
+_PROMOTE = "Work continues as soon as a writable server answers at that address."
 UPGRADE = Remedy("Run `reposync db upgrade`.", "The administrator of this server has to upgrade its database.")
 
 # Reason and remedy.
 _Words: TypeAlias = tuple[str, str | Remedy]
-_PROMOTE = "Work continues as soon as a writable server answers at that address."
+LOCK_TIMEOUT, READ_ONLY = "55P03", "25006"
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html; the longest matching prefix wins.
 _POSTGRESQL: dict[str, _Words] = {
     "08": ("the connection broke", _TRY_AGAIN),
-    "25006": ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
+    READ_ONLY: ("it is read-only (a standby, or a primary that was demoted)", _PROMOTE),
     "25P03": ("this process held a transaction open for too long", _TRY_AGAIN),
     "28": ("it refused the user or the password", "Check both in DATABASE_URL."),
     "3D000": ("there is no database of that name", "Create it, or name a different one in DATABASE_URL."),
@@ -42,7 +43,7 @@ _POSTGRESQL: dict[str, _Words] = {
     "53": ("it ran out of connections, memory or disk", _TRY_AGAIN),
     "54": ("a limit of the server was exceeded", "See the server's log."),
     "55": ("it is not in the required state", _TRY_AGAIN),
-    "55P03": ("a different process holds a lock for too long", _TRY_AGAIN),
+    LOCK_TIMEOUT: ("a different process holds a lock for too long", _TRY_AGAIN),
     "57": ("it is starting, stopping or cancelled the query", _TRY_AGAIN),
     "58": ("its disk failed", "See the server's log."),
     "XX": ("its data is damaged", "See the server's log."),
@@ -87,28 +88,21 @@ def translated(where: str) -> Iterator[None]:
 def connection_failure(where: str, error: BaseException) -> StoreUnavailable:
     """What to raise from `error`."""
     reason, remedy = describe(error)
-    # If SQLite cannot extend its files, it only reports that the disk failed.
-    if (reason, remedy) == _FAILED and _has_no_room(Path(where.removeprefix("in ")).parent):
-        reason, remedy = _FULL
+    if (reason, remedy) == _FAILED:  # also if SQLite cannot extend its files
+        with suppress(OSError):
+            free_bytes = shutil.disk_usage(Path(where.removeprefix("in ")).parent).free
+            reason, remedy = _FULL if free_bytes < _LEAST_ROOM_BYTES else _FAILED
     return StoreUnavailable(f"The database {where} cannot be used: {reason}.", remedy=remedy)
 
 
 def _unexpected(where: str, error: DBAPIError) -> StoreUnavailable:
     incident = uuid.uuid4().hex[:12]
     log.error("incident %s: the database refused a statement", incident, exc_info=error)
-    driver_error = _driver_error(error)
-    kind = _sqlstate(driver_error) or type(driver_error).__name__
+    kind = sqlstate(error) or type(_driver_error(error)).__name__
     return StoreUnavailable(
         f"The database {where} refused a statement for an unexpected reason ({kind}).",
         remedy=f"The log has the details of incident {incident}; please report it.",
     )
-
-
-def _has_no_room(folder: Path) -> bool:
-    try:
-        return shutil.disk_usage(folder).free < _LEAST_ROOM_BYTES
-    except OSError:
-        return False
 
 
 def is_locked(error: BaseException) -> bool:
@@ -117,28 +111,14 @@ def is_locked(error: BaseException) -> bool:
     return isinstance(driver_error, sqlite3.OperationalError) and bool(re.search("locked|busy", str(driver_error)))
 
 
-def is_lock_timeout(error: BaseException) -> bool:
-    """PostgreSQL did not get a lock in time."""
-    return _sqlstate(_driver_error(error)) == "55P03"
-
-
-def is_read_only(error: BaseException) -> bool:
-    """PostgreSQL is read-only: a hot standby, a demoted primary, or made so by its administrator."""
-    return _sqlstate(_driver_error(error)) == "25006"
-
-
 def is_missing_table(error: DBAPIError) -> bool:
-    driver_error = _driver_error(error)
-    return _sqlstate(driver_error) == "42P01" or "no such table" in str(driver_error)
+    return sqlstate(error) == "42P01" or "no such table" in str(_driver_error(error))
 
 
 def _is_expected(error: DBAPIError) -> bool:
     driver_error = _driver_error(error)
-    if error.connection_invalidated:
-        return True
-    if isinstance(driver_error, sqlite3.Error):
-        return _sqlite_words(driver_error) is not None
-    return _postgresql_words(driver_error) is not None or type(driver_error).__name__ == "InterfaceError"
+    is_known = _words(driver_error) is not None or type(driver_error).__name__ == "InterfaceError"
+    return is_known or error.connection_invalidated
 
 
 def _driver_error(error: BaseException) -> BaseException:
@@ -147,9 +127,10 @@ def _driver_error(error: BaseException) -> BaseException:
     return error
 
 
-def _sqlstate(error: BaseException) -> str | None:
-    state = getattr(error, "sqlstate", None)
-    return state if isinstance(state, str) else None
+def sqlstate(error: BaseException) -> str:
+    """PostgreSQL's code of the error; empty if it has none."""
+    state = getattr(_driver_error(error), "sqlstate", None)
+    return state if isinstance(state, str) else ""
 
 
 def describe(error: BaseException) -> _Words:
@@ -157,8 +138,6 @@ def describe(error: BaseException) -> _Words:
     if isinstance(error, PoolTimeout):
         return "all of this process's connections to it are in use", _TRY_AGAIN
     driver_error = _driver_error(error)
-    if isinstance(driver_error, sqlite3.Error):
-        return _sqlite_words(driver_error) or ("SQLite failed", _CHECK_ADDRESS)
     if isinstance(driver_error, ssl.SSLCertVerificationError):
         reason = driver_error.verify_message or "it was refused"
         return f"its certificate is not trusted ({reason})", "Name the certificate of its authority in PGSSLROOTCERT."
@@ -168,14 +147,13 @@ def describe(error: BaseException) -> _Words:
         return "nothing answers at that address (connection refused)", _CHECK_ADDRESS
     if isinstance(driver_error, OSError):
         return driver_error.strerror or type(driver_error).__name__, _CHECK_ADDRESS
-    return _postgresql_words(driver_error) or ("the connection broke", _CHECK_ADDRESS)
+    failed = "SQLite failed" if isinstance(driver_error, sqlite3.Error) else "the connection broke"
+    return _words(driver_error) or (failed, _CHECK_ADDRESS)
 
 
-def _sqlite_words(error: sqlite3.Error) -> _Words | None:
-    text = str(error).lower()
-    return next(((reason, remedy) for part, reason, remedy in _SQLITE if part in text), None)
-
-
-def _postgresql_words(error: BaseException) -> _Words | None:
-    state = _sqlstate(error) or ""
-    return next((_POSTGRESQL[state[:length]] for length in (5, 2) if state[:length] in _POSTGRESQL), None)
+def _words(error: BaseException) -> _Words | None:
+    if isinstance(error, sqlite3.Error):
+        message = str(error).lower()
+        return next(((reason, remedy) for part, reason, remedy in _SQLITE if part in message), None)
+    state = sqlstate(error)
+    return _POSTGRESQL.get(state) or _POSTGRESQL.get(state[:2])

@@ -26,14 +26,23 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.attempts import attempts_of
-from reposync.store.claims import CLAIM_ORDER
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Database
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunAttempt, RunProblem, RunRequest, parse_cursor
 from reposync.store.run_requests import read_requesters, read_requests
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
-from reposync.store.tables import MISSED_TICKS, PROBLEMS, REPOSITORIES, REQUESTS, RUNS, is_active, is_over, status_is
+from reposync.store.tables import (
+    CLAIM_ORDER,
+    MISSED_TICKS,
+    PROBLEMS,
+    REPOSITORIES,
+    REQUESTS,
+    RUNS,
+    is_active,
+    is_over,
+    status_is,
+)
 
 MAX_PAGE = 1_000
 REQUESTERS_SHOWN = 5

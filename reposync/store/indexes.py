@@ -10,7 +10,16 @@ from sqlalchemy import Index, func, text
 
 from reposync.store.columns import metadata
 from reposync.store.status import ACTIVE, RunStatus
-from reposync.store.tables import ENDED_SESSIONS, IDEMPOTENCY_KEYS, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, VERSIONS
+from reposync.store.tables import (
+    CLAIM_ORDER,
+    ENDED_SESSIONS,
+    IDEMPOTENCY_KEYS,
+    MISSED_TICKS,
+    REPOSITORIES,
+    REQUESTS,
+    RUNS,
+    VERSIONS,
+)
 
 SCHEMA = metadata  # complete only with the indexes below
 
@@ -30,8 +39,8 @@ Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunSt
 Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED}))
 Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True)
 
-# The queue: these two hold only unfinished runs, however long the history is. The first is in the order of claims.
-Index("ix_sync_runs_queue", RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id, **_while(ACTIVE))
+# The queue: these two hold only unfinished runs, however long the history is.
+Index("ix_sync_runs_queue", *CLAIM_ORDER, **_while(ACTIVE))
 Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
 # The pages of the history.
 _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())

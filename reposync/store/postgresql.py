@@ -17,7 +17,7 @@ from sqlalchemy.exc import InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from reposync.config.database_url import PostgresqlAddress, malformed_address
-from reposync.store.database_errors import is_read_only
+from reposync.store.database_errors import READ_ONLY, sqlstate
 
 CONNECT_SECONDS = 10.0
 # For each of several servers: a heartbeat times out after 5 s, and the next one should reach the next server.
@@ -99,7 +99,7 @@ def leave_read_only_servers(engine: AsyncEngine) -> None:
     a demotion without a restart, and never reach the promoted server."""
 
     def failed(context: ExceptionContext) -> None:
-        if context.original_exception is not None and is_read_only(context.original_exception):
+        if context.original_exception is not None and sqlstate(context.original_exception) == READ_ONLY:
             context.is_disconnect = True
 
     event.listen(engine.sync_engine, "handle_error", failed)

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
-from reposync.store.claims import CLAIM_ORDER, take
+from reposync.store.attempts import take
 from reposync.store.columns import sanitize_text
 from reposync.store.database import QUEUE
 from reposync.store.history import RunHistory, no_such_run
@@ -33,6 +33,7 @@ from reposync.store.run_requests import (
 )
 from reposync.store.status import PRIORITIES, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
+    CLAIM_ORDER,
     IDEMPOTENCY_KEYS,
     REPOSITORIES,
     REQUESTS,

@@ -13,15 +13,19 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.errors import DefinitionChanged, RepositoryNotFound, RepoSyncError, RunCancelled
 from reposync.store.attempts import (
     Attempt,
+    anything_to_claim,
+    end_abandoned,
     end_attempt,
     explain_attempt,
     fold_attempt,
     held_by,
     lease_lost,
+    others_claimable,
     record_figures,
     require_held,
+    shorten_leases,
+    take,
 )
-from reposync.store.claims import anything_to_claim, end_abandoned, others_claimable, shorten_leases, take
 from reposync.store.columns import MAX_MESSAGE_CHARS, path_key, truncate
 from reposync.store.database import QUEUE, Database
 from reposync.store.repositories import lock_repository_by_id

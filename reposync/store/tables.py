@@ -6,14 +6,18 @@ foreign key leads from `sync_runs` to `repositories`: the history of a repositor
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, cast
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     ColumnElement,
+    ForeignKey,
     FromClause,
+    Integer,
     PrimaryKeyConstraint,
     Select,
     Table,
@@ -23,10 +27,13 @@ from sqlalchemy import (
     or_,
     text,
 )
+from sqlalchemy.schema import SchemaItem
+from sqlalchemy.types import TypeEngine
 from sqlmodel import Field
+from sqlmodel.main import get_column_from_field
 from sqlmodel.sql.sqltypes import UTCDateTime
 
-from reposync.store.columns import JsonText, Record, SafeText, Word
+from reposync.store.columns import JsonText, Record, SafeText, Word, metadata
 from reposync.store.repository import Repository
 from reposync.store.run import MissedTick, Run, RunAttempt, RunRequest
 from reposync.store.status import ACTIVE, RunStatus
@@ -119,150 +126,95 @@ class Worker(Record):
     clock_skew_seconds: float | None = None
 
 
-class _Repositories(Repository, table=True):
-    __tablename__ = "repositories"
-    # Lines of `.gitattributes`, up to 13 MB: only programs before 0.2 use this column and that of `index_versions`.
-    attributes: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+# The tables ----------------------------------------------------------------------------------------------------------
 
 
-class _Versions(IndexVersion, table=True):
-    __tablename__ = "index_versions"
-    attributes: dict[str, Any] = Field(default_factory=dict, sa_type=JsonText)
+def _table(name: str, record: type[Record] | None, *more: SchemaItem, **options: Any) -> Table:
+    """The columns of `record`, and those that are read apart."""
+    columns: list[Column[Any]] = []
+    for field, details in (record.model_fields if record is not None else {}).items():
+        columns.append(get_column_from_field(details))
+        columns[-1].name = columns[-1].key = field
+    return Table(name, metadata, *columns, *more, **options)
 
 
-class _VersionAttributes(Record, table=True):
-    """The linguist lines of one `.gitattributes` file at the commit that the version was last published with. JSON
-    holds any path exactly."""
-
-    __tablename__ = "version_attributes"
-    version_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="index_versions.id", ondelete="CASCADE")
-    number: int = Field(primary_key=True)
-    path: str = Field(sa_type=JsonText)
-    blob_sha: str = Field(sa_type=SafeText)
-    lines: str = Field(sa_type=JsonText)
+def _columns(kind: type[TypeEngine[Any]], *names: str, **options: Any) -> Iterator[Column[Any]]:
+    return (Column(name, kind(), nullable=False, **options) for name in names)
 
 
-class _Runs(Run, table=True):
-    __tablename__ = "sync_runs"
+def _owner(column: str, target: str) -> Column[str]:
+    """Rows are deleted with the row that they belong to."""
+    return Column(column, SafeText(), ForeignKey(target, ondelete="CASCADE"), nullable=False)
 
 
-class _Requests(RunRequest, table=True):
-    """`fingerprint` and `answer` belong to `idempotency_key`, and are cleared with it when it expires."""
-
-    __tablename__ = "run_requests"
-    idempotency_key: str | None = Field(default=None, sa_type=SafeText)
-    fingerprint: str | None = Field(default=None, sa_type=SafeText)
-    answer: str | None = Field(default=None, sa_type=SafeText)
-
-
-class _Attempts(RunAttempt, table=True):
-    __tablename__ = "run_attempts"
-    __table_args__ = (PrimaryKeyConstraint("run_id", "attempt"),)
-    run_id: str = Field(sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
-
-
-class _Problems(Record, table=True):
-    """A file that a run skipped or failed on. `path` is the `path_key` of its path."""
-
-    __tablename__ = "run_problems"
-    run_id: str = Field(primary_key=True, sa_type=SafeText, foreign_key="sync_runs.id", ondelete="CASCADE")
-    path: str = Field(primary_key=True, sa_type=SafeText)
-    reason: str = Field(sa_type=SafeText)
-    detail: str = Field(sa_type=SafeText)
-
-
-class _MissedTicks(MissedTick, table=True):
-    __tablename__ = "missed_ticks"
-    __table_args__ = (PrimaryKeyConstraint("repository_id", "scheduled_for"),)
-    repository_id: str = Field(sa_type=SafeText, foreign_key="repositories.id", ondelete="CASCADE")
-
-
-class _IdempotencyKeys(Record, table=True):
-    """Answers of programs before 0.2 to requests with an `Idempotency-Key`; now in `run_requests`."""
-
-    __tablename__ = "idempotency_keys"
-    key: str = Field(primary_key=True, sa_type=SafeText)
-    fingerprint: str = Field(sa_type=SafeText)
-    run_id: str = Field(sa_type=SafeText)
-    answer: str = Field(sa_type=SafeText)
-    created_at: datetime = Field(sa_type=UTCDateTime)
-
-
-class _Groups(ProjectGroup, table=True):
-    __tablename__ = "project_groups"
-
-
-class _RegistryFiles(RegistryFile, table=True):
-    __tablename__ = "registry_files"
-
-
-class _SupersededDigests(Record, table=True):
-    """Earlier contents of registry files: a pod that still sees one does not restore it."""
-
-    __tablename__ = "superseded_digests"
-    path: str = Field(primary_key=True, sa_type=SafeText, foreign_key="registry_files.path", ondelete="CASCADE")
-    digest: str = Field(primary_key=True, sa_type=SafeText)
-    superseded_at: datetime = Field(sa_type=UTCDateTime)
-
-
-class _EndedSessions(Record, table=True):
-    """Browser sessions that were signed out. `id` identifies a session and does not reveal its cookie."""
-
-    __tablename__ = "ended_sessions"
-    id: str = Field(primary_key=True, sa_type=SafeText)
-    ended_at: datetime = Field(sa_type=UTCDateTime)
-
-
-class _Workers(Worker, table=True):
-    __tablename__ = "workers"
-
-
-class _Files(Record, table=True):
-    """The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the
-    path; `long_path` is the path itself if that differs.
-
-    `repository_id` is the id of an index version; a repository's first version has the repository's own id. No foreign
-    key: programs before 0.2 register repositories without a version. `wanted_sha`: the blob of the commit, if the
-    points are of an older one because it could not be read. `reader`: `<epoch>.<how it was read>`, valid only if the
-    epoch is that of the row: programs before 0.2 leave this column unchanged.
-    """
-
-    __tablename__ = "indexed_files"
+# Lines of `.gitattributes` are up to 13 MB. Programs before 0.2 have them in the repository's row.
+REPOSITORIES = _table("repositories", Repository, *_columns(JsonText, "attributes"))
+VERSIONS = _table("index_versions", IndexVersion, *_columns(JsonText, "attributes"))
+RUNS = _table("sync_runs", Run)
+# `fingerprint` and `answer` belong to `idempotency_key`, and are cleared with it when it expires.
+REQUESTS = _table(
+    "run_requests", RunRequest, *(Column(name, SafeText()) for name in ("idempotency_key", "fingerprint", "answer"))
+)
+ATTEMPTS = _table(
+    "run_attempts", RunAttempt, _owner("run_id", "sync_runs.id"), PrimaryKeyConstraint("run_id", "attempt")
+)
+# `path` is the `path_key` of the path of a file that a run skipped or failed on.
+PROBLEMS = _table(
+    "run_problems",
+    None,
+    _owner("run_id", "sync_runs.id"),
+    *_columns(SafeText, "path", "reason", "detail"),
+    PrimaryKeyConstraint("run_id", "path"),
+)
+MISSED_TICKS = _table(
+    "missed_ticks",
+    MissedTick,
+    _owner("repository_id", "repositories.id"),
+    PrimaryKeyConstraint("repository_id", "scheduled_for"),
+)
+# Answers of programs before 0.2 to requests with an `Idempotency-Key`; now in `run_requests`.
+IDEMPOTENCY_KEYS = _table(
+    "idempotency_keys",
+    None,
+    *_columns(SafeText, "key", "fingerprint", "run_id", "answer"),
+    *_columns(UTCDateTime, "created_at"),
+    PrimaryKeyConstraint("key"),
+)
+GROUPS = _table("project_groups", ProjectGroup)
+REGISTRY_FILES = _table("registry_files", RegistryFile)
+# Earlier contents of registry files: a pod that still sees one does not restore it.
+SUPERSEDED_DIGESTS = _table(
+    "superseded_digests",
+    None,
+    _owner("path", "registry_files.path"),
+    *_columns(SafeText, "digest"),
+    *_columns(UTCDateTime, "superseded_at"),
+    PrimaryKeyConstraint("path", "digest"),
+)
+# Browser sessions that were signed out. `id` identifies a session and does not reveal its cookie.
+ENDED_SESSIONS = _table(
+    "ended_sessions", None, *_columns(SafeText, "id", primary_key=True), *_columns(UTCDateTime, "ended_at")
+)
+WORKERS = _table("workers", Worker)
+FILES = _table(
+    "indexed_files",
+    None,
+    *_columns(SafeText, "repository_id", "path", "blob_sha"),
+    *_columns(Integer, "mode", "chunks"),
+    *_columns(BigInteger, "epoch"),
+    Column("size_bytes", BigInteger()),
+    *(Column(name, SafeText()) for name in ("long_path", "skip_reason", "language", "wanted_sha", "reader")),
+    PrimaryKeyConstraint("repository_id", "path"),
     # Without a rowid the primary key is the table: half the size, and loading a repository is one range scan.
-    __table_args__ = ({"sqlite_with_rowid": False},)
-    repository_id: str = Field(primary_key=True, sa_type=SafeText)
-    path: str = Field(primary_key=True, sa_type=SafeText)
-    long_path: str | None = Field(default=None, sa_type=SafeText)
-    blob_sha: str = Field(sa_type=SafeText)
-    mode: int
-    size_bytes: int | None = Field(default=None, sa_type=BigInteger)
-    chunks: int
-    skip_reason: str | None = Field(default=None, sa_type=SafeText)
-    language: str | None = Field(default=None, sa_type=SafeText)
-    epoch: int = Field(sa_type=BigInteger)
-    wanted_sha: str | None = Field(default=None, sa_type=SafeText)
-    reader: str | None = Field(default=None, sa_type=SafeText)
+    sqlite_with_rowid=False,
+)
+"""The manifest: every file of the last listing and what the index holds of it. `path` is the `path_key` of the path;
+`long_path` is the path itself if that differs.
 
-
-def _table(row: type[Record]) -> Table:
-    return cast(Table, getattr(row, "__table__"))  # noqa: B009  (SQLModel does not declare it to type checkers)
-
-
-REPOSITORIES = _table(_Repositories)
-RUNS = _table(_Runs)
-PROBLEMS = _table(_Problems)
-FILES = _table(_Files)
-VERSIONS = _table(_Versions)
-VERSION_ATTRIBUTES = _table(_VersionAttributes)
-ATTEMPTS = _table(_Attempts)
-GROUPS = _table(_Groups)
-WORKERS = _table(_Workers)
-REQUESTS = _table(_Requests)
-MISSED_TICKS = _table(_MissedTicks)
-IDEMPOTENCY_KEYS = _table(_IdempotencyKeys)
-REGISTRY_FILES = _table(_RegistryFiles)
-SUPERSEDED_DIGESTS = _table(_SupersededDigests)
-ENDED_SESSIONS = _table(_EndedSessions)
+`repository_id` is the id of an index version; a repository's first version has the repository's own id. No foreign key:
+programs before 0.2 register repositories without a version. `wanted_sha`: the blob of the commit, if the points are of
+an older one because it could not be read. `reader`: `<epoch>.<how it was read>`, valid only if the epoch is that of the
+row: programs before 0.2 leave this column unchanged."""
 
 REPOSITORY_COLUMNS = tuple(REPOSITORIES.c[name] for name in Repository.model_fields)
 VERSION_COLUMNS = tuple(VERSIONS.c[name] for name in IndexVersion.model_fields)
@@ -303,3 +255,6 @@ def registered() -> ColumnElement[bool]:
     columns = REPOSITORIES.c
     before_02 = and_(columns.resolved.is_(None), columns.origin == "command", columns.cron_expression.is_(None))
     return ~or_(columns.by_hand, before_02)
+
+
+CLAIM_ORDER = (RUNS.c.priority, RUNS.c.not_before, RUNS.c.queued_at, RUNS.c.id)

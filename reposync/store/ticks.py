@@ -10,13 +10,12 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, bindparam, case, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.store.claims import CLAIM_ORDER
 from reposync.store.database import AHEAD_SECONDS, QUEUE, Database, DatabaseClock
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
 from reposync.store.run_requests import MAX_ATTEMPTS, add_requests, derive, live_requests_of, new_request, new_run
 from reposync.store.status import WAITING, RunTrigger
-from reposync.store.tables import MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
+from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
 
 # Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200

@@ -4,16 +4,11 @@
 before 0.2, which know no others; a repository that only these have synced has no version here, and its points have the
 repository's own id.
 
-Lines of `.gitattributes` (up to 13 MB, read only by runs and audits) are in `version_attributes`. Programs before 0.2
-have them in `index_versions.attributes`, so that column says where the latest lines are: `{"": [digest, ""]}` if they
-are in `version_attributes`, otherwise the lines themselves. An older program takes that entry for a file that no commit
-has, and reads `.gitattributes` again."""
+Lines of `.gitattributes` (up to 13 MB) are read only by runs and audits. Programs before 0.2 have them in the
+repository's row."""
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +30,6 @@ from reposync.store.tables import (
     REPOSITORIES,
     REPOSITORY_COLUMNS,
     RUNS,
-    VERSION_ATTRIBUTES,
     VERSION_COLUMNS,
     VERSIONS,
     IndexVersion,
@@ -106,17 +100,11 @@ class Versions:
     async def attributes(self, version_id: str) -> dict[str, list[str]]:
         """The lines of `.gitattributes` that it was published with: path -> (blob sha, lines). A first version has the
         id of its repository, whose row has them if a program before 0.2 published it last."""
-        stored: dict[str, list[str]] | None = None
         async with self._database.read() as connection:
             for table in (REPOSITORIES, VERSIONS):
-                query = select(table.c.attributes).where(table.c.id == version_id)
-                stored = stored or await connection.scalar(query)
-            if stored and stored.keys() == {""}:
-                mine = VERSION_ATTRIBUTES.c
-                lines = select(mine.path, mine.blob_sha, mine.lines).where(mine.version_id == version_id)
-                return {row.path: [row.blob_sha, row.lines] for row in await connection.execute(lines)}
-        # A program before 0.2 published last. If it could not prove its listing, it kept our entry beside its own.
-        return {path: list(entry) for path, entry in (stored or {}).items() if path}
+                if stored := await connection.scalar(select(table.c.attributes).where(table.c.id == version_id)):
+                    return {path: list(entry) for path, entry in stored.items()}
+        return {}
 
     async def physical_collections(self) -> set[str]:
         """Every collection that has points of a version."""
@@ -218,7 +206,6 @@ class Versions:
     async def publish(self, run: Run, version: IndexVersion, read: Repository, published: Published) -> IndexVersion:
         """`version` holds the commit and is searched from now on; the previous live one is retired. `read`: the
         definition that the run used. Raises DefinitionChanged if it changed since."""
-        marker = await asyncio.to_thread(attributes_marker, published.attributes)
         async with self._database.write() as connection:
             await self._lock(connection, run)
             query = select(*REPOSITORY_COLUMNS).where(REPOSITORIES.c.id == run.repository_id)
@@ -235,7 +222,7 @@ class Versions:
                 "generation": row.generation,
                 "index_identity": published.index_identity,
                 "fingerprint": published.fingerprint,
-                "attributes": marker,
+                "attributes": {path: list(entry) for path, entry in published.attributes.items()},
                 "links": published.links,
                 **(complete if published.complete else {"partial_commit": published.commit}),
             }
@@ -244,7 +231,6 @@ class Versions:
             if version.state is not VersionState.LIVE:
                 await self._retire(connection, VERSIONS.c.repository_id == run.repository_id, VersionState.LIVE)
                 changes |= {"live_at": now, "retired_at": None}
-            await self._write_attributes(connection, version.id, published.attributes, marker)
             live = await self._change(connection, version.id, changes)
             repeated = _repeated(live) | {
                 "last_sync_at": now,
@@ -326,29 +312,6 @@ class Versions:
     async def _change(self, connection: AsyncConnection, version_id: str, changes: Mapping[str, Any]) -> IndexVersion:
         query = update(VERSIONS).where(VERSIONS.c.id == version_id).values(**changes).returning(*VERSION_COLUMNS)
         return IndexVersion.of((await connection.execute(query)).one())
-
-    async def _write_attributes(
-        self, connection: AsyncConnection, version_id: str, files: AttributeFiles, marker: Mapping[str, Any]
-    ) -> None:
-        """Replace the version's lines if they changed. `marker`: of `files`; the caller writes it to the version's row
-        in the same transaction."""
-        if await connection.scalar(select(VERSIONS.c.attributes).where(VERSIONS.c.id == version_id)) == marker:
-            return
-        await connection.execute(delete(VERSION_ATTRIBUTES).where(VERSION_ATTRIBUTES.c.version_id == version_id))
-        rows = [
-            {"version_id": version_id, "number": number, "path": path, "blob_sha": sha, "lines": lines}
-            for number, (path, (sha, lines)) in enumerate(sorted(files.items()))
-        ]
-        if rows:
-            await connection.execute(insert(VERSION_ATTRIBUTES), rows)
-
-
-def attributes_marker(files: AttributeFiles) -> dict[str, list[str]]:
-    """`index_versions.attributes` if the lines are in `version_attributes`."""
-    if not files:
-        return {}
-    digest = hashlib.sha256(json.dumps(sorted(files.items())).encode()).hexdigest()
-    return {"": [digest[:32], ""]}
 
 
 def _repeated(live: IndexVersion) -> dict[str, Any]:

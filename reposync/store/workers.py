@@ -1,17 +1,19 @@
-"""The living workers: each updates its row regularly, by the database's clock.
+"""Rows of processes and browsers that are valid for a while, by the database's clock: living workers, and sessions that
+were signed out.
 
-A command leaves its run to them. A row means that a worker claims runs, and not that it is busy: the lease of a run
-names its worker."""
+A command leaves its run to the workers. A row means that a worker claims runs, and not that it is busy: the lease of a
+run names its worker."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, exists, select
 
 from reposync.config.sections import LEASE_SECONDS
 from reposync.store.database import AHEAD_SECONDS, Database
-from reposync.store.tables import WORKERS, Worker
+from reposync.store.tables import ENDED_SESSIONS, WORKERS, Worker
 
 BEAT_SECONDS = 5.0
 ALIVE_SECONDS = LEASE_SECONDS
@@ -61,3 +63,28 @@ class Workers:
 
     def _seen(self) -> dict[str, Any]:
         return {"seen_at": self._database.moment(), "clock_skew_seconds": self._database.clock.skew_seconds}
+
+
+SESSIONS_KEPT_SECONDS = 24 * 3600.0
+"""Twice the lifetime of a session: a pod whose clock is behind accepts a cookie for longer."""
+
+
+class StoredEndedSessions:
+    """`api.sessions.EndedSessions` for all pods. `database` may raise StoreUnavailable, as every method does."""
+
+    def __init__(self, database: Callable[[], Database]) -> None:
+        self._database = database
+
+    async def end(self, session_id: str) -> None:
+        """Also deletes those whose cookies have expired."""
+        database = self._database()
+        over = ENDED_SESSIONS.c.ended_at < database.moment(-SESSIONS_KEPT_SECONDS)
+        gone = select(ENDED_SESSIONS.c.id).where(over).with_for_update(skip_locked=True)
+        new = database.insert(ENDED_SESSIONS).values(id=session_id, ended_at=database.moment())
+        async with database.write() as connection:
+            await connection.execute(delete(ENDED_SESSIONS).where(ENDED_SESSIONS.c.id.in_(gone)))
+            await connection.execute(new.on_conflict_do_nothing())
+
+    async def has_ended(self, session_id: str) -> bool:
+        async with self._database().read() as connection:
+            return bool(await connection.scalar(select(exists().where(ENDED_SESSIONS.c.id == session_id))))

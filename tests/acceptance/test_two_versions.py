@@ -26,7 +26,7 @@ from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import database_kind, empty_database_url, upgraded_sqlite_file  # noqa: F401
-from tests.fixtures.earlier_versions import BEFORE_0_2, RELEASE_BEFORE, earlier_version
+from tests.fixtures.earlier_versions import RELEASE_BEFORE, earlier_version
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.newer_rows import STATUS, TRIGGER, newer_run
@@ -52,12 +52,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return earlier_version(BEFORE_0_2, tmp_path_factory.mktemp("before"))
-
-
-@pytest.fixture(scope="module")
-def release_before(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return earlier_version(RELEASE_BEFORE, tmp_path_factory.mktemp("release"))
+    return earlier_version(RELEASE_BEFORE, tmp_path_factory.mktemp("before"))
 
 
 @pytest.fixture(scope="module")
@@ -407,21 +402,19 @@ def asked(pod: Pod, path: str) -> str:
     return str(accepted.json()["id"])
 
 
-def test_this_program_writes_no_word_about_a_run_that_the_release_before_does_not_know(release_before: Path) -> None:
+def test_this_program_writes_no_word_about_a_run_that_the_release_before_does_not_know(before: Path) -> None:
     said = "from reposync.store.status import *; print(*sorted([*RunStatus, *RunTrigger]))"
     command = [sys.executable, "-c", said]
-    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(release_before)}
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(before)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
 
     # Its workers end where they read another one.
     assert {*RunStatus, *RunTrigger} <= set(done.stdout.split())
 
 
-def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(
-    daemons: Daemons, release_before: Path
-) -> None:
+def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(daemons: Daemons, before: Path) -> None:
     log, repository = daemons.log, daemons.repository
-    with daemons.pod("old", "--no-scheduler", package=release_before) as old:
+    with daemons.pod("old", "--no-scheduler", package=before) as old:
         until(lambda: old.events("serving"), details=old.log_tail)
         asked_old = until(lambda: old.posts("/api/v1/repositories/app/sync").json().get("id"), details=old.log_tail)
         until(lambda: old.gets(f"/api/v1/runs/{asked_old}").json()["status"] == "completed", details=old.log_tail)

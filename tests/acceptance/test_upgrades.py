@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reposync.store.migrations import HEAD, REVISIONS
+from reposync.store.schema import HEAD, REVISIONS
 from tests.acceptance.conftest import Person
 from tests.fixtures.databases import PostgresqlDatabases
 from tests.fixtures.earlier_versions import RELEASE_BEFORE, earlier_version

@@ -19,7 +19,7 @@ from reposync.api.routing import PREFIX, Router
 from reposync.api.server import stopping_of
 from reposync.errors import RunAmbiguous, RunNotFound, StoreUnavailable
 from reposync.runs.reporting import current_progress
-from reposync.store.row_watch import RowWatch, TooManyWatchers
+from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import Run
 
 MAX_STREAMS = 200

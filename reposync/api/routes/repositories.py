@@ -50,8 +50,8 @@ from reposync.errors import (
     SourceNotAllowed,
     UsageError,
 )
+from reposync.store.notifications import RowWatch
 from reposync.store.repository import Repository
-from reposync.store.row_watch import RowWatch
 from reposync.store.run import Run
 from reposync.store.run_queue import IdempotencyKeyReused
 from reposync.store.status import RunTrigger

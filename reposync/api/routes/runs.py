@@ -24,7 +24,7 @@ from reposync.errors import (
     StoreUnavailable,
     UsageError,
 )
-from reposync.store.row_watch import RowWatch, TooManyWatchers
+from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 

@@ -18,7 +18,7 @@ from reposync.api.server import stopping_of
 from reposync.app.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
 from reposync.errors import RepositoryNotFound
 from reposync.sources.ancestry import CommitAmbiguous
-from reposync.store.row_watch import TooManyWatchers
+from reposync.store.notifications import TooManyWatchers
 
 MAX_WAITING = 200
 

@@ -1,4 +1,4 @@
-"""Run by Alembic on the connection of `runner.migrate`, whose transaction the caller opened and locked."""
+"""Run by Alembic on the connection of `migrate`, whose transaction the caller opened and locked."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from reposync.api.routes import events
 from reposync.errors import LeaseLost, StoreUnavailable
 from reposync.runs.reporting import report_progress
-from reposync.store.row_watch import RowWatch, TooManyWatchers
+from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import RUN_KEYS, Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.sync.progress import RunProgress

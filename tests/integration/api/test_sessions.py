@@ -13,7 +13,7 @@ from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.ended_sessions import StoredEndedSessions
+from reposync.store.workers import StoredEndedSessions
 from tests.fixtures.databases import database_kind  # noqa: F401
 from tests.integration.api.doors import OPERATOR, READER, TOKENS, code_of, log_in, server
 

@@ -79,7 +79,7 @@ async def main(url: str, work: str) -> None:
             said("ready")
             await WORK[work](database, sys.stdin.readline())
         return
-    import reposync.store.migrations.runner  # noqa: F401  (its import would spread the processes in time)
+    import alembic.command  # noqa: F401  (its import would spread the processes in time)
 
     said("ready")
     told = sys.stdin.readline()

@@ -14,8 +14,8 @@ from reposync.config.database_url import SqliteAddress, parse_address, sqlite_ur
 from reposync.errors import StoreUnavailable, UsageError
 from reposync.store.backup import back_up
 from reposync.store.database import Database
-from reposync.store.migrations import HEAD
-from tests.fixtures.released_schemas import execute, make, rows
+from reposync.store.schema import HEAD
+from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 from tests.integration.store.conftest import Store
 
 
@@ -58,15 +58,15 @@ async def test_a_copy_of_an_earlier_schema_is_of_that_schema_and_tells_what_can_
     path: Path, target: Path
 ) -> None:
     path.parent.mkdir()
-    await make(sqlite_url(path), "0002")
-    await execute(sqlite_url(path), "PRAGMA user_version = 2")
+    await make(sqlite_url(path), RELEASED)
+    await execute(sqlite_url(path), "PRAGMA user_version = 4")
     before = await rows(sqlite_url(path))
 
     made = await back_up(SqliteAddress(path), target)
 
-    assert made.revision == "0002"
+    assert made.revision == RELEASED
     with closing(sqlite3.connect(target)) as copy:
-        assert copy.execute("PRAGMA user_version").fetchone() == (2,)
+        assert copy.execute("PRAGMA user_version").fetchone() == (4,)
     assert await rows(sqlite_url(target)) == before
 
 

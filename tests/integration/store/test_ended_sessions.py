@@ -5,8 +5,9 @@ from __future__ import annotations
 from sqlalchemy import select, update
 
 from reposync.api.sessions import EndedInMemory, EndedSessions
-from reposync.store.ended_sessions import KEPT_SECONDS, StoredEndedSessions
 from reposync.store.tables import ENDED_SESSIONS
+from reposync.store.workers import SESSIONS_KEPT_SECONDS as KEPT_SECONDS
+from reposync.store.workers import StoredEndedSessions
 from tests.integration.store.conftest import Store
 
 

@@ -30,16 +30,17 @@ def primary() -> Generator[PostgresqlServer, None, None]:
 
 
 @pytest.fixture
-def standby(primary: PostgresqlServer) -> Generator[PostgresqlServer, None, None]:
-    with started_postgresql(REPLICATED, standby_of=primary) as server:
-        yield server
-
-
-@pytest.fixture
 async def database(primary: PostgresqlServer) -> AsyncIterator[Database]:
     async with await Database.open(primary.url) as opened:
         await opened.upgrade()
         yield opened
+
+
+@pytest.fixture
+def standby(primary: PostgresqlServer, database: Database) -> Generator[PostgresqlServer, None, None]:
+    """It has the tables from the beginning: replication is asynchronous."""
+    with started_postgresql(REPLICATED, standby_of=primary) as server:
+        yield server
 
 
 async def refused(database: Database) -> str:

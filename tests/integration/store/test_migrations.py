@@ -1,24 +1,27 @@
-"""The schema: what the migrations make is what the code expects, and starting on a current one is cheap."""
+"""The schema: a new one, one of a released version with rows in it, and one of a newer version."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from importlib import resources
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import text
+from sqlalchemy import Connection, inspect, text
 
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.indexes import SCHEMA
-from reposync.store.migrations import HEAD, OLDEST_PROGRAM, REVISIONS
-from reposync.store.migrations.runner import alembic_config
+from reposync.store.repository import repository_id
+from reposync.store.schema import HEAD, OLDEST_PROGRAM, REVISIONS, alembic_config
+from reposync.store.status import RunStatus, RunTrigger
+from tests.fixtures.released_schemas import RELEASED, Rows, make, make_tables, rows
+from tests.integration.store.conftest import Store
 
-# Of SQLite: SQLAlchemy does not compare them, `definitions` does.
+# SQLAlchemy does not compare those of SQLite, `definitions` does.
 pytestmark = pytest.mark.filterwarnings("ignore:.*expression-based index")
 
 POSTGRESQL_DEFINITIONS = """
@@ -26,8 +29,11 @@ POSTGRESQL_DEFINITIONS = """
     UNION ALL
     SELECT conrelid::regclass || ' ' || conname || ' ' || pg_get_constraintdef(oid) FROM pg_constraint
     WHERE connamespace = 'public'::regnamespace AND conrelid::regclass::text <> 'alembic_version'
+    UNION ALL
+    SELECT concat_ws(' ', table_name, column_name, data_type, is_nullable, column_default)
+    FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
 """
-# Not a table's own text: a column that was added later stands elsewhere in it, and is the same column.
+# Not a table's own text: in it a column that was added later has a different position.
 SQLITE_DEFINITIONS = """
     SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND type <> 'table'
     UNION ALL
@@ -38,6 +44,9 @@ SQLITE_DEFINITIONS = """
     FROM pragma_table_list t JOIN pragma_foreign_key_list(t.name) k WHERE t.schema = 'main'
 """
 
+# Columns that the migration fills from others.
+FILLED = {"repositories": {"last_tick_at", "by_hand"}, "run_attempts": {"times"}}
+
 
 @pytest.fixture
 async def empty(empty_database_url: str):
@@ -46,7 +55,7 @@ async def empty(empty_database_url: str):
 
 
 async def definitions(database: Database) -> set[str]:
-    """Every index and constraint (on SQLite every column too) as the database itself writes it down."""
+    """Every column, index and constraint as the database itself writes it down."""
     query = POSTGRESQL_DEFINITIONS if database.is_postgresql else SQLITE_DEFINITIONS
     async with database.read() as connection:
         found = (await connection.scalars(text(query))).all()
@@ -59,33 +68,35 @@ def test_the_listed_revisions_are_those_of_the_package() -> None:
 
     assert tuple(reversed([script.revision for script in scripts.walk_revisions()])) == REVISIONS
     assert scripts.get_heads() == [HEAD]
-    assert resources.files("reposync.store.migrations").joinpath("env.py").is_file()
 
 
-async def test_migrations_make_the_tables_that_the_code_declares(empty: Database) -> None:
-    await empty.upgrade()
-
+async def test_migrations_make_the_tables_of_a_new_database(empty: Database, empty_database_url: str) -> None:
+    assert await empty.upgrade()
     async with empty.read() as connection:
         differences = await connection.run_sync(
             lambda sync: compare_metadata(MigrationContext.configure(sync, opts={"compare_type": True}), SCHEMA)
         )
-    migrated = await definitions(empty)
+    new = await definitions(empty)
     async with empty.write() as connection:
         await connection.run_sync(SCHEMA.drop_all)
-        await connection.run_sync(SCHEMA.create_all)
+        await connection.exec_driver_sql("DROP TABLE alembic_version")
+
+    await make_tables(empty_database_url, RELEASED, is_postgresql=empty.is_postgresql)
+    assert await empty.upgrade()
 
     assert differences == []
-    assert migrated == await definitions(empty)
-    assert any("WHERE" in each and "running" in each for each in migrated)
+    assert new == await definitions(empty)
+    assert any("WHERE" in each and "running" in each for each in new)
 
 
-async def test_an_upgrade_that_is_cut_off_leaves_nothing_behind(empty: Database) -> None:
+async def test_an_upgrade_that_fails_leaves_nothing_behind(empty: Database) -> None:
     async with empty.write() as connection:
         await connection.execute(text("CREATE TABLE run_problems (x INTEGER)"))
 
     with pytest.raises(StoreUnavailable, match="refused a statement for an unexpected reason"):
         await empty.upgrade()
-    assert await empty.current() is None
+    with pytest.raises(StoreUnavailable, match=r"no tables yet.*reposync db upgrade"):
+        await empty.require_current()
 
     async with empty.write() as connection:
         await connection.execute(text("DROP TABLE run_problems"))
@@ -93,59 +104,175 @@ async def test_an_upgrade_that_is_cut_off_leaves_nothing_behind(empty: Database)
     await empty.require_current()
 
 
-async def test_a_database_without_tables_says_how_to_make_them(empty: Database) -> None:
-    with pytest.raises(StoreUnavailable, match=r"no tables yet.*reposync db upgrade"):
-        await empty.require_current()
+# Released schemas ---------------------------------------------------------------------------------------------------
 
 
-def later(revision: str, oldest_program: str | None, database: Database) -> list[str]:
-    """What a migration of a later version leaves behind."""
+async def test_an_upgrade_loses_no_row_and_new_columns_have_their_default(empty_database_url: str) -> None:
+    await make(empty_database_url, RELEASED)
+    before = await rows(empty_database_url)
+
+    async with await Database.open(empty_database_url) as database:
+        assert await database.upgrade() is True
+        after = await rows(empty_database_url)
+        assert await database.current() == HEAD
+        assert await database.upgrade() is False
+
+    assert await rows(empty_database_url) == after
+    assert restricted(after, before) == before
+    assert {table: present for table, present in after.items() if table not in before and present} == {}
+    for table, present in before.items():
+        for column in set(after[table][0]) - set(present[0]) - FILLED.get(table, set()):
+            assert {row[column] for row in after[table]} <= {None, 0}
+
+
+def restricted(after: Rows, before: Rows) -> Rows:
+    """The tables and columns that `before` has."""
+    return {
+        table: sorted(({column: row[column] for column in present[0]} for row in after[table]), key=str)
+        for table, present in before.items()
+    }
+
+
+@pytest.mark.parametrize("revision", REVISIONS)
+async def test_the_program_works_on_the_rows_of_a_released_version(empty_database_url: str, revision: str) -> None:
+    await make(empty_database_url, revision)
+    for table, present in (await rows(empty_database_url)).items():
+        assert present, f"{table} is empty"
+        unused = {column for column in present[0] if all(row[column] is None for row in present)}
+        assert not unused, f"nothing is in {table}.{sorted(unused)}"
+
+    async with await Database.open(empty_database_url) as database:
+        await database.upgrade()
+        store = Store(database)
+        history = await store.runs.history(limit=100)
+        waiting = {run.id for run in history if run.status in ("queued", "retrying")}
+        (abandoned,) = (run for run in history if run.status is RunStatus.RUNNING)
+        claimed = [await store.runs.claim("survivor", 60.0) for _ in range(len(waiting) + 1)]
+        attempts = await store.runs.attempts(abandoned.id)
+        queued, is_new = await store.runs.enqueue("old-service", RunTrigger.HTTP)
+        payments = await store.repositories.get("payments-api")
+        manifest = await store.manifests.load(payments.id)
+        handbook = await store.repositories.get("handbook")
+
+    assert len(history) >= 8
+    assert {run.id for run in claimed if run} == waiting | {abandoned.id}, "the lease of the killed pod has ended"
+    assert [(each.attempt, each.outcome) for each in attempts if each.ended_at is None] == [(2, None)]
+    assert (queued.status, is_new) == (RunStatus.QUEUED, True)
+    assert (payments.id, payments.project_id, payments.epoch) == (repository_id("payments-api"), 4711, 7)
+    assert payments.last_sync_at is not None
+    assert payments.last_sync_at.isoformat() == "2026-03-01T12:30:02.417311+00:00"
+    assert {path for path in manifest if len(path) < 100} == {
+        *("billing/charge.py", "logo.png", "src/日本/ümlaut é.bin", "current", "run.sh")
+    }
+    assert max(map(len, manifest)) > 800, "a long path is complete"
+    assert handbook.paused_reason == 'Umzug des Servers – until "Friday"'
+
+
+async def test_pods_of_the_released_version_can_write_to_the_newest_schema(empty_database_url: str) -> None:
+    await make(empty_database_url, HEAD, rows_of=RELEASED)
+
+    async with await Database.open(empty_database_url) as database:
+        assert len(await Store(database).runs.history(limit=100)) >= 8
+
+
+async def test_a_migration_only_adds(empty: Database, empty_database_url: str) -> None:
+    await make_tables(empty_database_url, RELEASED, is_postgresql=empty.is_postgresql)
+    before = await described(empty)
+    await empty.upgrade()
+    after = await described(empty)
+
+    missed = [f"table {table}" for table in before.keys() - after.keys()]
+    for table in before:
+        was, now = before[table], after[table]
+        missed += [f"{what} of {table}" for what in was if what != "columns" and was[what] != now[what]]
+        missed += [f"{table}.{name}" for name, column in was["columns"].items() if now["columns"].get(name) != column]
+        added = [column for name, column in now["columns"].items() if name not in was["columns"]]
+        missed += [table for column in added if not column["nullable"] and column["default"] is None]
+    # Pods of 0.1.0 only lose the cascade.
+    assert missed == ["foreign keys of indexed_files"]
+
+
+async def described(database: Database) -> dict[str, dict[str, Any]]:
+    """What programs depend on of each table: a column's type and whether it may be left out, keys, unique indexes.
+    Other indexes may be added and removed."""
+
+    def look(connection: Connection) -> dict[str, dict[str, Any]]:
+        inspector = inspect(connection)
+        return {
+            table: {
+                "columns": {
+                    each["name"]: {"type": str(each["type"]), **{key: each[key] for key in ("nullable", "default")}}
+                    for each in inspector.get_columns(table)
+                },
+                "key": inspector.get_pk_constraint(table)["constrained_columns"],
+                "unique indexes": {
+                    (each["name"], *each["column_names"], *sorted(map(str, each["dialect_options"].values())))
+                    for each in inspector.get_indexes(table)
+                    if each["unique"]
+                },
+                "unique constraints": {str(each["column_names"]) for each in inspector.get_unique_constraints(table)},
+                "foreign keys": {
+                    str((each["constrained_columns"], each["referred_table"]))
+                    for each in inspector.get_foreign_keys(table)
+                },
+            }
+            for table in inspector.get_table_names()
+            if table != "alembic_version"
+        }
+
+    async with database.read() as connection:
+        return await connection.run_sync(look)
+
+
+# Newer and unreleased schemas ---------------------------------------------------------------------------------------
+
+
+async def change_schema(database: Database, revision: str, oldest_program: str | None) -> None:
+    """What a migration of a later version records."""
     if database.is_postgresql:
         comment = f"'oldest program: {oldest_program}'" if oldest_program else "NULL"
-        word = f"COMMENT ON TABLE alembic_version IS {comment}"
+        record = f"COMMENT ON TABLE alembic_version IS {comment}"
     else:
-        word = f"PRAGMA user_version = {int(oldest_program or 0)}"
-    return [f"UPDATE alembic_version SET version_num = '{revision}'", word]
-
-
-async def become(database: Database, revision: str, oldest_program: str | None) -> None:
+        record = f"PRAGMA user_version = {int(oldest_program or 0)}"
     async with database.write() as connection:
-        for statement in later(revision, oldest_program, database):
-            await connection.exec_driver_sql(statement)
+        await connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{revision}'")
+        await connection.exec_driver_sql(record)
 
 
 @pytest.mark.parametrize("operation", ["upgrade", "require_current"])
-@pytest.mark.parametrize("oldest_program", ["9000", None])
-async def test_a_schema_that_only_newer_versions_can_work_with_is_left_alone(
-    empty: Database, operation: str, oldest_program: str | None
+@pytest.mark.parametrize(
+    ("revision", "oldest_program", "message"),
+    [
+        ("9999", "9000", "9999, which is newer"),
+        ("9999", None, "9999, which is newer"),
+        ("0006", "0002", "0006, which no released version made"),
+    ],
+)
+async def test_a_schema_that_this_version_cannot_work_with_is_refused_and_unchanged(
+    empty: Database, operation: str, revision: str, oldest_program: str | None, message: str
 ) -> None:
     await empty.upgrade()
-    await become(empty, "9999", oldest_program)
+    await change_schema(empty, revision, oldest_program)
 
-    with pytest.raises(StoreUnavailable, match=r"9999, which is newer"):
+    with pytest.raises(StoreUnavailable, match=message):
         await getattr(empty, operation)()
 
     assert (await empty.schema()).state == "incompatible"
-    assert await empty.current() == "9999"
+    assert await empty.current() == revision
 
 
-async def test_a_schema_of_a_newer_version_that_only_added_to_it_is_worked_with(empty: Database) -> None:
+async def test_a_compatible_schema_of_a_newer_version_is_used(empty: Database) -> None:
     await empty.upgrade()
-    await become(empty, "9999", HEAD)
+    async with empty.write() as connection:
+        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    assert (await empty.schema()).oldest_program == OLDEST_PROGRAM, "as this version recorded it"
+    await change_schema(empty, "9999", HEAD)
 
     assert await empty.upgrade() is False
     await empty.require_current()
 
     assert (await empty.schema()).state == "ahead"
     assert await empty.current() == "9999"
-
-
-async def test_a_migration_leaves_word_of_the_oldest_program_that_can_work_with_it(empty: Database) -> None:
-    await empty.upgrade()
-    async with empty.write() as connection:
-        await connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
-
-    assert (await empty.schema()).oldest_program == OLDEST_PROGRAM
 
 
 def test_a_current_schema_is_recognised_without_loading_alembic(database_url: str) -> None:

@@ -357,7 +357,10 @@ async def test_a_worker_whose_repository_was_removed_finds_its_lease_lost(store:
 @ON_EVERY_DATABASE
 async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -> None:
     run = await store.running()
-    attributes = {".gitattributes": ["d" * 40, "*.js linguist-generated\n"]}
+    attributes = {
+        "nul\0/.gitattributes": ["d" * 40, "\udce9\0\u2028 ☃"],
+        ".gitattributes": ["e" * 40, "*.js linguist-generated\n"],
+    }
     committed = (WHEN - timedelta(hours=1)).astimezone(timezone(timedelta(hours=9)))
 
     live = await store.publishes(
@@ -372,6 +375,16 @@ async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -
     # For pods of the version before: the name of the collection, and the fingerprint as they make it.
     assert (shown.index_identity, shown.content_fingerprint) == ("index-1", "settings-1")
     assert shown.indexed_collection == "code"
+    assert await store.versions.attributes(live.id) == attributes
+    assert await store.versions.attributes("unknown") == {}
+    for each in (live, shown, *await store.versions.of(run.repository_id)):
+        assert "linguist" not in repr(each), "up to 13 MB are read only by runs"
+
+    of_an_older_program = {"lib/.gitattributes": ["f" * 40, ""]}
+    async with store.database.write() as connection:
+        await connection.execute(update(REPOSITORIES).values(attributes=of_an_older_program))
+    assert await store.versions.attributes(live.id) == of_an_older_program
+    await store.publishes(run, live, attributes=attributes)
     assert await store.versions.attributes(live.id) == attributes
 
 

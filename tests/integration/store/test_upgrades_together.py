@@ -21,13 +21,12 @@ from reposync.config.database_url import sqlite_url
 from reposync.config.settings import Settings
 from reposync.errors import StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.migrations import HEAD
-from reposync.store.schema import MIGRATION_LOCK
+from reposync.store.schema import HEAD, MIGRATION_LOCK
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from tests.fixtures.applied import open_applied
 from tests.fixtures.databases import PostgresqlDatabases
-from tests.fixtures.released_schemas import execute, make, rows
+from tests.fixtures.released_schemas import RELEASED, execute, make, rows
 from tests.integration.store.test_processes import Start, go, rest, start  # noqa: F401
 
 PATIENCE_SECONDS = 60.0
@@ -110,7 +109,7 @@ async def test_of_several_processes_at_once_one_changes_the_schema_and_nothing_i
     empty_database_url: str,
     start: Start,  # noqa: F811
 ) -> None:
-    await make(empty_database_url, "0001")
+    await make(empty_database_url, RELEASED)
     before = await rows(empty_database_url)
 
     processes = [start(empty_database_url, "upgrade") for _ in range(2)]
@@ -125,7 +124,7 @@ async def test_of_several_processes_at_once_one_changes_the_schema_and_nothing_i
 
 async def test_a_migration_that_meets_a_long_transaction_steps_aside(empty_postgresql: str, upgrades: Upgrades) -> None:
     url = empty_postgresql
-    await make(url, "0001")
+    await make(url, RELEASED)
     before = await rows(url)
 
     async with report_in_psql(url):
@@ -138,13 +137,13 @@ async def test_a_migration_that_meets_a_long_transaction_steps_aside(empty_postg
             # It is in the middle: some of its changes are made, and none is committed.
             await until(lambda: pod.fetchval(MIGRATES))
             killed.kill()
-            assert await pod.fetchval("SELECT version_num FROM alembic_version") == "0001"
+            assert await pod.fetchval("SELECT version_num FROM alembic_version") == RELEASED
         finally:
             await pod.close()
         survivor = upgrades(url)
         await until(lambda: has_said(survivor, f"needs schema {HEAD}; waiting for"))
 
-    assert survivor.ends() == f"0001 -> {HEAD}"
+    assert survivor.ends() == f"{RELEASED} -> {HEAD}"
     after = await rows(url)
     assert {table: len(after[table]) for table in before} == {table: len(there) for table, there in before.items()}
 
@@ -158,7 +157,7 @@ async def test_a_process_that_waits_for_another_ones_migration_says_so_and_for_h
     empty_postgresql: str,
 ) -> None:
     url = empty_postgresql
-    await make(url, "0003")
+    await make(url, RELEASED)
     migrating = await asyncpg.connect(url, server_settings={"application_name": "reposync"})
     try:
         async with await Database.open(url) as database, migrating.transaction():
@@ -166,13 +165,13 @@ async def test_a_process_that_waits_for_another_ones_migration_says_so_and_for_h
 
             with pytest.raises(StoreUnavailable, match=r"within 0\.1 s: waiting for a different process"):
                 await database.upgrade(wait_seconds=0.1)
-            assert await database.current() == "0003"
+            assert await database.current() == RELEASED
     finally:
         await migrating.close()
 
 
 async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgresql: str, tmp_path: Path) -> None:
-    await make(empty_postgresql, "0003")
+    await make(empty_postgresql, RELEASED)
     variables = {"DATABASE_URL": empty_postgresql, "REPOSYNC_STATE_DIR": str(tmp_path), "HOME": str(tmp_path)}
     health = Health()
     telling = MetricsObserver(Metrics(version="1", run_statuses=[], run_triggers=[]), health)
@@ -201,7 +200,7 @@ async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgr
 
 async def test_sqlite_waits_for_who_writes_and_says_so(tmp_path: Path) -> None:
     url, told = sqlite_url(tmp_path / "reposync.db"), list[str]()
-    await make(url, "0002")
+    await make(url, RELEASED)
     writer = sqlite3.connect(tmp_path / "reposync.db", isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
 
@@ -222,7 +221,7 @@ async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves
 ) -> None:
     path = tmp_path / "reposync.db"
     url = sqlite_url(path)
-    await make(url, "0002")
+    await make(url, RELEASED)
     await execute(url, MANY)
     await execute(url, "PRAGMA journal_mode = WAL")
     killed = upgrades(f"sqlite:///{path}")
@@ -232,10 +231,10 @@ async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves
     waiting = upgrades(f"sqlite:///{path}")
     await until(lambda: has_said(waiting, "waiting for a different process, which writes to it"))
     with closing(sqlite3.connect(path)) as reader:
-        assert reader.execute("SELECT version_num FROM alembic_version").fetchone() == ("0002",), "readers go on"
+        assert reader.execute("SELECT version_num FROM alembic_version").fetchone() == (RELEASED,), "readers go on"
     killed.kill()
 
-    assert waiting.ends() == f"0002 -> {HEAD}"
+    assert waiting.ends() == f"{RELEASED} -> {HEAD}"
     with closing(sqlite3.connect(path)) as reader:
         assert reader.execute("SELECT count(*) FROM sync_runs WHERE repository = 'many'").fetchone() == (MANY_RUNS,)
         assert reader.execute("PRAGMA integrity_check").fetchone() == ("ok",)
