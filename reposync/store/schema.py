@@ -5,8 +5,8 @@ columns that are nullable or have a default: older programs go on working. A lat
 used, and names in OLDEST_PROGRAM the first version that works without it; older programs read that in the database.
 
 Alembic runs from the package without an `alembic.ini`, and is imported only if the schema has to change: that takes
-0.3 s. A new database gets the tables of `tables` and `indexes` at once: a test compares these with what the migrations make of the
-oldest schema.
+0.3 s. A new database gets today's tables and indexes at once: a test compares these with what the migrations make of
+the oldest schema.
 """
 
 from __future__ import annotations
