@@ -6,14 +6,15 @@ import asyncio
 import itertools
 import random
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import responses
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 import httpx
+import orjson
 
 from reposync.errors import (
     ConfigError,
@@ -25,12 +26,10 @@ from reposync.errors import (
 from reposync.http_client import retry_after_seconds
 from reposync.outgoing import MinimumRate, TooLarge, certificate_reason, client_options, iter_decoded, parse_json
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
-from reposync.vectors.port import CollectionMissing, IndexSettings
+from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
-
-T = TypeVar("T")
 
 # httpx keeps idle connections for 5 s; a new one for each request costs more than the request.
 _LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepalive_expiry=60)
@@ -44,6 +43,7 @@ _HOP_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
 _JSON = {"content-type": "application/json"}
 _FIRST_WAIT_SECONDS = 0.2
 _MAX_MESSAGE_CHARS = 500
+_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 class AlreadyExists(VectorIndexError):
@@ -135,33 +135,28 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
         self._pool: httpx.AsyncHTTPTransport | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        for attempt in range(_ENGINE_ATTEMPTS):
-            if self._pool is None or attempt:
-                await self._find_engine()
+        for attempt in itertools.count(1):
+            pool = self._pool if self._pool is not None and attempt == 1 else await self._connect()
             try:
-                response = await self._connections.handle_async_request(request)
+                response = await pool.handle_async_request(request)
                 # Read here: a connection that breaks during an answer must be noticed here too.
                 await response.aread()
             except _ENGINE_GONE:
-                if attempt == _ENGINE_ATTEMPTS - 1:
+                if attempt == _ENGINE_ATTEMPTS:
                     raise
             else:
                 return response
         raise AssertionError("the last attempt returns or raises")
 
-    @property
-    def _connections(self) -> httpx.AsyncHTTPTransport:
-        assert self._pool is not None  # noqa: S101 - for the type checker
-        return self._pool
-
-    async def _find_engine(self) -> None:
+    async def _connect(self) -> httpx.AsyncHTTPTransport:
         """A restarted engine usually has the same socket; the pool itself drops dead connections."""
         address = await self._engine.address()
-        if address != self._address:
+        if self._pool is None or address != self._address:
             abandoned, self._address = self._pool, address
             self._pool = httpx.AsyncHTTPTransport(uds=address, limits=_LIMITS, verify=False)
             if abandoned is not None:
                 await abandoned.aclose()
+        return self._pool
 
     async def aclose(self) -> None:
         if self._pool is not None:
@@ -254,7 +249,7 @@ def place(settings: IndexSettings) -> str:
     return f"Qdrant at {parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
-class Connection:
+class QdrantConnection:
     """One Qdrant. Retries requests while it is unavailable; every request of `QdrantIndex` may be repeated.
 
     `where` names the server or folder in messages; it holds no secret.
@@ -267,23 +262,29 @@ class Connection:
         self._longest_wait_seconds = settings.longest_wait_seconds
         self._within_seconds = START_SECONDS if settings.url is None else None
 
-    async def result(self, method: str, path: str, content: bytes | None = None) -> Any:
-        """The `result` of one answer, without a retry. Raises what `Sender.request` raises, and VectorIndexError."""
-        answer = await self._sender.request(method, path, content)
-        if "result" not in answer:
-            raise VectorIndexError(f"{self.where} answered without a result.")
-        return answer["result"]
+    async def request(
+        self,
+        what: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        wait: bool = False,
+        check: Callable[[], None] = no_check,
+        once: bool = False,
+    ) -> Any:
+        """The `result` of the answer. Requested again while Qdrant is unavailable, unless `once`.
 
-    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]], *, once: bool = False) -> T:
-        """The result of `attempt`, retried while Qdrant is unavailable. `what` is in messages: "could not {what}".
-
-        Raises VectorIndexError and its subclasses.
+        `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `wait`: until a write is done.
+        `check`: see WriteScope. Raises VectorIndexError and its subclasses.
         """
+        content = body if body is None or isinstance(body, bytes) else orjson.dumps(body, option=_OPTIONS)
         try:
             async with asyncio.timeout(self._within_seconds) as bound:
                 for number in itertools.count(1):
+                    check()
                     try:
-                        return await self._attempt(what, attempt)
+                        return await self._attempt(what, method, path, content, wait=wait)
                     except IndexUnavailable as error:
                         requested = error.retry_after_seconds
                         if once or number >= self._attempts or (requested or 0.0) > self._longest_wait_seconds:
@@ -296,15 +297,22 @@ class Connection:
                 f"{self.where} did not answer within {self._within_seconds:.0f} s: could not {what}.",
                 remedy="Its log, index/engine.log, may say why.",
             ) from error
-        raise AssertionError("the last attempt returns or raises")
 
-    async def _attempt(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _attempt(self, what: str, method: str, path: str, content: bytes | None, *, wait: bool) -> Any:
         try:
-            return await attempt()
+            answer = await self._sender.request(method, path + ("?wait=true" if wait else ""), content)
         except Refused as error:
             raise _refusal(self.where, what, error) from error
         except (httpx.HTTPError, ValueError, RecursionError) as error:
             raise _failure(self.where, what, error) from error
+        if "result" not in answer:
+            raise VectorIndexError(f"{self.where} answered without a result.")
+        result = answer["result"]
+        for each in (result if isinstance(result, list) else [result]) if wait else ():
+            status = each.get("status") if isinstance(each, dict) else None
+            if status != "completed":
+                raise IndexUnavailable(f"{self.where}: could not {what}: its status is {status}.")
+        return result
 
     async def close(self) -> None:
         await self._sender.close()
@@ -339,23 +347,22 @@ def _failure(where: str, what: str, error: Exception) -> VectorIndexError:
 def _refusal(where: str, what: str, refused: Refused) -> VectorIndexError:
     status, message = refused.status, _message(refused.content)
     details = f"could not {what}: {message or responses.get(status, 'no reason given')} (HTTP {status})."
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        remedy = "Check QDRANT_API_KEY and its permissions."
-        return VectorIndexError(f"{where} refuses the API key, {details}", remedy=remedy)
-    if status == HTTPStatus.NOT_FOUND and "ollection" in message:
-        return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
-    if "cannot be opened: " in message:  # the embedded engine: further attempts meet the same files
-        return VectorIndexError(f"{where}: {details}")
+    match status:
+        case 401 | 403:
+            remedy = "Check QDRANT_API_KEY and its permissions."
+            return VectorIndexError(f"{where} refuses the API key, {details}", remedy=remedy)
+        case 404 if "ollection" in message:
+            return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
+        case 429:
+            wait = refused.retry_after_seconds
+            return IndexUnavailable(f"{where} is overloaded: could not {what}.", retry_after_seconds=wait)
+        case 501:
+            return IndexUnsupported(f"{where}: {details}")
     if status == HTTPStatus.CONFLICT or "already exists" in message:
         return AlreadyExists(f"{where}: {details}")
-    if status == HTTPStatus.NOT_IMPLEMENTED:
-        return IndexUnsupported(f"{where}: {details}")
-    if status == HTTPStatus.TOO_MANY_REQUESTS:
-        wait = refused.retry_after_seconds
-        return IndexUnavailable(f"{where} is overloaded: could not {what}.", retry_after_seconds=wait)
-    if status == HTTPStatus.REQUEST_TIMEOUT or status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return IndexUnavailable(f"{where}: {details}")
-    return VectorIndexError(f"{where}: {details}")
+    # The embedded engine cannot open a collection: further attempts meet the same files.
+    is_final = (status < 500 and status != HTTPStatus.REQUEST_TIMEOUT) or "cannot be opened: " in message
+    return (VectorIndexError if is_final else IndexUnavailable)(f"{where}: {details}")
 
 
 def _message(content: bytes) -> str:

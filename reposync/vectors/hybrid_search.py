@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from reposync.errors import UsageError, VectorIndexError
 from reposync.threads import in_thread
 from reposync.vectors.port import DENSE, SPARSE, Payload, SearchHit, SearchQuery
-from reposync.vectors.request_bodies import and_, one_of, query_filter
+from reposync.vectors.request_bodies import Filter, equals, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
 # Candidates of each kind of vector for the fusion: enough to find a hit that one kind ranks low and the other high, and
@@ -31,7 +31,7 @@ class Search:
     def __init__(self, request: Request, query: SearchQuery) -> None:
         self._request = request
         self._query = query
-        self._filter = query_filter(query)
+        self._filter = _filter(query)
         self._glob = _glob(query.path_glob)
 
     async def hits(self) -> list[SearchHit]:
@@ -43,19 +43,22 @@ class Search:
         return await self._matching(self._glob)
 
     async def _matching(self, glob: PathPatterns) -> list[SearchHit]:
-        """Exact: if too few of the best points match, only the matching paths are searched."""
-        limit = self._query.limit * _GROWTH
-        points = await self._points(limit, [Payload.PATH])
-        matching = await in_thread(partial(self._of_glob, points, glob))
-        if len(matching) == self._query.limit or len(points) < limit:
-            return await self._with_texts(matching)
-        paths = await self._paths(glob)
-        if paths is None:
-            return await self._with_texts(await self._search_on(glob, limit))
-        if not paths:
-            return []
-        self._filter = and_(self._filter, one_of(Payload.PATH, paths))
-        return [_hit(point) for point in await self._points(self._query.limit, True)]
+        """Exact: if too few of the best points match, only the matching paths are searched; if there are too many paths
+        to list, more points are fetched until enough match."""
+        limit = self._query.limit
+        are_listed = False
+        while True:
+            limit *= _GROWTH
+            points = await self._points(limit, [Payload.PATH])
+            matching = await in_thread(partial(self._of_glob, points, glob))
+            if len(matching) == self._query.limit or len(points) < limit:
+                return await self._with_texts(matching)
+            if not are_listed:
+                are_listed = True
+                paths = await self._paths(glob)
+                if paths is not None:
+                    self._filter = {"must": [one_of(Payload.PATH, paths), *filter(None, [self._filter])]}
+                    return [_hit(point) for point in await self._points(self._query.limit, True)] if paths else []
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
         """All paths that match; None if there are too many to list."""
@@ -65,15 +68,6 @@ class Search:
         if len(paths) == _MAX_PATHS:
             return None
         return await in_thread(lambda: [path for path in paths if glob.match(path) is not None])
-
-    async def _search_on(self, glob: PathPatterns, limit: int) -> list[dict[str, Any]]:
-        """Fetches more until enough points match or there are no more."""
-        while True:
-            limit *= _GROWTH
-            points = await self._points(limit, [Payload.PATH])
-            matching = await in_thread(partial(self._of_glob, points, glob))
-            if len(matching) == self._query.limit or len(points) < limit:
-                return matching
 
     def _of_glob(self, points: list[dict[str, Any]], glob: PathPatterns) -> list[dict[str, Any]]:
         return [point for point in points if glob.match(_metadata(point)["path"]) is not None][: self._query.limit]
@@ -105,6 +99,15 @@ class Search:
             return dense | {"filter": self._filter}
         common = {"filter": self._filter, "limit": max(_MIN_CANDIDATES, limit * _CANDIDATES_PER_HIT)}
         return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
+
+
+def _filter(query: SearchQuery) -> Filter | None:
+    """What Qdrant itself can filter by: no globs."""
+    wanted = [(Payload.REPOSITORY_ID, query.version), (Payload.LANGUAGE, query.language)]
+    must = [equals(key, value) for key, value in wanted if value is not None]
+    hidden = [one_of(Payload.REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
+    found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
+    return found or None
 
 
 def _glob(pattern: str | None) -> PathPatterns | None:

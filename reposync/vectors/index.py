@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
-import orjson
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.errors import IndexUnavailable, VectorIndexError, first_error
+from reposync.errors import VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
     PAYLOAD_INDEXES,
@@ -21,7 +20,7 @@ from reposync.vectors.collection import (
     recorded_spec,
     resolve,
 )
-from reposync.vectors.connection import AlreadyExists, Connection, open_sender
+from reposync.vectors.connection import AlreadyExists, QdrantConnection, open_sender
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search
 from reposync.vectors.port import (
@@ -59,7 +58,7 @@ _SELECTED_PER_REQUEST = 1_000
 class QdrantIndex:
     """One collection of one Qdrant: implements `reposync.vectors.port.Index`."""
 
-    def __init__(self, settings: IndexSettings, connection: Connection) -> None:
+    def __init__(self, settings: IndexSettings, connection: QdrantConnection) -> None:
         self._settings = settings
         self._connection = connection
         self._path = f"/collections/{quote(settings.collection, safe='')}"
@@ -80,10 +79,8 @@ class QdrantIndex:
     async def take_name(self, name: str) -> None:
         """An existing alias is replaced in the same request."""
         mine = {"create_alias": {"collection_name": self._settings.collection, "alias_name": name}}
-        body = orjson.dumps({"actions": [{"delete_alias": {"alias_name": name}}, mine]})
-
-        what = f"name the collection {name}"
-        await self._connection.retry(what, lambda: self._connection.result("POST", "/collections/aliases", body))
+        body = {"actions": [{"delete_alias": {"alias_name": name}}, mine]}
+        await self._connection.request(f"name the collection {name}", "POST", "/collections/aliases", body)
 
     async def drop(self) -> None:
         await self._request("drop the collection", "DELETE", "")
@@ -165,26 +162,31 @@ class QdrantIndex:
             raise first_error(errors) from errors
 
     async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
-        results = await self._write("store points", "/points/batch", request.body, scope.check)
+        body, check = request.body, scope.check
+        results = await self._request("store points", "POST", "/points/batch", body, wait=True, check=check)
         if len(results) != request.operations:
             raise VectorIndexError(f"{self._connection.where} answered {len(results)} of {request.operations} writes.")
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths):
-            await self._delete(bodies.points_of_paths(scope, page), scope.check)
+            await self._delete(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
+        """A point of another program may have no epoch, or one that is not a number."""
         for page in _pages(ids):
-            await self._delete(bodies.points_by_id(scope, page), scope.check)
+            mine = bodies.points_of_repository(scope.repository_id, {"has_id": list(page)})
+            await self._delete(mine | {"must_not": [bodies.later_than(scope.epoch)]}, scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         await self._delete(bodies.points_of_repository(repository_id), check)
 
+    async def _delete(self, selected: Filter, check: Callable[[], None]) -> None:
+        await self._request("delete points", "POST", "/points/delete", {"filter": selected}, wait=True, check=check)
+
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
-        what = "rename a repository"
-        renamed = {"payload": {"repository": name}, "key": "metadata"}
-        stale = bodies.points_of_other_name(repository_id, name)
-        await self._write(what, "/points/payload", orjson.dumps({**renamed, "filter": stale}))
+        stale = bodies.points_of_repository(repository_id) | {"must_not": [bodies.equals(Payload.REPOSITORY, name)]}
+        renamed = {"payload": {"repository": name}, "key": "metadata", "filter": stale}
+        await self._request("rename a repository", "POST", "/points/payload", renamed, wait=True)
         if links is not None:
             await self._rewrite_urls(repository_id, lambda metadata: _moved(metadata, links), no_check)
 
@@ -205,7 +207,7 @@ class QdrantIndex:
     ) -> int:
         written = 0
         wanted = [Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
-        async for page in self._scrolled(repository_id, wanted):
+        async for page in self._scrolled(bodies.points_of_repository(repository_id), wanted):
             metadata = {point["id"]: point["payload"]["metadata"] for point in page}
             moved = {each: url for each, had in metadata.items() if (url := url_of(had)) != had.get("url")}
             operations = [
@@ -213,58 +215,45 @@ class QdrantIndex:
                 for identity, url in moved.items()
             ]
             for some in _pages(operations):
-                await self._write("renew links", "/points/batch", orjson.dumps({"operations": some}), check)
+                body = {"operations": some}
+                await self._request("renew links", "POST", "/points/batch", body, wait=True, check=check)
             written += len(moved)
         return written
 
-    async def _delete(self, selected: Filter, check: Callable[[], None] = no_check) -> None:
-        await self._write("delete points", "/points/delete", orjson.dumps({"filter": selected}), check)
-
-    async def _write(self, what: str, path: str, body: bytes, check: Callable[[], None] = no_check) -> list[Any]:
-        """Raises IndexUnavailable if Qdrant accepted the write but did not confirm in time that it is done."""
-
-        async def attempt() -> list[Any]:
-            check()
-            answer = await self._send("POST", path, body, wait=True)
-            results = answer if isinstance(answer, list) else [answer]
-            for result in results:
-                status = result.get("status") if isinstance(result, dict) else None
-                if status != "completed":
-                    raise IndexUnavailable(f"{self._connection.where}: could not {what}: its status is {status}.")
-            return results
-
-        return await self._connection.retry(what, attempt)
-
     async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
-        if repository_id is not None:
-            counted: Filter | None = bodies.points_of_repository(repository_id, epoch=epoch)
-        else:
-            counted = None if epoch is None else {"must": [bodies.equals(Payload.EPOCH, epoch)]}
-        answer = await self._request("count points", "POST", "/points/count", {"filter": counted, "exact": True})
+        wanted = [(Payload.REPOSITORY_ID, repository_id), (Payload.EPOCH, epoch)]
+        must = [bodies.equals(key, value) for key, value in wanted if value is not None]
+        body = {"filter": {"must": must} if must else None, "exact": True}
+        answer = await self._request("count points", "POST", "/points/count", body)
         return int(answer["count"])
 
     async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
-        async for page in self._scrolled(repository_id, False):
+        async for page in self._scrolled(bodies.points_of_repository(repository_id), False):
             yield [point["id"] for point in page]
 
     async def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
-        selected = bodies.points_without(DENSE, repository_id) if without_vector else None
-        async for page in self._scrolled(repository_id, True, selected=selected, limit=_POINTS_PER_PAGE):
-            yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
+        without = {"must_not": [{"has_vector": DENSE}]} if without_vector else {}
+        async for page in self._stored(bodies.points_of_repository(repository_id) | without):
+            yield page
 
     async def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
         for page in _pages(paths):
-            selected = {"must": [bodies.equals(Payload.REPOSITORY_ID, version_id), bodies.one_of(Payload.PATH, page)]}
-            async for points in self._scrolled(version_id, True, selected=selected, limit=_POINTS_PER_PAGE):
-                yield [StoredPoint(point["id"], point["payload"] or {}) for point in points]
+            async for points in self._stored(
+                bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page))
+            ):
+                yield points
+
+    async def _stored(self, selected: Filter) -> AsyncIterator[Sequence[StoredPoint]]:
+        async for page in self._scrolled(selected, True, limit=_POINTS_PER_PAGE):
+            yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
-        later = bodies.points_of_later_epochs(repository_id, epoch)
-        found: list[int] = []
-        async for page in self._scrolled(repository_id, [Payload.EPOCH], selected=later):
-            found += [each for point in page if isinstance(each := point["payload"]["metadata"]["epoch"], int)]
-            found = [max(found)] if found else []
-        return found[0] if found else None
+        later = bodies.points_of_repository(repository_id, bodies.later_than(epoch))
+        found: int | None = None
+        async for page in self._scrolled(later, [Payload.EPOCH]):
+            epochs = [each for point in page if isinstance(each := point["payload"]["metadata"]["epoch"], int)]
+            found = max([*epochs, *([] if found is None else [found])], default=None)
+        return found
 
     async def repositories(self) -> Mapping[str, int]:
         return await self._facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
@@ -279,20 +268,10 @@ class QdrantIndex:
         return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
 
     async def _scrolled(
-        self,
-        repository_id: str,
-        payload: bool | list[str],
-        *,
-        selected: Filter | None = None,
-        limit: int = _IDS_PER_PAGE,
+        self, selected: Filter, payload: bool | list[str], *, limit: int = _IDS_PER_PAGE
     ) -> AsyncIterator[list[dict[str, Any]]]:
-        """All points of the repository, or those `selected`, in non-empty pages."""
-        request = {
-            "filter": selected or bodies.points_of_repository(repository_id),
-            "limit": limit,
-            "with_payload": payload,
-            "with_vector": False,
-        }
+        """All selected points, in non-empty pages."""
+        request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": False}
         offset: Any = None
         while True:
             page = await self._request("list points", "POST", "/points/scroll", request | {"offset": offset})
@@ -309,17 +288,13 @@ class QdrantIndex:
             await EmbeddedEngine(self._settings.state_dir).ping()
         else:
             # Not Qdrant's own health routes: these answer without an API key, too.
-            await self._connection.retry("check the connection", lambda: self._send("GET", "/exists"), once=True)
+            await self._request("check the connection", "GET", "/exists", once=True)
 
     async def close(self) -> None:
         await self._connection.close()
 
-    async def _request(self, what: str, method: str, path: str, body: Any = None, *, wait: bool = False) -> Any:
-        content = None if body is None else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
-        return await self._connection.retry(what, lambda: self._send(method, path, content, wait=wait))
-
-    async def _send(self, method: str, path: str, content: bytes | None = None, *, wait: bool = False) -> Any:
-        return await self._connection.result(method, self._path + path + ("?wait=true" if wait else ""), content)
+    async def _request(self, what: str, method: str, path: str, body: Any = None, **options: Any) -> Any:
+        return await self._connection.request(what, method, self._path + path, body, **options)
 
 
 def open_index(
@@ -328,7 +303,7 @@ def open_index(
     """Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport`
     replaces the connection. Raises ConfigError."""
     sender = open_sender(settings, long_lived=long_lived, transport=transport)
-    return QdrantIndex(settings, Connection(settings, sender))
+    return QdrantIndex(settings, QdrantConnection(settings, sender))
 
 
 def _moved(metadata: Mapping[str, Any], links: str) -> str | None:

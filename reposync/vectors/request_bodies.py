@@ -20,9 +20,7 @@ from reposync.vectors.port import (
     SPARSE,
     FileWrite,
     Payload,
-    PointId,
     PointWrite,
-    SearchQuery,
     WriteScope,
     point_id,
 )
@@ -44,59 +42,17 @@ def one_of(key: str, values: Sequence[str]) -> Filter:
     return {"key": key, "match": {"any": list(values)}}
 
 
-def _writable(scope: WriteScope) -> list[Filter]:
+def points_of_repository(repository_id: str, *more: Filter) -> Filter:
+    return {"must": [equals(Payload.REPOSITORY_ID, repository_id), *more]}
+
+
+def writable(scope: WriteScope, *more: Filter) -> Filter:
     """What a writer may change: its repository's points of its own and earlier epochs."""
-    return [equals(Payload.REPOSITORY_ID, scope.repository_id), {"key": Payload.EPOCH, "range": {"lte": scope.epoch}}]
+    return points_of_repository(scope.repository_id, {"key": Payload.EPOCH, "range": {"lte": scope.epoch}}, *more)
 
 
-def stale_points(scope: WriteScope, path: str, kept: Sequence[str]) -> Filter:
-    """All points of the path except those with the ids `kept`."""
-    stale: Filter = {"must": [*_writable(scope), equals(Payload.PATH, path)]}
-    return stale | {"must_not": [{"has_id": list(kept)}]} if kept else stale
-
-
-def points_of_paths(scope: WriteScope, paths: Sequence[str]) -> Filter:
-    return {"must": [*_writable(scope), one_of(Payload.PATH, paths)]}
-
-
-def points_by_id(scope: WriteScope, ids: Sequence[PointId]) -> Filter:
-    """Those that are not of a later epoch: a point of another program may have none, or one that is not a number."""
-    mine = [equals(Payload.REPOSITORY_ID, scope.repository_id), {"has_id": list(ids)}]
-    return {"must": mine, "must_not": [_later_than(scope.epoch)]}
-
-
-def _later_than(epoch: int) -> Filter:
+def later_than(epoch: int) -> Filter:
     return {"key": Payload.EPOCH, "range": {"gt": epoch, "lt": LATEST_EPOCH}}
-
-
-def points_of_later_epochs(repository_id: str, epoch: int) -> Filter:
-    return {"must": [equals(Payload.REPOSITORY_ID, repository_id), _later_than(epoch)]}
-
-
-def points_without(vector: str, repository_id: str) -> Filter:
-    return {**points_of_repository(repository_id), "must_not": [{"has_vector": vector}]}
-
-
-def points_of_repository(repository_id: str, *, epoch: int | None = None) -> Filter:
-    only = [] if epoch is None else [equals(Payload.EPOCH, epoch)]
-    return {"must": [equals(Payload.REPOSITORY_ID, repository_id), *only]}
-
-
-def points_of_other_name(repository_id: str, name: str) -> Filter:
-    return {**points_of_repository(repository_id), "must_not": [equals(Payload.REPOSITORY, name)]}
-
-
-def and_(first: Filter | None, second: Filter) -> Filter:
-    return {"must": [second]} if first is None else {"must": [first, second]}
-
-
-def query_filter(query: SearchQuery) -> Filter | None:
-    """What Qdrant itself can filter by: no globs."""
-    wanted = [(Payload.REPOSITORY_ID, query.version), (Payload.LANGUAGE, query.language)]
-    must = [equals(key, value) for key, value in wanted if value is not None]
-    hidden = [one_of(Payload.REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
-    found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
-    return found or None
 
 
 # Points --------------------------------------------------------------------------------------------------------------
@@ -127,11 +83,12 @@ def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector
             request.add(request.points, encoded)
             ids.append(identity)
         if file.replaces:
-            stale = orjson.dumps({"delete": {"filter": stale_points(scope, file.path, ids)}})
-            if not request.accepts(request.deletes, stale):
+            stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})
+            delete = orjson.dumps({"delete": {"filter": stale}})
+            if not request.accepts(request.deletes, delete):
                 yield request.done()
                 request = _Request(continues=bool(ids))
-            request.add(request.deletes, stale)
+            request.add(request.deletes, delete)
     if request.parts:
         yield request.done()
 

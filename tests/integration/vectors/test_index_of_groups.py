@@ -75,8 +75,8 @@ async def test_thousands_of_points_get_their_name_and_links(index: QdrantIndex) 
 
     await index.rename_repository(scope().repository_id, "billing", links=NEW)
 
-    pages = [page async for page in index._scrolled(scope().repository_id, True)]
-    payloads = [point["payload"]["metadata"] for page in pages for point in page]
+    pages = [page async for page in index.points(scope().repository_id)]
+    payloads = [point.payload["metadata"] for page in pages for point in page]
     assert len(payloads) == 4500
     assert {each["repository"] for each in payloads} == {"billing"}
     assert {each["url"].partition("/-/")[0] for each in payloads} == {NEW}

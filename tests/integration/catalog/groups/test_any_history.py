@@ -141,9 +141,9 @@ class Story:
                 assert not row.is_active
                 assert row.id in self.paused or is_paused_by_group(row)
         points = [
-            point["payload"]["metadata"]
+            point.payload["metadata"]
             for row in rows.values()
-            async for page in self.index._scrolled(row.id, True)
+            async for page in self.index.points(row.id)
             for point in page
         ]
         assert sorted((each["repository_id"], each["repository"], each["path"]) for each in points) == sorted(
