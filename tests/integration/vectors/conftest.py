@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from qdrant_client import AsyncQdrantClient
 
-from reposync.vectors.connection import EmbeddedTransport
+from reposync.vectors.connection import EmbeddedTransport, open_client
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import ContractTransport
@@ -41,7 +42,7 @@ class OpenIndex(Protocol):
 
 @pytest.fixture
 def long_lived(request: pytest.FixtureRequest) -> bool:
-    """Whether requests go through Qdrant's client, as in a daemon. A module may have its tests run both ways."""
+    """Whether requests go through Qdrant's client, as in a daemon."""
     return bool(getattr(request, "param", False))
 
 
@@ -65,6 +66,14 @@ async def opened(engine: Engine, settings: IndexSettings, long_lived: bool) -> A
 @pytest.fixture
 def index(opened: OpenIndex) -> QdrantIndex:
     return opened()
+
+
+@pytest.fixture
+async def client(settings: IndexSettings) -> AsyncGenerator[AsyncQdrantClient, None]:
+    """A different program on the same engine."""
+    client = open_client(settings)
+    yield client
+    await client.close()
 
 
 @contextlib.asynccontextmanager

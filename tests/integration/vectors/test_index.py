@@ -10,13 +10,21 @@ from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError, VectorIndexError
-from reposync.vectors.connection import open_client
 from reposync.vectors.index import QdrantIndex
-from reposync.vectors.port import CollectionMissing, FileWrite, IndexSettings, SearchQuery, point_id
+from reposync.vectors.port import (
+    LATEST_EPOCH,
+    CollectionMissing,
+    FileWrite,
+    IndexSettings,
+    SearchQuery,
+    point_id,
+)
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
 from tests.integration.vectors.conftest import OpenIndex
 
-pytestmark = pytest.mark.parametrize("long_lived", [False, True], ids=["httpx", "qdrant-client"], indirect=True)
+with_and_without_client = pytest.mark.parametrize(
+    "long_lived", [False, True], ids=["httpx", "qdrant-client"], indirect=True
+)
 
 
 async def stored_ids(index: QdrantIndex, repository: str = "payments") -> set[str]:
@@ -42,57 +50,45 @@ async def paths_found(index: QdrantIndex, text: str, **more: object) -> list[str
 # The collection ----------------------------------------------------------------------------------------------------
 
 
-async def test_the_identity_stays_as_long_as_the_collection_does(opened: OpenIndex, settings: IndexSettings) -> None:
-    index = opened()
-    first = await index.ensure(SPEC)
-    assert await opened().ensure(SPEC) == first
-    client = open_client(settings)
-    await client.delete_collection(settings.collection)
-    await client.close()
-    assert await index.ensure(SPEC) != first
-
-
-async def test_many_that_make_the_collection_at_once_end_with_one_identity(opened: OpenIndex) -> None:
+async def test_the_identity_stays_as_long_as_the_collection_does(
+    opened: OpenIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
     indexes = [opened() for _ in range(8)]
-    assert len(set(await asyncio.gather(*(index.ensure(SPEC) for index in indexes)))) == 1
+    identities = await asyncio.gather(*(index.ensure(SPEC) for index in indexes))
+    assert len(set(identities)) == 1, "processes that make the collection at once use the same one"
+    assert await opened().ensure(SPEC) == identities[0]
+    await client.delete_collection(settings.collection)
+    assert await opened().ensure(SPEC) != identities[0]
 
 
 async def test_the_collection_is_made_for_tenants_with_the_indexes_that_filters_need(
-    index: QdrantIndex, settings: IndexSettings
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
     await index.ensure(WINDOWED)
-    client = open_client(settings)
     made = await client.get_collection(settings.collection)
-    await client.close()
     assert set(made.payload_schema) == {
         f"metadata.{each}"
         for each in ("repository_id", "repository", "path", "language", "blob_sha", "content_hash", "epoch")
     }
     assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
     assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER
-    vectors = made.config.params.vectors
-    assert isinstance(vectors, dict)
-    assert vectors["dense"].multivector_config is not None
-    assert made.config.params.sparse_vectors is not None
-    assert made.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF
+    assert made.config.params.vectors["dense"].multivector_config is not None  # type: ignore[index]
+    assert made.config.params.sparse_vectors["sparse"].modifier is models.Modifier.IDF  # type: ignore[index]
 
 
 async def test_a_missing_payload_index_is_made_again(
-    index: QdrantIndex, settings: IndexSettings, monkeypatch: pytest.MonkeyPatch
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("reposync.vectors.index.PAYLOAD_INDEXES", {})
-        await index.ensure(SPEC)
     await index.ensure(SPEC)
-    client = open_client(settings)
+    await client.delete_collection(settings.collection)
+    await index._create(SPEC)
+    await index.ensure(SPEC)
     assert "metadata.path" in (await client.get_collection(settings.collection)).payload_schema
-    await client.close()
 
 
 @pytest.mark.parametrize(
     "configured",
     [
-        dataclasses.replace(SPEC, provider="openai"),
         dataclasses.replace(SPEC, model="larger-model"),
         dataclasses.replace(SPEC, dimension=16),
         dataclasses.replace(SPEC, window_chars=800),
@@ -109,17 +105,15 @@ async def test_another_embedding_model_is_a_mismatch_that_names_both(
     assert "delete it" in str(raised.value)
 
 
-async def test_a_collection_of_somebody_else_is_a_mismatch_and_stays_as_it_is(
-    index: QdrantIndex, settings: IndexSettings
+async def test_a_collection_of_another_program_is_a_mismatch_and_stays_as_it_is(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
 ) -> None:
-    client = open_client(settings)
-    await client.create_collection(
-        settings.collection, {"dense": models.VectorParams(size=8, distance=models.Distance.COSINE)}
-    )
-    with pytest.raises(IndexMismatch, match="was not made by reposync"):
-        await index.ensure(SPEC)
+    dense_alone = {"dense": models.VectorParams(size=8, distance=models.Distance.COSINE)}
+    await client.create_collection(settings.collection, dense_alone)
+    for call in (index.ensure(SPEC), index.resolve()):
+        with pytest.raises(IndexMismatch, match="was not made by reposync"):
+            await call
     assert (await client.get_collection(settings.collection)).payload_schema == {}
-    await client.close()
 
 
 async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,13 +127,12 @@ async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pyt
 async def test_without_a_collection_the_message_says_what_makes_one(index: QdrantIndex) -> None:
     with pytest.raises(CollectionMissing, match="A sync makes the collection"):
         await index.search(SearchQuery(sparse=sparse("text")))
-    with pytest.raises(CollectionMissing):
-        await index.count()
 
 
 # Writing -----------------------------------------------------------------------------------------------------------
 
 
+@with_and_without_client
 async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     files = [file("a.py", "one two", "three"), file("dir/b.py", "four five six")]
@@ -153,6 +146,7 @@ async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) 
     assert hit.score > 0
 
 
+@with_and_without_client
 async def test_a_changed_file_leaves_nothing_of_its_former_content(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     other = file("b.py", "stays")
@@ -205,18 +199,15 @@ async def test_two_repositories_do_not_touch_each_other(index: QdrantIndex) -> N
     assert (await index.count("id-of-billing"), await index.count("id-of-payments"), await index.count()) == (0, 1, 1)
 
 
-async def test_files_points_and_repositories_are_removed(index: QdrantIndex) -> None:
+async def test_files_and_points_are_removed(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     files = [file(f"{number}.py", f"text {number}") for number in range(5)]
     await index.replace_files(scope(), files)
     await index.remove_files(scope(), ["0.py", "1.py", "never-there.py"])
     await index.remove_points(scope(), [*ids_of(files[2]), point_id("x", "y", "z", 0)])
-    assert await stored_ids(index) == ids_of(*files[3:])
     await index.remove_files(scope(), [])
     await index.remove_points(scope(), [])
-    assert await index.count() == 2
-    await index.remove_repository("id-of-payments")
-    assert await index.count() == 0
+    assert await stored_ids(index) == ids_of(*files[3:])
 
 
 async def test_thousands_of_points_go_in_and_are_listed_page_by_page(index: QdrantIndex) -> None:
@@ -235,18 +226,7 @@ async def test_thousands_of_points_go_in_and_are_listed_page_by_page(index: Qdra
 
 @pytest.mark.parametrize(
     "path",
-    [
-        '"quoted\\351.py"',
-        "a b/ü/日本.py",
-        "x" * 4_000,
-        "*",
-        "a\n\tb",
-        "../../etc/passwd",
-        "{}",
-        "'; DROP",
-        "\u202egpj.exe",
-        "",
-    ],
+    ['"quoted\\351.py"', "a b/ü/日本.py", "x" * 4_000, "a\n\tb", "../../etc/passwd", "\u202egpj.exe", ""],
 )
 async def test_hostile_paths_and_content_are_stored_found_and_deleted_exactly(index: QdrantIndex, path: str) -> None:
     await index.ensure(SPEC)
@@ -331,23 +311,18 @@ async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> Non
     await index.ensure(SPEC)
     await index.replace_files(scope("live"), [file("src/card.py", "the card")])
     await index.replace_files(scope("building"), [file("src/card.py", "the card of tomorrow")])
-
     hidden = [scope("building").repository_id]
-
-    assert await paths_found(index, "card", hidden=hidden) == ["src/card.py"]
-    assert await paths_found(index, "card", hidden=hidden, path_glob="src/") == ["src/card.py"]
-    assert len(await paths_found(index, "card")) == 2
+    for glob in (None, "src/"):
+        assert await paths_found(index, "card", hidden=hidden, path_glob=glob) == ["src/card.py"]
 
 
 async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
     await some_files(index)
-    assert await paths_found(index, "card", version=scope("billing").repository_id) == ["src/card.py"]
+    billing = scope("billing").repository_id
+    assert await paths_found(index, "card", version=billing) == ["src/card.py"]
     assert await paths_found(index, "card", language="typescript") == ["web/pay.ts"]
-    assert await paths_found(index, "card", version=scope("billing").repository_id, language="typescript") == []
-    assert await paths_found(index, "card", version=scope("nobody").repository_id) == []
-    assert len(await paths_found(index, "card")) == 5
-    assert len(await paths_found(index, "card", limit=2)) == 2
-    assert await paths_found(index, "card", limit=0) == []
+    assert await paths_found(index, "card", version=billing, language="typescript") == []
+    assert [len(await paths_found(index, "card", limit=limit)) for limit in (10, 2, 0)] == [5, 2, 0]
 
 
 @pytest.mark.parametrize(
@@ -383,22 +358,147 @@ async def test_a_rare_path_is_found_among_many(
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
 
 
-async def test_a_glob_that_is_none_is_the_callers_mistake(index: QdrantIndex) -> None:
+async def test_a_glob_that_matches_nothing_is_a_usage_error(index: QdrantIndex) -> None:
     await index.ensure(SPEC)
     with pytest.raises(UsageError, match="'!' matches nothing: it has no name in it"):
         await paths_found(index, "card", path_glob="!")
 
 
-async def test_another_program_sees_what_a_run_stored(index: QdrantIndex, settings: IndexSettings) -> None:
-    await some_files(index)
-    client: AsyncQdrantClient = open_client(settings)
-    (point, *_), _ = await client.scroll(
-        settings.collection,
-        scroll_filter=models.Filter(
-            must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value="src/card.py"))]
-        ),
-    )
-    assert point.payload is not None
-    assert point.payload["page_content"] == "invoice the card"
-    assert point.payload["metadata"]["repository"] == "billing"
-    await client.close()
+# What `verify` reads ----------------------------------------------------------------------------------------------
+
+MINE = scope().repository_id
+
+
+async def test_every_point_is_read_once_with_its_payload(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await index.ensure(SPEC)
+    files = [file(f"{n}.py", *(f"text {n} {chunk}" for chunk in range(5))) for n in range(250)]
+    await index.replace_files(scope(), files)
+    await index.replace_files(scope("billing"), [file("a.py", "theirs")])
+
+    pages = [page async for page in index.points(MINE)]
+
+    assert [len(page) for page in pages] == [500, 500, 250]
+    points = [point for page in pages for point in page]
+    assert {point.id for point in points} == ids_of(*files)
+    assert len({point.payload["page_content"] for point in points}) == 1250
+    chunks = [point.payload["page_content"] async for page in index.chunks(MINE, ["7.py"]) for point in page]
+    assert sorted(chunks) == [f"text 7 {chunk}" for chunk in range(5)]
+    bare = [models.PointStruct(id=point.id, vector={}, payload=dict(point.payload)) for point in points[:2]]
+    await client.upsert(settings.collection, bare, wait=True)
+    found = {point.id async for page in index.points(MINE, without_vector=True) for point in page}
+    assert found == {point.id for point in points[:2]}
+
+
+async def test_the_highest_later_epoch_is_found_and_values_that_are_not_epochs_are_ignored(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await index.ensure(SPEC)
+    for epoch in (1, 7, 4):
+        await index.replace_files(scope(epoch=epoch), [file(f"{epoch}.py", "text")])
+    await index.replace_files(scope("billing", epoch=90), [file("a.py", "text")])
+    assert [await index.later_epoch(MINE, epoch) for epoch in (0, 4, 7)] == [7, 7, None]
+
+    points, _ = await client.scroll(settings.collection, limit=10)
+    for point, wrong in zip(points, (LATEST_EPOCH, "later", None, 2**60), strict=True):
+        await client.set_payload(settings.collection, {"epoch": wrong}, [point.id], key="metadata", wait=True)
+    assert await index.later_epoch(MINE, 0) is None
+
+
+async def test_points_are_counted_by_repository(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await index.ensure(SPEC)
+    await index.replace_files(scope(), [file("a.py", "one", "two")])
+    await index.replace_files(scope("billing"), [file("a.py", "one")])
+    foreign = models.PointStruct(id=7, vector={}, payload={"note": "of another program"})
+    await client.upsert(settings.collection, [foreign], wait=True)
+
+    assert await index.repositories() == {MINE: 2, "id-of-billing": 1}
+    assert await index.count() == 4
+    assert (await index.names_of(MINE), await index.names_of("unknown")) == (["payments"], [])
+    await index.remove_repository(MINE)
+    assert await index.repositories() == {"id-of-billing": 1}
+
+
+async def test_points_with_numbers_and_without_an_epoch_are_removed_by_their_ids(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await index.ensure(SPEC)
+    epochs = [{}, {"epoch": None}, {"epoch": "x"}, {"epoch": LATEST_EPOCH}, {"epoch": 9}]
+    ours = {"repository_id": MINE, "path": "a.py"}
+    points = [
+        models.PointStruct(id=number, vector={}, payload={"metadata": ours | epoch})
+        for number, epoch in enumerate(epochs)
+    ]
+    await client.upsert(settings.collection, points, wait=True)
+
+    await index.remove_points(scope(epoch=8), list(range(5)))
+
+    left = [point.id async for page in index.points(MINE) for point in page]
+    assert left == [4], "what a later run wrote stays"
+
+
+# A renamed repository ---------------------------------------------------------------------------------------------
+
+OLD = "https://gitlab.example.com/platform/payments"
+NEW = "https://gitlab.example.com/core/billing%20api"
+
+
+def linked(path: str, *texts: str) -> FileWrite:
+    """A file of a GitLab project, with links as the source makes them."""
+    made = file(path, *texts)
+    points = [
+        dataclasses.replace(point, url=f"{OLD}/-/blob/HEAD/-/{path}#L{point.start_line}") for point in made.points
+    ]
+    return dataclasses.replace(made, points=points)
+
+
+async def urls(index: QdrantIndex, repository: str) -> set[str | None]:
+    hits = await index.search(SearchQuery(sparse=sparse("alpha"), dense=dense("alpha"), limit=100))
+    return {hit.url for hit in hits if hit.repository == repository}
+
+
+async def test_a_renamed_repository_is_found_under_its_new_name_alone(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    files = [linked("a.py", "alpha", "beta"), linked("b.py", "gamma")]
+    await index.replace_files(scope(), files)
+    await index.replace_files(scope("other"), [linked("a.py", "alpha")])
+    before = await index.known([each.content_hash for each in files[0].points])
+
+    for name, links in (("billing", NEW), ("billing", NEW), ("payments", OLD), ("billing", NEW)):
+        await index.rename_repository(MINE, name, links=links)
+
+    assert await urls(index, "payments") == set()
+    page = f"{NEW}/-/blob/HEAD/-/"
+    assert await urls(index, "billing") == {f"{page}a.py#L1", f"{page}a.py#L11", f"{page}b.py#L1"}
+    assert await urls(index, "other") == {f"{OLD}/-/blob/HEAD/-/a.py#L1"}
+    after = await index.known(list(before))
+    assert {key: value.tolist() for key, value in after.items()} == {k: v.tolist() for k, v in before.items()}
+
+
+async def test_links_of_other_hosts_and_missing_ones_stay_as_they_are(index: QdrantIndex) -> None:
+    await index.ensure(SPEC)
+    other = file("b.py", "beta")
+    without = dataclasses.replace(other, points=[dataclasses.replace(point, url=None) for point in other.points])
+    await index.replace_files(scope(), [file("a.py", "alpha"), without])
+
+    await index.rename_repository(MINE, "billing", links=NEW)
+
+    assert await urls(index, "billing") == {"https://gitlab.example/a.py#L1", None}
+
+
+async def test_thousands_of_points_get_their_name_and_links(index: QdrantIndex) -> None:
+    await index.ensure(SPARSE_ALONE)
+    many = [dataclasses.replace(linked(f"{n}.py", f"text {n}"), replaces=False) for n in range(4500)]
+    bare = [
+        dataclasses.replace(each, points=[dataclasses.replace(p, dense=None) for p in each.points]) for each in many
+    ]
+    await index.replace_files(scope(), bare)
+
+    await index.rename_repository(MINE, "billing", links=NEW)
+
+    payloads = [point.payload["metadata"] async for page in index.points(MINE) for point in page]
+    assert len(payloads) == 4500
+    assert {(each["repository"], each["url"].partition("/-/")[0]) for each in payloads} == {("billing", NEW)}
