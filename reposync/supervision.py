@@ -1,5 +1,5 @@
 """Supervision of tasks that must not end before their daemon or run: an end is logged with its cause, and the task is
-started again."""
+started again. And calls in threads that are awaited to their end."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import logging
 import random
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any, NoReturn
+from concurrent.futures import Executor
+from typing import Any, NoReturn, TypeVar
 
 from reposync.errors import first_error
 
 # Not structlog: unconfigured, as in a command, it writes to standard output.
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
@@ -121,3 +124,16 @@ async def end(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # retrieved, so that asyncio does not log it
+
+
+async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
+    """The result of `work`. If cancelled, it ends when the thread does: threads cannot be stopped, and a caller that
+    bounds their number would start the next one too early."""
+    future = asyncio.get_running_loop().run_in_executor(executor, work)
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        while not future.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({future})
+        raise

@@ -8,9 +8,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-
-from pydantic import SecretStr
+from typing import TYPE_CHECKING, Any, Literal
 
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
@@ -18,10 +16,11 @@ from reposync.clock import Clock
 from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
 from reposync.config.registry_document import Clear
+from reposync.config.sections import EmbeddingConfig, QdrantConfig
 from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, EmbeddingSpec
-from reposync.embedding.settings import ATTEMPTS, TIMEOUT_SECONDS, EmbedderConfig, former_config
+from reposync.embedding.settings import EmbedderConfig, former_config
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, RunLocks, stale_by
@@ -156,9 +155,9 @@ class Application:
     def _gate(self, repository: str) -> Gate | None:
         """Compares the answers of a new version to the configured questions with those of the live one."""
         settings = self.configuration.registry.index
-        if settings.gate is None:
-            return None
         file = settings.gate
+        if file is None:
+            return None
 
         async def passes(live: IndexVersion, building: IndexVersion) -> str | None:
             from reposync.search.evaluation import DEPTH, Question, evaluate, falls, load_questions
@@ -186,24 +185,9 @@ class Application:
         behind = [await self.index(name).resolve() for name in sorted(names)]
         return {each.physical for each in behind if each is not None} | await self.versions.physical_collections()
 
-    def execution(
-        self,
-        run: Run,
-        policy: ExecutionPolicy,
-        progress: RunProgress | None = None,
-        *,
-        claimed_since: float | None = None,
-    ) -> Execution:
+    def execution(self, run: Run, policy: ExecutionPolicy, *, claimed_since: float | None = None) -> Execution:
         """Of a run that this process has claimed. `claimed_since`: see `Execution`."""
-        return Execution(
-            self.runs,
-            run,
-            locks=self.locks,
-            progress=progress or RunProgress(),
-            policy=policy,
-            observer=self.observer,
-            claimed_since=claimed_since,
-        )
+        return Execution(self.runs, run, self.locks, policy, self.observer, claimed_since=claimed_since)
 
     async def execute(self, execution: Execution, target: SyncTarget | None, watch: Watch) -> Run:
         """See `Execution.perform`. `target` None: a removal, which needs no configuration."""
@@ -376,38 +360,17 @@ def _open_locks(configuration: Configuration, runs: Runs, observer: Observer) ->
 
 
 def embedder_config(registry: Registry) -> EmbedderConfig:
-    each = registry.embedding
-    return EmbedderConfig(
-        provider=each.provider,
-        url=each.url,
-        model=each.model,
-        dimensions=each.dimensions,
-        api_key=_plain(each.api_key),
-        ca_file=each.ca_file,
-        window=each.window,
-        batch=each.batch,
-        concurrency=each.concurrency,
-        timeout_seconds=each.timeout_seconds or TIMEOUT_SECONDS,
-        attempts=each.attempts or ATTEMPTS,
-    )
+    return EmbedderConfig(**_with_plain_key(registry.embedding))
 
 
 def index_settings(configuration: Configuration, collection: str) -> IndexSettings:
-    qdrant = configuration.qdrant
-    return IndexSettings(
-        url=qdrant.url,
-        api_key=_plain(qdrant.api_key),
-        ca_file=qdrant.ca_file,
-        collection=collection,
-        state_dir=configuration.settings.state_dir,
-        timeout_seconds=qdrant.timeout_seconds,
-        shard_number=qdrant.shard_number,
-        replication_factor=qdrant.replication_factor,
-        write_consistency_factor=qdrant.write_consistency_factor,
-        quantization=qdrant.quantization,
-        on_disk_payload=qdrant.on_disk_payload,
-    )
+    values = _with_plain_key(configuration.qdrant)
+    return IndexSettings(collection=collection, state_dir=configuration.settings.state_dir, **values)
 
 
-def _plain(secret: SecretStr | None) -> str | None:
-    return secret.get_secret_value() if secret is not None else None
+def _with_plain_key(section: EmbeddingConfig | QdrantConfig) -> dict[str, Any]:
+    """The keys of the section that are set, with the secret itself as `api_key`."""
+    values = {key: value for key, value in section if value is not None}
+    if section.api_key is not None:
+        values["api_key"] = section.api_key.get_secret_value()
+    return values

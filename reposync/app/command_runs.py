@@ -8,8 +8,7 @@ import uuid
 from collections.abc import Callable
 
 from reposync.app.application import Application
-from reposync.catalog.registration import request_removal
-from reposync.catalog.targets import SyncTarget
+from reposync.catalog.targets import SyncTarget, request_removal
 from reposync.clock import elapsed_seconds
 from reposync.errors import CANNOT_HERE, RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import LAST_WRITE_SECONDS, ExecutionPolicy

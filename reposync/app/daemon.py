@@ -31,7 +31,7 @@ from reposync.config.settings import Configuration, Settings
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import RepoSyncError, Starting, StoreUnavailable
 from reposync.runs.reporting import Observer
-from reposync.scheduling.cron import CronScheduler
+from reposync.scheduling import CronScheduler
 from reposync.store.index_queries import version_states
 from reposync.store.notifications import Notifications
 from reposync.store.repository import Repository

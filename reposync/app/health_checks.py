@@ -7,8 +7,8 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from reposync.app.application import Application
 from reposync.config.registry import GitLabInstance
@@ -25,8 +25,7 @@ LONGEST_SKEW_SECONDS = 30.0
 """Only certificates, webhook signatures and log times depend on the pod's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """`again_seconds`: pause after a failed check, so that a recovery is noticed soon."""
 
     every_seconds: float
@@ -40,8 +39,7 @@ OTHERS = Pace(every_seconds=60.0, timeout_seconds=10.0, again_seconds=15.0)
 """For third-party servers, which limit requests."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(NamedTuple):
     """`worst`: the status if `ask` fails. `subject`: if it changes, the check starts again."""
 
     component: str
@@ -145,7 +143,6 @@ class HealthChecks:
         limit = check.pace.timeout_seconds
         began = time.monotonic()
         reason: str | None = None
-        defect: Exception | None = None
         try:
             async with asyncio.timeout(limit):
                 await check.ask()
@@ -154,11 +151,10 @@ class HealthChecks:
         except RepoSyncError as error:
             reason = self._secrets.redact(str(error))
         except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
-            defect = error
             reason = f"It could not be checked ({type(error).__name__}); see the log."
             event = "a health check failed unexpectedly"
             unexpected.met(event, self._secrets.redact(str(error)), defect=error, component=check.component)
-        if defect is None:
+        else:
             unexpected.over(component=check.component)
         status: HealthStatus = "ok" if reason is None else check.worst
         valid_seconds = _LATE * (check.pace.every_seconds + limit)

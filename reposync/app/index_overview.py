@@ -6,27 +6,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from reposync.app.application import Application, embedder_config
-from reposync.catalog.overview import state_words
-from reposync.catalog.registration import syncable
+from reposync.catalog.targets import syncable
 from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.runs.reporting import current_progress
 from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
 from reposync.store.manifest import ManifestCounts
-from reposync.store.repository import no_such_repository
 from reposync.store.run import Run
 from reposync.store.status import RunStatus
 from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold
 from reposync.sync.index_versions import VersionSettings
-from reposync.vectors.port import Index
 
 PAUSED = "paused"
 """The reason of a hold requested by a person; a rollback has its own."""
@@ -153,7 +150,6 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
     versions = await app.versions.all(None if names is None else [row.id for row in rows.values()])
     ids = None if names is None else [each.id for row in rows.values() for each in versions.get(row.id, ())]
     counts = await app.manifests.counts(ids)
-    running = await _running(app, [row.id for row in rows.values() if _building(versions.get(row.id, ())) is not None])
     keep = timedelta(seconds=app.configuration.registry.index.keep_retired_seconds)
     found = []
     for name, row in sorted(rows.items()):
@@ -165,10 +161,10 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
             IndexOverview(
                 repository=name,
                 collection=row.collection,
-                hold=None if row.index_hold is None else _hold(IndexHold.read(row.index_hold)),
+                hold=_hold(row.index_hold),
                 live=live,
                 building=building,
-                progress=None if building is None else _progress(building, live, running.get(row.id)),
+                progress=None if building is None else _progress(building, live, await _running(app, row.id)),
                 retired=[each for each in reversed(shown) if each not in (live, building)],
             )
         )
@@ -177,10 +173,9 @@ async def index_overviews(app: Application, names: Collection[str] | None = None
 
 async def index_overview(app: Application, name: str) -> IndexOverview:
     """Raises RepositoryNotFound, which names the nearest name."""
-    found = await index_overviews(app, [name])
-    if not found:
-        raise no_such_repository(name, await state_words(app.repositories))
-    return found[0]
+    row = await app.repositories.get(name)
+    (found,) = await index_overviews(app, [row.name])
+    return found
 
 
 async def collection_changes(app: Application, *, count_chunks: bool = True) -> list[CollectionChange]:
@@ -210,23 +205,15 @@ async def with_names(
 ) -> list[CollectionChange]:
     """Adds the targets of the aliases, as far as Qdrant answers within `seconds`."""
     found = list(changes)
-    indexes = {each.collection: app.index(each.collection) for each in changes}
+    config = embedder_config(app.configuration.registry)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             for number, each in enumerate(changes):
-                found[number] = await _with_name(app, each, indexes[each.collection])
+                with contextlib.suppress(RepoSyncError):
+                    if (behind := await app.index(each.collection).resolve()) is not None:
+                        moved = behind.spec is not None and is_configured(config, behind.spec)
+                        found[number] = replace(each, leads_to=behind.physical, moved=moved)
     return found
-
-
-async def _with_name(app: Application, change: CollectionChange, index: Index) -> CollectionChange:
-    try:
-        behind = await index.resolve()
-    except RepoSyncError:
-        return change
-    if behind is None:
-        return change
-    moved = behind.spec is not None and is_configured(embedder_config(app.configuration.registry), behind.spec)
-    return replace(change, leads_to=behind.physical, moved=moved)
 
 
 async def failed_files(app: Application) -> dict[str, int]:
@@ -236,22 +223,15 @@ async def failed_files(app: Application) -> dict[str, int]:
     return {name: counts.get(version, ManifestCounts()).failed for name, version in versions.items()}
 
 
-# Actions --------------------------------------------------------------------------------------------------------------
-
-
 async def roll_back(app: Application, name: str) -> IndexOverview:
     """See `Versions.roll_back`. Raises RepositoryNotFound, RunStateConflict during a run of it, and UsageError if no
     earlier version is kept."""
-    await index_overview(app, name)
     row = await app.repositories.get(name)
-    for run in await app.runs.active(row.id):
-        if run.status is RunStatus.RUNNING:
-            raise RunStateConflict(
-                f"Run {run.id} of {name!r} is running, and would publish its version.",
-                remedy=Remedy(
-                    f"`reposync runs cancel {run.id}` ends it.", f"`POST /api/v1/runs/{run.id}/cancel` ends it."
-                ),
-            )
+    if (run := await _running(app, row.id)) is not None:
+        raise RunStateConflict(
+            f"Run {run.id} of {name!r} is running, and would publish its version.",
+            remedy=Remedy(f"`reposync runs cancel {run.id}` ends it.", f"`POST /api/v1/runs/{run.id}/cancel` ends it."),
+        )
     await app.versions.roll_back(name)
     return await index_overview(app, name)
 
@@ -275,21 +255,8 @@ async def _set_hold(app: Application, names: Collection[str], held: IndexHold | 
     return chosen
 
 
-# ----------------------------------------------------------------------------------------------------------------------
-
-
-async def _running(app: Application, identities: Iterable[str]) -> dict[str, Run]:
-    """The running run of each of these repositories, if it has one."""
-    found = {}
-    for identity in identities:
-        for run in await app.runs.active(identity):
-            if run.status is RunStatus.RUNNING:
-                found[identity] = run
-    return found
-
-
-def _building(versions: Iterable[IndexVersion]) -> IndexVersion | None:
-    return next((each for each in versions if each.state is VersionState.BUILDING), None)
+async def _running(app: Application, identity: str) -> Run | None:
+    return next((run for run in await app.runs.active(identity) if run.status is RunStatus.RUNNING), None)
 
 
 def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeState:
@@ -303,38 +270,34 @@ def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeStat
     return "waiting" if spec is not None else "unknown"
 
 
+_OF_SPEC = ("provider", "model", "dimension", "window_chars")
+_OF_CONTENT = ("chunk_size", "chunk_overlap")
+_OF_VERSION = ("number", "partial_commit", "collection", "physical", "created_at", "live_at", "retired_at")
+
+
 def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> VersionOverview:
     made = VersionSettings.read(version.settings)
     removed_after = None
     if version.retired_at is not None:
         removed_after = version.retired_at if version.live_at is None else version.retired_at + keep
+    values: dict[str, Any] = dict.fromkeys((*_OF_SPEC, *_OF_CONTENT))
+    if made is not None:
+        values |= {key: getattr(made.spec, key) for key in _OF_SPEC}
+        values |= {key: getattr(made.content, key) for key in _OF_CONTENT}
+    values |= {key: getattr(version, key) for key in _OF_VERSION}
+    values |= {key: getattr(counts, key) for key in ("files", "skipped", "failed", "chunks")}
     return VersionOverview(
-        number=version.number,
+        **values,
         state=str(version.state),
         commit=version.commit_sha,
-        partial_commit=version.partial_commit,
-        provider=made.spec.provider if made else None,
-        model=made.spec.model if made else None,
-        dimension=made.spec.dimension if made else None,
-        window_chars=made.spec.window_chars if made else None,
-        chunk_size=made.content.chunk_size if made else None,
-        chunk_overlap=made.content.chunk_overlap if made else None,
         branch=version.branch_name,
-        collection=version.collection,
-        physical=version.physical,
-        files=counts.files,
-        skipped=counts.skipped,
-        failed=counts.failed,
-        chunks=counts.chunks,
-        created_at=version.created_at,
-        live_at=version.live_at,
-        retired_at=version.retired_at,
         removed_after=removed_after,
     )
 
 
-def _hold(found: IndexHold) -> HoldOverview:
-    return HoldOverview(found.reason, found.settings_key is not None)
+def _hold(stored: Mapping[str, Any] | None) -> HoldOverview | None:
+    found = None if stored is None else IndexHold.read(stored)
+    return None if found is None else HoldOverview(found.reason, found.settings_key is not None)
 
 
 def _progress(building: VersionOverview, live: VersionOverview | None, run: Run | None) -> BuildProgress:

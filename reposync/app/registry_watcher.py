@@ -59,6 +59,7 @@ class RegistryWatcher:
             return
         applying = Applying(database, self.loaded, by=self._by)
         plan = await applying.plan()
+        self._conflicts = bool(plan.conflicts)
         try:
             in_force = await applying.write(plan, instead_of=instead_of)
         except RegistrySuperseded:
@@ -67,7 +68,6 @@ class RegistryWatcher:
             self._conflicts = True
             self._report_problem("conflict", str(error))
             return
-        self._conflicts = bool(plan.conflicts)
         await self._report(database, plan, in_force=in_force)
 
     async def run(self, app: Application, on_registry: Callable[[], Awaitable[None]]) -> None:
@@ -155,20 +155,15 @@ class RegistryWatcher:
                 "`reposync apply` applies this one.",
             )
             return
-        if plan.conflicts:
-            named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in plan.conflicts)
-            remedy = "Remove it from one of the two, or run `reposync apply --take-over`."
-            self._report_problem("conflict", f"{plan.path} contains entries that belong to others: {named}. {remedy}")
+        if conflict := plan.conflict():
+            self._report_problem("conflict", f"{conflict.message} {conflict.remedy}")
             return
         self._said = ""
         self._health.report("registry", "ok")
         self._on_reload("ok")
+        repositories, changes = len(self.loaded.registry.repositories), len(plan.changes)
         log.info(
-            "registry in force",
-            file=plan.path,
-            digest=plan.digest[:12],
-            repositories=len(self.loaded.registry.repositories),
-            changes=len(plan.changes),
+            "registry in force", file=plan.path, digest=plan.digest[:12], repositories=repositories, changes=changes
         )
 
     def _report_problem(self, result: str, message: str, **more: Any) -> None:

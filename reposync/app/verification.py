@@ -51,19 +51,6 @@ class Verdict:
         return self.trouble is None and not self.counts and not self.failed
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
-    """What changes with every sync that writes. A verification is valid if it is equal before and after."""
-
-    row: Repository
-    running: Run | None
-
-    @property
-    def state(self) -> tuple[object, ...]:
-        row = self.row
-        return row.epoch, row.name, row.collection, row.live_version, row.last_commit, row.last_sync_at
-
-
 class Verification:
     """Reads without a lock, also while syncs run: what a sync changed meanwhile is read again. Repairs are ordinary
     runs. `report`: called with a sentence about what it waits for."""
@@ -104,10 +91,15 @@ class Verification:
         if not await self._app.repositories.list([name]):
             return Verdict(name, note="It was never synced.")
         for _ in range(READS):
-            before = await self._quiet_moment(name)
-            verdict = await self._read(before.row)
-            after = await self._moment(name)
-            if after.running is None and after.state == before.state:
+            row, running = await self._moment(name)
+            if running is not None:
+                self._report(f"{name}: waits for run {running.id}")
+            while running is not None:
+                await asyncio.sleep(FOLLOW_SECONDS)
+                row, running = await self._moment(name)
+            verdict = await self._read(row)
+            after, running = await self._moment(name)
+            if running is None and _written(after) == _written(row):
                 return verdict
         return Verdict(
             name,
@@ -115,21 +107,14 @@ class Verification:
             "no sync can write.",
         )
 
-    async def _quiet_moment(self, name: str) -> _Moment:
-        reported = False
-        while (moment := await self._moment(name)).running is not None:
-            if not reported:
-                self._report(f"{name}: waits for run {moment.running.id}")
-            reported = True
-            await asyncio.sleep(FOLLOW_SECONDS)
-        return moment
-
-    async def _moment(self, name: str) -> _Moment:
-        """The row first: a run that begins after this begins a new epoch before it writes."""
+    async def _moment(self, name: str) -> tuple[Repository, Run | None]:
+        """Its row and its running run. The row first: a run that begins after this begins a new epoch before it
+        writes."""
         row = await self._app.repositories.get(name)
-        running = [run for run in await self._app.runs.active(row.id) if run.status is RunStatus.RUNNING]
-        alive = [run for run in running if await self._is_alive(run)]
-        return _Moment(row, alive[0] if alive else None)
+        for run in await self._app.runs.active(row.id):
+            if run.status is RunStatus.RUNNING and await self._is_alive(run):
+                return row, run
+        return row, None
 
     async def _is_alive(self, run: Run) -> bool:
         """Whether its worker may still write: its lease is valid, and it is not known to be dead."""
@@ -208,6 +193,11 @@ class Verification:
         target = self._app.catalog.of_row(row)
         async with self._app.parts(target, row) as parts:
             return await audit_tree(parts, target.settings(), live)
+
+
+def _written(row: Repository) -> tuple[object, ...]:
+    """What changes with every sync that writes."""
+    return row.epoch, row.name, row.collection, row.live_version, row.last_commit, row.last_sync_at
 
 
 @dataclass(frozen=True, slots=True)

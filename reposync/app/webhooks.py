@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import logging
 from base64 import b64encode
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
@@ -23,8 +23,8 @@ from reposync.config.references import MissingSecret
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.store.repositories import PushedRepository
-from reposync.store.run import Run
 from reposync.store.run_queue import PushIgnored
+from reposync.store.status import RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
     if kind == "System Hook":
         return _system_event(body)
     if kind == "Push Hook":
-        return _push(_parsed(PushPayload, body))
+        return _push_of(_parsed(PushPayload, body))
     if kind == "Tag Push Hook":
         return Reason.TAG_PUSH
     if kind.endswith(" Hook"):
@@ -248,28 +248,24 @@ def read_event(kind: str, body: bytes | bytearray) -> Push | Reason:
 def _system_event(body: bytes | bytearray) -> Push | Reason:
     match _parsed(_SystemEvent, body).event_name:
         case "push":
-            return _push(_parsed(_SystemPush, body))
+            return _push_of(_parsed(_SystemPush, body))
         case "repository_update":
-            update = _parsed(_RepositoryUpdate, body)
-            return _moved_refs(update, {each.ref: each.after for each in update.changes})
+            return _push_of(_parsed(_RepositoryUpdate, body))
         case "tag_push":
             return Reason.TAG_PUSH
         case _:  # also a renamed or transferred project, which keeps its number
             return Reason.OTHER_EVENT
 
 
-def _push(payload: PushPayload) -> Push:
-    return _moved_refs(payload, {payload.ref: payload.after})
-
-
-def _moved_refs(payload: PushPayload | _RepositoryUpdate, refs: Mapping[str, str]) -> Push:
+def _push_of(payload: PushPayload | _RepositoryUpdate) -> Push:
     project = payload.project
+    changes = payload.changes if isinstance(payload, _RepositoryUpdate) else [payload]
     return Push(
         payload.project_id,
         project.path_with_namespace.strip("/"),
         project.default_branch or None,
         project.web_url,
-        {ref: None if after in NO_COMMIT else after for ref, after in refs.items()},
+        {each.ref: None if each.after in NO_COMMIT else each.after for each in changes},
     )
 
 
@@ -291,25 +287,24 @@ def _parsed(model: type[M], body: bytes | bytearray) -> M:
 # Runs ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Triggered:
-    """`is_new`: False if the run was queued already."""
+class TriggeredRun(BaseModel):
+    """`is_new` is false if the run was already queued when the push arrived."""
 
     repository: str
-    run: Run
+    run_id: str
+    status: RunStatus
     is_new: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IgnoredPush:
-    """`repository` None: the whole delivery. `message` is for a person."""
+class Ignored(BaseModel):
+    """`repository` is null if the reason applies to the whole delivery."""
 
     repository: str | None
     reason: Reason
     message: str
 
 
-Outcome = Triggered | IgnoredPush
+Outcome = TriggeredRun | Ignored
 
 
 async def receive_push(
@@ -318,72 +313,65 @@ async def receive_push(
     """Queue a run for each repository whose branch moved; returns the outcome of each. `senders`: the servers that may
     have sent the push. `delivery`: GitLab's id, for the history. Raises StoreUnavailable."""
     if not any(ref.startswith(BRANCHES) for ref in push.refs):
-        return [
-            ignored_push(Reason.TAG_PUSH if any(ref.startswith(TAGS) for ref in push.refs) else Reason.OTHER_BRANCH)
-        ]
-    servers = [server.url for server in app.configuration.registry.gitlab]
-    found = await _repositories(app, push, _addresses(push, senders), servers)
+        is_tag = any(ref.startswith(TAGS) for ref in push.refs)
+        return [ignored_push(Reason.TAG_PUSH if is_tag else Reason.OTHER_BRANCH)]
+    found = await _repositories(app, push, senders)
     if not found:
         message = f"No registered repository is project {push.path} (number {push.project_id})."
-        return [IgnoredPush(None, Reason.UNKNOWN_PROJECT, message)]
+        return [Ignored(repository=None, reason=Reason.UNKNOWN_PROJECT, message=message)]
     asked_by = f"push to {push.path}" + (f", delivery {delivery[:_DELIVERY_CHARS]}" if delivery else "")
     return [await _trigger(app, each, push, asked_by) for each in found]
 
 
-def ignored_push(reason: Reason) -> IgnoredPush:
+def ignored_push(reason: Reason) -> Ignored:
     """For a delivery without a repository."""
-    return IgnoredPush(None, reason, _SENTENCES[reason])
+    return Ignored(repository=None, reason=reason, message=_SENTENCES[reason])
 
 
-def _addresses(push: Push, senders: Sequence[GitLabInstance]) -> list[str]:
-    """URLs of servers that may have sent it. If several share a secret, the project's URL in the delivery decides."""
+async def _repositories(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> list[PushedRepository]:
     urls = list(dict.fromkeys(server.url for server in senders))
-    named = [url for url in urls if push.web_url.lower() == f"{url}/{push.path}".lower()]
-    return named or urls
+    # If several servers share a secret, the project's URL in the delivery decides.
+    urls = [url for url in urls if push.web_url.lower() == f"{url}/{push.path}".lower()] or urls
+    places = {f"{url}/{push.path}{end}".lower() for url in urls for end in ("", ".git")}
+    servers = [server.url for server in app.configuration.registry.gitlab]
 
+    def server_of(location: str) -> str | None:
+        return max((url for url in servers if location.lower().startswith(f"{url}/".lower())), key=len, default=None)
 
-async def _repositories(
-    app: Application, push: Push, addresses: Sequence[str], servers: Collection[str]
-) -> list[PushedRepository]:
-    places = {f"{url}/{push.path}{end}".lower() for url in addresses for end in ("", ".git")}
-    rows = await app.repositories.of_project(push.project_id, places)
     # Project numbers are unique on one server only, and one server's URL may start with another's.
-    return [row for row in rows if _server_of(row.location, servers) in addresses]
-
-
-def _server_of(location: str, servers: Collection[str]) -> str | None:
-    return max((url for url in servers if location.lower().startswith(f"{url}/".lower())), key=len, default=None)
+    return [
+        row for row in await app.repositories.of_project(push.project_id, places) if server_of(row.location) in urls
+    ]
 
 
 async def _trigger(app: Application, repository: PushedRepository, push: Push, asked_by: str) -> Outcome:
+    def ignored(reason: Reason, message: str) -> Ignored:
+        return Ignored(repository=repository.name, reason=reason, message=message)
+
     branch = repository.branch or push.default_branch
     # If the default branch is unknown, any branch may be it: a check costs one request.
     moved = {ref: after for ref, after in push.refs.items() if ref.startswith(BRANCHES)}
     mine = {ref: after for ref, after in moved.items() if branch is None or ref == f"{BRANCHES}{branch}"}
     if not mine:
-        return IgnoredPush(repository.name, Reason.OTHER_BRANCH, f"The push does not affect branch {branch}.")
+        return ignored(Reason.OTHER_BRANCH, f"The push does not affect branch {branch}.")
     commit = next((after for after in mine.values() if after is not None), None)
     if commit is None:
-        message = f"Branch {branch or 'of this project'} was deleted; its index stays unchanged."
-        return IgnoredPush(repository.name, Reason.BRANCH_DELETED, message)
+        deleted = f"Branch {branch or 'of this project'} was deleted; its index stays unchanged."
+        return ignored(Reason.BRANCH_DELETED, deleted)
     attempts = app.configuration.registry.daemon.max_attempts
     try:
         asked = await app.runs.enqueue_for_push(repository, commit, asked_by=asked_by, max_attempts=attempts)
     except RepositoryNotFound:
-        return IgnoredPush(repository.name, Reason.INACTIVE, "It was removed a moment ago.")
-    if isinstance(asked, PushIgnored):
-        return _standing(repository.name, asked)
-    run, is_new = asked
-    log.info("a push requests a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
-    return Triggered(run.repository, run, is_new)
-
-
-def _standing(name: str, standing: PushIgnored) -> IgnoredPush:
-    if standing.is_active:
-        return IgnoredPush(name, Reason.ALREADY_INDEXED, "The index holds this commit already.")
-    if standing.paused_reason is None:
-        return IgnoredPush(name, Reason.INACTIVE, "It is no longer in the registry.")
-    return IgnoredPush(name, Reason.PAUSED, f"It is paused: {standing.paused_reason}")
+        return ignored(Reason.INACTIVE, "It was removed a moment ago.")
+    if not isinstance(asked, PushIgnored):
+        run, is_new = asked
+        log.info("a push requests a run", extra={"repository": run.repository, "run": run.id, "commit": commit})
+        return TriggeredRun(repository=run.repository, run_id=run.id, status=run.status, is_new=is_new)
+    if asked.is_active:
+        return ignored(Reason.ALREADY_INDEXED, "The index holds this commit already.")
+    if asked.paused_reason is None:
+        return ignored(Reason.INACTIVE, "It is no longer in the registry.")
+    return ignored(Reason.PAUSED, f"It is paused: {asked.paused_reason}")
 
 
 _SENTENCES = {

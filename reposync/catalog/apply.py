@@ -80,14 +80,20 @@ class Plan:
             "unchanged": self.unchanged,
         }
 
+    def conflict(self) -> RegistryConflict | None:
+        """Names all conflicts."""
+        if not self.conflicts:
+            return None
+        named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in self.conflicts)
+        return RegistryConflict(
+            f"{self.path} contains entries that belong to others, which were not written: {named}.",
+            remedy="Remove it from one of the two, or run `reposync apply --take-over`.",
+        )
+
     def refuse_conflicts(self) -> None:
-        """Raises RegistryConflict, which names them."""
-        if self.conflicts:
-            named = "; ".join(f"{each.what} belongs to {each.theirs}" for each in self.conflicts)
-            raise RegistryConflict(
-                f"{self.path} contains entries that belong to others: {named}. Nothing was written.",
-                remedy="Remove it from one of the two, or run `reposync apply --take-over`.",
-            )
+        """Raises RegistryConflict."""
+        if error := self.conflict():
+            raise error
 
 
 class Applying:

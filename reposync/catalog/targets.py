@@ -1,4 +1,5 @@
-"""Finds a repository by name, path or URL, and turns its row into a source and settings."""
+"""Repositories of the catalogue: found by name, path or URL, turned into a source and settings; added, changed and
+removed outside the registry file."""
 
 from __future__ import annotations
 
@@ -18,17 +19,32 @@ from reposync.config.loading import checked_repository
 from reposync.config.references import Reference
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.config.registry_document import Clear, repository_of, resolved_definition
-from reposync.errors import ConfigError, Remedy, RepositoryNotFound, SourceElsewhere, UsageError
+from reposync.errors import (
+    ConfigError,
+    Remedy,
+    RepositoryChanged,
+    RepositoryExists,
+    RepositoryInactive,
+    RepositoryNotFound,
+    RepositoryReadOnly,
+    SourceElsewhere,
+    UsageError,
+)
 from reposync.outgoing import Timeouts
 from reposync.sources.port import Commit
 from reposync.sources.spec import GitLabProject, LocalGit, RemoteGit, SourceSpec
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, definition_digest, is_registered
+from reposync.store.run import Run
+from reposync.store.runs import Runs
+from reposync.store.status import RunTrigger
 
 if TYPE_CHECKING:
     from reposync.sync.target import SyncSettings
 
 CONFIG, COMMAND, GROUP = "config", "command", "group"
+# Retries of a change that conflicts with a concurrent one.
+_TRIES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +243,118 @@ def _repository_root(word: str) -> Path | None:
 
 def is_bare_repository(path: Path) -> bool:
     return (path / "HEAD").is_file() and (path / "objects").is_dir()
+
+
+# Changes outside the registry file -----------------------------------------------------------------------------------
+
+
+async def add_repository(catalog: Catalog, definition: Mapping[str, Any], *, origin: str = COMMAND) -> Repository:
+    """Register `definition`, which has the keys of the registry file. A repository that was synced by hand becomes
+    scheduled. Raises ConfigError for an invalid definition, UsageError for a password, RepositoryReadOnly and
+    RepositoryExists if the name is taken."""
+    resolved = _without_password(catalog, definition)
+    if resolved.path is not None:
+        if not await asyncio.to_thread(
+            lambda path: (path / ".git").exists() or is_bare_repository(path), resolved.path
+        ):
+            remedy = "Name the folder that has `.git`."
+            raise UsageError(f"{resolved.path} is not a git repository on this machine.", remedy=remedy)
+        definition = {**definition, "path": str(resolved.path)}
+    target = SyncTarget(resolved, origin, definition=definition)
+    for row in await catalog.repositories.list([resolved.name]):
+        if row.origin == CONFIG and not row.has_left:
+            raise _read_only(row.name, f"is in {row.origin_words}")
+        if is_registered(row) or row.location != target.registration().location:
+            raise RepositoryExists(
+                f"There is a repository {row.name!r} already: {row.location}.",
+                remedy=Remedy(
+                    f"Choose another name, or `reposync repos remove {row.name}` first.",
+                    f"Choose another name, or `DELETE /api/v1/repositories/{row.name}` first.",
+                ),
+            )
+    return await catalog.repositories.register(target.registration())
+
+
+async def change_repository(
+    catalog: Catalog, name: str, changes: Mapping[str, Any], *, expected: Repository | None = None
+) -> Repository:
+    """Change keys of a registered definition; None resets a key to the default. Setting `schedule`, also to the
+    default, makes a repository that was synced by hand a scheduled one. Concurrent changes are merged. `expected`: the
+    row as the caller read it; if it was changed since, RepositoryChanged is raised.
+
+    Raises RepositoryNotFound, RepositoryReadOnly if it was not registered by command or over HTTP, ConfigError,
+    UsageError for a password, and RepositoryChanged.
+    """
+    tries = 0
+    while True:
+        tries += 1
+        row = expected or await catalog.repositories.get(name)
+        try:
+            return await catalog.repositories.register(_changed(catalog, row, changes).registration(), expected=row)
+        except RepositoryChanged:
+            if expected is not None or tries == _TRIES:
+                raise
+
+
+def _changed(catalog: Catalog, row: Repository, changes: Mapping[str, Any]) -> SyncTarget:
+    if row.origin == CONFIG:
+        raise _read_only(row.name, f"is in {row.origin_words}")
+    if row.definition is None or row.group_key is not None:
+        raise _read_only(row.name, "was registered by a group or by a different version of reposync")
+    definition = {key: value for key, value in {**row.definition, **changes}.items() if value is not None}
+    resolved = _without_password(catalog, definition)
+    by_hand = not is_registered(row) and "schedule" not in changes
+    return SyncTarget(resolved, row.origin, by_hand, definition, origin_host=row.origin_host)
+
+
+async def request_removal(
+    repositories: Repositories,
+    runs: Runs,
+    name: str,
+    trigger: RunTrigger,
+    *,
+    asked_by: str = "",
+    request_id: str | None = None,
+) -> Run:
+    """Queue the run that removes the repository, whose active run is requested to end. A repeated request returns the
+    same run.
+
+    Raises RepositoryNotFound, and RepositoryReadOnly if it would be registered again.
+    """
+    row = await repositories.get(name)
+    again = "and would be registered again."
+    if row.origin == CONFIG and not row.has_left:
+        raise RepositoryReadOnly(f"{row.name!r} is in {row.origin_words}, {again}", remedy="Remove it there first.")
+    if row.group_key is not None and row.is_active:
+        raise RepositoryReadOnly(
+            f"{row.name!r} belongs to the group {row.group_key}, {again}",
+            remedy="Add its path to the group's `exclude` in the registry file first.",
+        )
+    if row.is_active:
+        # So that no tick comes in between.
+        await repositories.pause(row.name, "It is being removed.", by=f"the removal by {asked_by or trigger}")
+    run, _ = await runs.enqueue(row.name, trigger, asked_by=asked_by, request_id=request_id, removal=True)
+    return run
+
+
+async def syncable(repositories: Repositories, name: str) -> Repository:
+    """The repository, if it can be synced. Raises RepositoryNotFound, RepositoryInactive."""
+    row = await repositories.get(name)
+    if row.has_left:
+        raise RepositoryInactive(f"{name!r} has left {row.origin_words}.", remedy="Add it there again to sync it.")
+    return row
+
+
+def _without_password(catalog: Catalog, definition: Mapping[str, Any]) -> ResolvedRepository:
+    """Raises ConfigError for an invalid definition, UsageError for a password."""
+    resolved = checked_repository(catalog.registry, definition)
+    if resolved.password is not None:
+        raise UsageError(
+            "Passwords are not stored in the database.",
+            remedy="Register this repository in the registry file, with ${VARIABLE} in its address.",
+        )
+    return resolved
+
+
+def _read_only(name: str, why: str) -> RepositoryReadOnly:
+    return RepositoryReadOnly(f"{name!r} {why}.", remedy="Change it there.")

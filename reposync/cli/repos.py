@@ -83,7 +83,7 @@ def add(name: str, as_json: bool, **options: Any) -> None:
     given = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items() if value}
 
     async def act(app: Application) -> RepositoryDetail:
-        from reposync.catalog.registration import add_repository
+        from reposync.catalog.targets import add_repository
 
         return await _detail(app, (await add_repository(app.catalog, {"name": name, **given})).name)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
 from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
-from reposync.threads import in_thread
+from reposync.supervision import in_thread
 
 if TYPE_CHECKING:  # a sync without changes embeds nothing, and saves the imports
     from reposync.embedding.local_model import Model

@@ -152,22 +152,21 @@ class Execution:
         self,
         runs: Runs,
         run: Run,
-        *,
         locks: RunLocks,
-        progress: RunProgress,
         policy: ExecutionPolicy,
-        observer: Observer | None = None,
+        observer: Observer,
+        *,
         claimed_since: float | None = None,
     ) -> None:
         """`claimed_since`: when the claim was requested (`elapsed_seconds`). The lease is counted from then on, because
         the answer may have been delayed, or this process frozen."""
         self.run = run
-        self.progress = progress
+        self.progress = RunProgress()
         self.started = elapsed_seconds()
         self._runs = runs
         self._locks = locks
         self._policy = policy
-        self._observer = observer or Observer()
+        self._observer = observer
         self._lease = Lease(policy.lease_seconds, since=claimed_since)
         self._work: Work | None = None
         self._body: asyncio.Task[Ending] | None = None

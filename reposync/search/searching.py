@@ -19,7 +19,7 @@ from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
 from reposync.store.manifest import Manifests
 from reposync.store.tables import VersionState
-from reposync.threads import in_thread
+from reposync.supervision import in_thread
 from reposync.vectors.port import CollectionMissing, Index, SearchHit, SearchQuery
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from reposync.errors import UsageError, VectorIndexError
-from reposync.threads import in_thread
+from reposync.supervision import in_thread
 from reposync.vectors.port import DENSE, SPARSE, Payload, SearchHit, SearchQuery
 from reposync.vectors.request_bodies import Filter, equals, one_of
 from reposync.wildmatch import PathPatterns, check_pattern

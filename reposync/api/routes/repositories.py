@@ -37,7 +37,7 @@ from reposync.api.routing import PREFIX, RepositoryName, Router, path_of
 from reposync.api.source_policy import check_source
 from reposync.app.application import Application
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
-from reposync.catalog.registration import add_repository, change_repository, request_removal, syncable
+from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
 from reposync.config.problems import suggestion
 from reposync.errors import (

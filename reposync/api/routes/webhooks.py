@@ -33,10 +33,11 @@ from reposync.api.throttle import Checked, Throttle
 from reposync.app.application import Application
 from reposync.app.webhooks import (
     Credentials,
-    IgnoredPush,
+    Ignored,
     Outcome,
     PushPayload,
     Reason,
+    TriggeredRun,
     WebhookInvalid,
     WebhookRefused,
     WebhookSecretMissing,
@@ -51,7 +52,6 @@ from reposync.app.webhooks import (
 )
 from reposync.config.registry import GitLabInstance
 from reposync.errors import RepoSyncError, Starting, StoreUnavailable
-from reposync.store.status import RunStatus
 
 log = logging.getLogger(__name__)
 
@@ -71,23 +71,6 @@ MAX_LATE = 100
 """Deliveries that may wait for the database at the same time."""
 
 HINT_EVERY_SECONDS = 60.0
-
-
-class TriggeredRun(BaseModel):
-    """`is_new` is false if the run was already queued when the push arrived."""
-
-    repository: str
-    run_id: str
-    status: RunStatus
-    is_new: bool
-
-
-class Ignored(BaseModel):
-    """`repository` is null if the reason applies to the whole delivery."""
-
-    repository: str | None
-    reason: Reason
-    message: str
 
 
 class DeliveryAnswer(BaseModel):
@@ -280,14 +263,6 @@ def _key_id(server: GitLabInstance) -> str:
 
 
 def _answer(outcomes: list[Outcome]) -> DeliveryAnswer:
-    runs = [
-        TriggeredRun(repository=each.repository, run_id=each.run.id, status=each.run.status, is_new=each.is_new)
-        for each in outcomes
-        if not isinstance(each, IgnoredPush)
-    ]
-    ignored = [
-        Ignored(repository=each.repository, reason=each.reason, message=each.message)
-        for each in outcomes
-        if isinstance(each, IgnoredPush)
-    ]
+    runs = [each for each in outcomes if isinstance(each, TriggeredRun)]
+    ignored = [each for each in outcomes if isinstance(each, Ignored)]
     return DeliveryAnswer(status="queued" if runs else "ignored", runs=runs, ignored=ignored)

@@ -19,7 +19,7 @@ from reposync.api.web.runs_page import run_pages
 from reposync.api.web.search_page import search_page
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
-from reposync.catalog.registration import syncable
+from reposync.catalog.targets import syncable
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
 from reposync.runs.locks import lock_overviews, release_lock
 from reposync.store.run import Run

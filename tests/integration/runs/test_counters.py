@@ -19,7 +19,6 @@ from reposync.store.repository import Registration
 from reposync.store.run import Run, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunTrigger
-from reposync.sync.progress import RunProgress
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from tests.fixtures.clocks import DatabaseTime, database_time  # noqa: F401
@@ -99,15 +98,8 @@ async def test_a_lease_that_ran_out_is_no_lost_redis_lock_and_the_lost_attempt_c
     runs = Runs(database, on_lost=observer.attempt_lost)
     run = await running(database, runs)
     frozen_since = elapsed_seconds() - 60.0
-    execution = Execution(
-        runs,
-        run,
-        locks=NoLocks(),
-        progress=RunProgress(),
-        policy=ExecutionPolicy(60.0, retry_seconds=10.0),
-        observer=observer,
-        claimed_since=frozen_since,
-    )
+    policy = ExecutionPolicy(60.0, retry_seconds=10.0)
+    execution = Execution(runs, run, NoLocks(), policy, observer, claimed_since=frozen_since)
     with pytest.raises(LeaseLost):
         await execution.perform(Writes().make)
     assert counted(metrics, "lock_losses_total") == 0

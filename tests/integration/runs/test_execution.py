@@ -24,7 +24,7 @@ from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import ATTEMPTS, RUNS
 from reposync.sync.lease import Lease
-from reposync.sync.progress import Outcome, RunProgress
+from reposync.sync.progress import Outcome
 from reposync.telemetry.redaction import Secrets
 
 LEASE_SECONDS = 15.0
@@ -63,7 +63,7 @@ async def claimed(runs: Runs, database: Database) -> Run:
 
 def execution(runs: Runs, run: Run, *, claimed_since: float) -> Execution:
     terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
-    return Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms, claimed_since=claimed_since)
+    return Execution(runs, run, NoLocks(), terms, Observer(), claimed_since=claimed_since)
 
 
 async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Database) -> None:
@@ -256,7 +256,7 @@ async def test_a_command_without_workers_says_at_once_that_it_cannot(database: D
     run = await claimed(runs, database)
     (request,) = (await runs.requests([run.id]))[run.id]
     terms = ExecutionPolicy(LEASE_SECONDS, request_id=request.id, elsewhere=False)
-    alone = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms)
+    alone = Execution(runs, run, NoLocks(), terms, Observer())
 
     ended = await alone.perform(Unable().make)
 
@@ -349,7 +349,7 @@ async def test_a_watchdog_that_dies_of_a_defect_ends_the_run_for_retry_and_says_
     run = await claimed(runs, database)
     terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
 
-    attempt = Execution(runs, run, locks=LocksWith(defect), progress=RunProgress(), policy=terms)
+    attempt = Execution(runs, run, LocksWith(defect), terms, Observer())
     ended = await attempt.perform(work.make)
 
     ended_for_retry(ended, "watchdog of the lock", cause, caplog.text)
@@ -371,7 +371,7 @@ async def test_a_heartbeat_that_dies_of_a_defect_ends_the_run_for_retry_and_says
     terms = ExecutionPolicy(3.0, retry_seconds=10.0)
     runs = NoHeartbeats(database, defect)
 
-    ended = await Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms).perform(Goes().make)
+    ended = await Execution(runs, run, NoLocks(), terms, Observer()).perform(Goes().make)
 
     ended_for_retry(ended, "heartbeat", cause, caplog.text)
 
@@ -387,7 +387,7 @@ async def test_an_observer_with_a_defect_ends_the_run_for_retry(
     runs = Runs(database)
     run = await claimed(runs, database)
     terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
-    attempt = Execution(runs, run, locks=NoLocks(), progress=RunProgress(), policy=terms, observer=Raises())
+    attempt = Execution(runs, run, NoLocks(), terms, Raises())
 
     ended = await attempt.perform(Writes().make)
 

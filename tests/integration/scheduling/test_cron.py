@@ -10,7 +10,7 @@ from datetime import timedelta
 import pytest
 
 from reposync.config.sections import DaemonConfig
-from reposync.scheduling.cron import CronScheduler
+from reposync.scheduling import CronScheduler
 from reposync.store.database import Database
 from reposync.store.notifications import Notifications
 from reposync.store.repositories import Repositories

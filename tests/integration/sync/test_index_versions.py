@@ -163,7 +163,7 @@ async def handed_back_after(world: World, files: int, **asked: bool) -> Run:
     run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, **asked)
     claimed = await world.app.claim((await world.app.repositories.get("project")).id)
     assert claimed is not None and claimed.id == run.id
-    execution = world.app.execution(claimed, ExecutionPolicy(), RunProgress())
+    execution = world.app.execution(claimed, ExecutionPolicy())
 
     def watch(progress: RunProgress) -> None:
         if progress.files_done >= files:

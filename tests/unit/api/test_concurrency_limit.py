@@ -10,7 +10,7 @@ import pytest
 from reposync.api.errors import SearchBusy, SearchTimeout
 from reposync.api.routes import search
 from reposync.api.routes.search import ConcurrencyLimit
-from reposync.threads import in_thread
+from reposync.supervision import in_thread
 from reposync.vectors.port import SearchHit
 
 
