@@ -22,7 +22,7 @@ from benchmarks.first_sync import change
 from benchmarks.measure import machine
 
 MODULES = """
-    cli.main cli.sync cli.search cli.progress_display app.application vectors.index embedding.factory
+    cli.main cli.sync cli.search cli.output app.application vectors.index embedding.factory
     sources.local content.documents content.chunking search.snippets embedding.sparse
 """
 IMPORTED = f"""

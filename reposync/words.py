@@ -1,8 +1,12 @@
-"""Durations and ages in readable form, and text of others made safe to show."""
+"""Durations and ages in readable form, text of others made safe to show, and the name that was probably meant."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from datetime import UTC, datetime
+
+LISTED_NAMES = 30
 
 
 def ago(when: datetime | None, now: datetime | None = None) -> str:
@@ -49,3 +53,22 @@ def escape_unprintable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The known name that `word` was most likely meant to be, ignoring case. None if no name is near."""
+    by_folded = {name.casefold(): name for name in known}
+    # difflib compares every character with every other, so a value of megabytes is cut first.
+    found = difflib.get_close_matches(word[:200].casefold(), by_folded, n=1, cutoff=0.6)
+    return by_folded[found[0]] if found else None
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """A clause to append to an error: the nearest known name, or the known names if none is near."""
+    names = sorted(set(known))
+    if near := nearest(word, names):
+        return f"; did you mean `{near}`?"
+    if not names:
+        return "; there is none"
+    more = f" and {len(names) - LISTED_NAMES} more" if len(names) > LISTED_NAMES else ""
+    return f"; known here: {', '.join(names[:LISTED_NAMES])}{more}"

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from reposync.catalog.apply import registry_in_force
 from reposync.catalog.targets import Catalog, SyncTarget
 from reposync.clock import Clock
+from reposync.config.loading import Clear
 from reposync.config.references import MissingSecret
 from reposync.config.registry import Registry
-from reposync.config.registry_document import Clear
 from reposync.config.sections import EmbeddingConfig, QdrantConfig
 from reposync.config.settings import Configuration, Settings, make_state_dir
 from reposync.embedding.factory import open_embedder

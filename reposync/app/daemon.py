@@ -25,7 +25,6 @@ from reposync.catalog.overview import late_repositories
 from reposync.clock import Clock
 from reposync.config.loading import LoadedRegistry
 from reposync.config.registry import Registry
-from reposync.config.registry_document import clear_secrets
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
 from reposync.embedding.port import EmbeddingSpec
@@ -176,7 +175,7 @@ class Daemon:
                 opening = open_application(
                     self._settings,
                     observer,
-                    clear=clear_secrets(self._watcher.loaded.registry),
+                    clear=self._watcher.loaded.clear,
                     secrets=self._secrets,
                     prepare=self._watcher.apply,
                     with_engine=True,

@@ -14,7 +14,6 @@ import structlog
 from reposync.app.application import Application
 from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.config.loading import LoadedRegistry, load_registry
-from reposync.config.registry_document import clear_secrets
 from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
 from reposync.store.database import Database
 from reposync.store.registry_files import RegistryFiles, RegistrySuperseded
@@ -130,7 +129,7 @@ class RegistryWatcher:
 
     async def _adopt(self, app: Application) -> None:
         """Use the registry in force, except for sections from which objects were built at the start."""
-        clear = clear_secrets(self.loaded.registry)
+        clear = self.loaded.clear
         registry = await registry_in_force(app.database, clear)
         before = app.configuration.registry
         allowed = {"allow_local_sources": registry.http.allow_local_sources}

@@ -20,9 +20,8 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from reposync.catalog.targets import CONFIG, Catalog, SyncTarget
-from reposync.config.loading import LoadedRegistry
+from reposync.config.loading import LISTS, Clear, LoadedRegistry, entry_key, registry_of
 from reposync.config.registry import Registry
-from reposync.config.registry_document import LISTS, Clear, clear_secrets, entry_key, registry_of
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
 from reposync.store.registry_files import ContentState, RegistryFiles
@@ -133,7 +132,7 @@ class Applying:
         for each in self._loaded.registry.resolved():
             if each.gitlab is not None and f"GitLab server {each.gitlab.name}" in servers:
                 continue
-            target = SyncTarget(each, CONFIG, origin_file=self._path, password=self._loaded.passwords.get(each.name))
+            target = SyncTarget(each, CONFIG, origin_file=self._path)
             registration = target.registration()
             row = rows.get(each.name)
             if row is not None and belongs_to_another(row, registration, takes):
@@ -201,7 +200,7 @@ class Applying:
     ) -> list[Registration]:
         """Repositories registered by command or over HTTP, if the defaults of the files change them."""
         try:
-            registry = _usable(documents, clear_secrets(self._loaded.registry))
+            registry = _usable(documents, self._loaded.clear)
         except ConfigError:  # of a different file; reported by whoever uses that registry
             return []
         catalog = Catalog(registry, self._repositories)

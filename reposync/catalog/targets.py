@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from reposync.config.loading import checked_repository
-from reposync.config.references import Reference
+from reposync.config.loading import Clear, checked_repository, repository_of
 from reposync.config.registry import Registry, ResolvedRepository
-from reposync.config.registry_document import Clear, repository_of, resolved_definition
 from reposync.errors import (
     ConfigError,
     Remedy,
@@ -58,7 +56,6 @@ class SyncTarget:
     group_key: str | None = None
     origin_file: str | None = None
     origin_host: str | None = None
-    password: Reference | None = None
 
     @property
     def name(self) -> str:
@@ -78,7 +75,7 @@ class SyncTarget:
             timezone=each.timezone,
             definition=self.definition,
             group_key=self.group_key,
-            resolved=resolved_definition(each, self.password),
+            resolved=each.definition,
             origin_file=self.origin_file,
             origin_host=self.origin_host or socket.gethostname(),
             by_hand=self.by_hand,
@@ -156,13 +153,11 @@ class Catalog:
     def of_row(self, row: Repository) -> SyncTarget:
         """Raises RepositoryNotFound if an earlier version registered it from a file that was not applied since, and
         ConfigError if its GitLab server is in no applied file."""
-        password: Reference | None = None
         if row.resolved is not None and row.resolved_from == definition_digest(row.definition):
             try:
                 resolved = repository_of(self.registry, row.resolved, os.environ, self.clear)
             except ValueError as error:  # pydantic's: a newer version of the program may have written more into it
                 raise ConfigError(f"The definition of {row.name!r} cannot be read by this version.") from error
-            password = row.resolved.get("password")
         elif row.definition is not None:
             return self.of_definition(row)
         elif row.origin == CONFIG:
@@ -175,11 +170,11 @@ class Catalog:
             )
         else:
             return self._by_hand(row.name, row.location, row.source)
-        return _of_row(row, resolved, password)
+        return _of_row(row, resolved)
 
     def of_definition(self, row: Repository) -> SyncTarget:
         """As `of_row`, with the current defaults."""
-        return _of_row(row, checked_repository(self.registry, row.definition or {}), None)
+        return _of_row(row, checked_repository(self.registry, row.definition or {}))
 
     def _unknown(self, word: str, names: Iterable[str]) -> RepositoryNotFound:
         near = difflib.get_close_matches(word, sorted(names), n=1)
@@ -205,9 +200,9 @@ class Catalog:
         return SyncTarget(checked_repository(self.registry, definition), COMMAND, True, definition)
 
 
-def _of_row(row: Repository, resolved: ResolvedRepository, password: Reference | None) -> SyncTarget:
+def _of_row(row: Repository, resolved: ResolvedRepository) -> SyncTarget:
     by_hand, origin = not is_registered(row), (row.group_key, row.origin_file, row.origin_host)
-    return SyncTarget(resolved, row.origin, by_hand, row.definition, *origin, password)
+    return SyncTarget(resolved, row.origin, by_hand, row.definition, *origin)
 
 
 def _name(stem: str) -> str:

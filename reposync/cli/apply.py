@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import json_option
-from reposync.cli.output import print_json
-from reposync.cli.startup import current_user, run_with_database, settings
+from reposync.cli.commands import current_user, prints, run_with_database, settings
+from reposync.cli.output import Result
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ _SIGNS = {"added": ("+", "green"), "changed": ("~", "yellow"), "gone": ("-", "re
 @click.argument("file", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--dry-run", is_flag=True, help="Show what would change, and write nothing.")
 @click.option("--take-over", is_flag=True, help="Also take over names that belong to a different file or person.")
-@json_option
-def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> None:
+@prints
+def apply(file: Path | None, dry_run: bool, take_over: bool) -> Result:
     """Write the registry FILE to the catalogue, which all pods and commands use.
 
     Default for FILE: the file that REPOSYNC_CONFIG names, or repositories.yaml in this folder. Repositories that leave
@@ -33,6 +33,7 @@ def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> N
     """
     from reposync.config.loading import load_registry
 
+    # Before the database: a file with errors changes nothing.
     loaded = load_registry(file or settings().config_path)
 
     async def act(database: Database) -> tuple[Plan, bool]:
@@ -40,36 +41,35 @@ def apply(file: Path | None, dry_run: bool, take_over: bool, as_json: bool) -> N
 
         applying = Applying(database, loaded, by=current_user())
         plan = await applying.plan(take_over=take_over)
-        if dry_run or plan.conflicts:
-            return plan, False
-        return plan, await applying.write(plan, on_request=True)
+        return plan, not dry_run and not plan.conflicts and await applying.write(plan, on_request=True)
 
     plan, written = run_with_database(act)
-    if as_json:
-        print_json(plan.as_json() | {"applied": written})
-        return
+    return Result(plan.as_json() | {"applied": written}, _lines(plan, written))
+
+
+def _lines(plan: Plan, written: bool) -> Iterator[str]:
     for change in plan.changes:
-        _print_change(change)
+        yield from _change_lines(change)
     for conflict in plan.conflicts:
-        click.secho(f"! {escape_unprintable(conflict.what)} belongs to {escape_unprintable(conflict.theirs)}", fg="red")
+        what, theirs = escape_unprintable(conflict.what), escape_unprintable(conflict.theirs)
+        yield click.style(f"! {what} belongs to {theirs}", fg="red")
     counts = [(kind, sum(each.kind == kind for each in plan.changes)) for kind in _SIGNS]
     found = ", ".join(f"{number:,} {kind}" for kind, number in counts if number) or "no change"
     done = "applied" if written else "would be applied"
-    click.echo(f"{escape_unprintable(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged")
+    yield f"{escape_unprintable(plan.path)} ({plan.digest[:12]}): {done}: {found}; {plan.unchanged:,} unchanged"
     if plan.standing == "superseded" and not written:
-        click.echo("  This content was superseded by a later one; applying it reverts the catalogue.")
-    if plan.conflicts:
-        plan.refuse_conflicts()
+        yield "  This content was superseded by a later one; applying it reverts the catalogue."
+    plan.refuse_conflicts()
 
 
-def _print_change(change: Change) -> None:
+def _change_lines(change: Change) -> Iterator[str]:
     sign, colour = _SIGNS[change.kind]
-    click.secho(f"{sign} {escape_unprintable(change.what)}", fg=colour)
+    yield click.style(f"{sign} {escape_unprintable(change.what)}", fg=colour)
     for key, (before, after) in change.keys.items():
         if change.kind == "changed":
-            click.echo(f"    {key}: {_shown(before)} -> {_shown(after)}")
+            yield f"    {key}: {_shown(before)} -> {_shown(after)}"
         elif after not in (None, [], {}):
-            click.echo(f"    {key}: {_shown(after)}")
+            yield f"    {key}: {_shown(after)}"
 
 
 def _shown(value: Any) -> str:

@@ -1,24 +1,41 @@
-"""Building blocks of all commands: groups with suggestions, the option --json, completion of repository names.
+"""Building blocks of all commands: groups with suggestions, completion of repository names, the option --json, the
+event loop, the database and the application.
 
 It is imported whenever the Tab key is pressed: nothing here may import what a command needs to do its work.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
+import getpass
 import os
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-F = TypeVar("F", bound=Callable[..., Any])
+from reposync.cli.output import Result
+
+if TYPE_CHECKING:
+    from reposync.app.application import Application
+    from reposync.config.settings import Settings
+    from reposync.store.database import Database
+
+T = TypeVar("T")
+P = ParamSpec("P")
+Command = Callable[P, None]
 
 COMPLETION_VARIABLE = "_REPOSYNC_COMPLETE"  # click derives it from the name of the program
 MAX_NAMES = 500
 DATABASE_TIMEOUT_SECONDS = 0.2
+M_ARENA_MAX = -8  # <malloc.h>
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead.")
 
@@ -36,21 +53,17 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        word = args[0]
-        unknown = self.get_command(ctx, word) is None and not word.startswith("-")
-        if unknown and not ctx.resilient_parsing:
-            ctx.fail(f"No such command: `{ctx.command_path} {word}`.{self._suggestion(ctx, word)}")
+        word, commands = args[0], self.list_commands(ctx)
+        if word not in commands and not word.startswith("-") and not ctx.resilient_parsing:
+            from reposync.words import nearest
+
+            near = nearest(word, commands)
+            meant = (
+                f"reposync {self._aliases[word]}" if word in self._aliases else near and f"{ctx.command_path} {near}"
+            )
+            help_text = f"Did you mean `{meant}`?" if meant else f"Commands: {', '.join(commands)}."
+            ctx.fail(f"No such command: `{ctx.command_path} {word}`. {help_text}")
         return super().resolve_command(ctx, args)
-
-    def _suggestion(self, ctx: click.Context, word: str) -> str:
-        from reposync.config.problems import nearest
-
-        commands = self.list_commands(ctx)
-        if meant := self._aliases.get(word):
-            return f" Did you mean `reposync {meant}`?"
-        if near := nearest(word, commands):
-            return f" Did you mean `{ctx.command_path} {near}`?"
-        return f" Commands: {', '.join(commands)}."
 
 
 @click.command()
@@ -81,7 +94,7 @@ def repository_names(context: click.Context, parameter: click.Parameter, incompl
     folder = Path(named or platformdirs.user_state_dir("reposync", appauthor=False)).expanduser().absolute()
     uri = f"{(folder / 'reposync.db').as_uri()}?mode=ro"
     try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=DATABASE_TIMEOUT_SECONDS)) as database:
+        with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=DATABASE_TIMEOUT_SECONDS)) as database:
             query = "SELECT name FROM repositories WHERE substr(name, 1, ?) = ? ORDER BY name LIMIT ?"
             rows = database.execute(query, (len(incomplete), incomplete, MAX_NAMES)).fetchall()
     except (sqlite3.Error, OSError):
@@ -96,3 +109,129 @@ def repository_names_or_folders(
     folders: CompletionItem[Any] = CompletionItem(incomplete, type="dir")
     # First: in bash this item enables the shell's completion of folders, which drops the items before it.
     return [folders, *repository_names(context, parameter, incomplete)]
+
+
+def prints(act: Callable[P, Result]) -> Command[P]:
+    """A command that prints what `act` returns, as text or, with the option --json, as JSON."""
+
+    @json_option
+    @functools.wraps(act)
+    def command(*args: P.args, **options: P.kwargs) -> None:
+        as_json = bool(options.pop("as_json"))
+        result = act(*args, **options)
+        result.print(as_json=as_json)
+        if result.failed:
+            sys.exit(1)
+
+    return command
+
+
+def prints_from_app(
+    *, with_engine: bool = False
+) -> Callable[[Callable[Concatenate[Application, P], Awaitable[Result]]], Command[P]]:
+    """As `prints`, for a coroutine function whose first argument is the application."""
+
+    def decorate(act: Callable[Concatenate[Application, P], Awaitable[Result]]) -> Command[P]:
+        @prints
+        @functools.wraps(act)
+        def command(*args: P.args, **options: P.kwargs) -> Result:
+            return run_with_app(lambda app: act(app, *args, **options), with_engine=with_engine)
+
+        return command
+
+    return decorate
+
+
+def prints_from_database(
+    *, upgrade: bool = True
+) -> Callable[[Callable[Concatenate[Database, P], Awaitable[Result]]], Command[P]]:
+    """As `prints`, for a coroutine function whose first argument is the database: for commands that need neither
+    registry nor index. `upgrade`: bring the schema up to date first."""
+
+    def decorate(act: Callable[Concatenate[Database, P], Awaitable[Result]]) -> Command[P]:
+        @prints
+        @functools.wraps(act)
+        def command(*args: P.args, **options: P.kwargs) -> Result:
+            return run_with_database(lambda database: act(database, *args, **options), upgrade=upgrade)
+
+        return command
+
+    return decorate
+
+
+def run_with_app(action: Callable[[Application], Awaitable[T]], *, with_engine: bool = False) -> T:
+    """The result of `action` with the application; `with_engine`: and with the index. Raises RepoSyncError."""
+
+    async def main() -> T:
+        from reposync.app.application import open_application
+
+        async with open_application(settings(), with_engine=with_engine) as app:
+            return await action(app)
+
+    return run_async(main())
+
+
+def run_with_database(action: Callable[[Database], Awaitable[T]], *, upgrade: bool = True) -> T:
+    """The result of `action` with the database. Raises ConfigError, StoreUnavailable."""
+
+    async def main() -> T:
+        from reposync.config.settings import make_state_dir
+        from reposync.store.database import Database
+
+        environment = settings()
+        make_state_dir(environment)
+        async with await Database.open(environment.database_url) as database:
+            if upgrade:
+                await database.upgrade()
+            return await action(database)
+
+    return run_async(main())
+
+
+def run_async(main: Coroutine[Any, Any, T]) -> T:
+    """Run `main` to its end. Ctrl-C and SIGTERM cancel it, so that it can clean up; the exit code is then 130."""
+    import asyncio
+
+    share_one_heap()
+
+    async def guarded() -> T:
+        task, terminated = asyncio.current_task(), asyncio.Event()
+
+        def terminate() -> None:
+            terminated.set()
+            if task is not None:
+                task.cancel()
+
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, terminate)
+        try:
+            return await main
+        except asyncio.CancelledError:
+            if terminated.is_set():
+                raise KeyboardInterrupt from None
+            raise
+
+    return asyncio.run(guarded())
+
+
+def share_one_heap() -> None:
+    """Keep glibc from giving each thread a heap of its own: batches that move between threads fragment them. A sync of
+    50,000 files peaked at 292 MB with eight heaps, and at 264 MB with two. No effect on other systems."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+
+
+def settings() -> Settings:
+    """The settings from the environment. Raises ConfigError."""
+    from reposync.config.settings import Settings
+
+    return Settings.from_environment()
+
+
+def current_user() -> str:
+    """`user@host`, for the history. A container's user may have no name."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "somebody"
+    return f"{user}@{socket.gethostname()}"

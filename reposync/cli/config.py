@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from reposync.cli.commands import Group, json_option
-from reposync.cli.output import print_json
+from reposync.cli.output import Result, print_json
 
 if TYPE_CHECKING:
+    from reposync.config.document import Problem
     from reposync.config.loading import LoadedRegistry
-    from reposync.config.problems import Problem
 
 _FILE = click.argument("file", required=False, type=click.Path(path_type=Path))
 
@@ -32,20 +33,19 @@ def check(file: Path | None, as_json: bool) -> None:
     All problems are listed at once, each with file, line and column; the exit code is then 2.
     """
     loaded = _load(file, as_json=as_json)
-    registry = loaded.registry
-    if as_json:
-        print_json(_report(loaded.path, loaded.warnings, repositories=len(registry.repositories)))
-        return
-    _print_warnings(loaded.warnings)
-    counts = (
-        (len(registry.repositories), "repository", "repositories"),
-        (len(registry.groups), "group", "groups"),
-        (len(registry.gitlab), "GitLab server", "GitLab servers"),
-    )
+    counts = {
+        "repository": len(loaded.registry.repositories),
+        "group": len(loaded.registry.groups),
+        "GitLab server": len(loaded.registry.gitlab),
+    }
     found = ", ".join(
-        f"{count} {one if count == 1 else many}" for count, one, many in counts if count or one == "repository"
+        f"{count} {one if count == 1 else 'repositories' if one == 'repository' else f'{one}s'}"
+        for one, count in counts.items()
+        if count or one == "repository"
     )
-    click.echo(f"ok: {found} in {loaded.path}" if loaded.path else "ok: no registry file, the defaults apply")
+    report = _report(loaded.path, warnings=loaded.warnings) | {"repositories": counts["repository"]}
+    text = f"ok: {found} in {loaded.path}" if loaded.path else "ok: no registry file, the defaults apply"
+    Result(report, [text]).print(as_json=as_json)
 
 
 @config.command()
@@ -65,13 +65,12 @@ def show(file: Path | None, as_json: bool) -> None:
 
     loaded = _load(file, as_json=as_json)
     document = effective_configuration(_settings(file), loaded)
-    if as_json:
-        print_json(document)
-        return
-    _print_warnings(loaded.warnings)
-    for title, section in document.items():
-        click.secho(title, bold=True)
-        _print_section(section, "  ")
+    lines = (
+        line
+        for title, section in document.items()
+        for line in (click.style(title, bold=True), *_section_lines(section, "  "))
+    )
+    Result(document, lines).print(as_json=as_json)
 
 
 def _settings(file: Path | None) -> Any:
@@ -82,48 +81,44 @@ def _settings(file: Path | None) -> Any:
 
 
 def _load(file: Path | None, *, as_json: bool) -> LoadedRegistry:
+    """Prints warnings, or all errors and exits."""
+    from reposync.config.document import RegistryErrors
     from reposync.config.loading import load_registry
-    from reposync.config.problems import RegistryErrors
 
     try:
         # With a file on the command line, the check does not depend on the settings of this machine.
-        return load_registry(file or _settings(None).config_path, os.environ)
+        loaded = load_registry(file or _settings(None).config_path, os.environ)
     except RegistryErrors as error:
         if as_json:
-            print_json(_report(file, (), errors=error.problems))
+            print_json(_report(file, errors=error.problems))
         for problem in error.problems:
             click.echo(str(problem), err=True)
         raise SystemExit(error.exit_code) from None
+    if not as_json:
+        for problem in loaded.warnings:
+            click.echo(f"warning: {problem}", err=True)
+    return loaded
 
 
-def _report(path: Path | None, warnings: tuple[Problem, ...], **more: Any) -> dict[str, Any]:
-    import dataclasses
+def _report(path: Path | None, errors: Sequence[Problem] = (), warnings: Sequence[Problem] = ()) -> dict[str, Any]:
+    from dataclasses import asdict
 
-    errors = more.pop("errors", ())
     return {
         "ok": not errors,
         "file": str(path) if path else None,
-        "errors": [dataclasses.asdict(problem) for problem in errors],
-        "warnings": [dataclasses.asdict(problem) for problem in warnings],
-        **more,
+        "errors": list(map(asdict, errors)),
+        "warnings": list(map(asdict, warnings)),
     }
 
 
-def _print_warnings(warnings: tuple[Problem, ...]) -> None:
-    for problem in warnings:
-        click.echo(f"warning: {problem}", err=True)
-
-
-def _print_section(section: Any, indent: str) -> None:
+def _section_lines(section: Any, indent: str) -> Iterator[str]:
     if isinstance(section, list):
         for number, item in enumerate(section):
             if number:
-                click.echo()
-            _print_section(item, indent)
+                yield ""
+            yield from _section_lines(item, indent)
         return
     width = max((len(key) for key in section), default=0)
     for key, value in section.items():
-        if value is None or value == []:
-            continue
-        text = ", ".join(map(str, value)) if isinstance(value, list) else value
-        click.echo(f"{indent}{key:<{width}}  {text}")
+        if value is not None and value != []:
+            yield f"{indent}{key:<{width}}  {', '.join(map(str, value)) if isinstance(value, list) else value}"

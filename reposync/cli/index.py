@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, json_option, repository_names
-from reposync.cli.output import Cell, print_json, print_table, short
-from reposync.cli.startup import run_with_app
+from reposync.cli.commands import Group, prints_from_app, repository_names
+from reposync.cli.output import NO_REPOSITORY, Cell, Result, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
     from reposync.app.application import Application
-    from reposync.app.index_overview import (
-        BuildProgress,
-        CollectionChange,
-        IndexOverview,
-        VersionOverview,
-    )
+    from reposync.app.index_overview import BuildProgress, CollectionChange, IndexOverview, VersionOverview
 
 STYLES = {"live": "green", "building": "cyan", "retired": "dim"}
 ENGINE_SECONDS = 30.0
@@ -33,90 +27,75 @@ def index() -> None:
 
 @index.command()
 @click.argument("name", required=False, shell_complete=repository_names)
-@json_option
-def status(name: str | None, as_json: bool) -> None:
+@prints_from_app(with_engine=True)
+async def status(app: Application, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
+    from reposync.app.index_overview import collection_changes, index_overview, index_overviews, with_names
 
-    async def load(app: Application) -> tuple[list[IndexOverview], list[CollectionChange]]:
-        from reposync.app.index_overview import collection_changes, index_overview, index_overviews, with_names
-
-        found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
-        collections = {each.collection for each in found}
-        changes = [each for each in await collection_changes(app) if each.collection in collections]
-        return found, await with_names(app, changes, ENGINE_SECONDS)
-
-    found, changes = run_with_app(load, with_engine=True)
-    if as_json and name is not None:
-        print_json(found[0].as_json())
-    elif as_json:
-        collections = [each.as_json() for each in changes]
-        print_json({"items": [each.as_json() for each in found], "collections": collections})
-    elif not found:
-        click.echo("No repository yet. `reposync sync .` adds the one of this folder.")
-    else:
-        titles = ["repository", "version", "state", "model", ">chunks of", "commit", ">files", ">chunks", "since", "in"]
-        print_table(titles, _rows(found), fold=("repository", "model", "in"))
-        for line in [*_notes(found), *(words for each in changes if (words := change_words(each)))]:
-            click.echo(line)
+    found = [await index_overview(app, name)] if name is not None else await index_overviews(app)
+    collections = {each.collection for each in found}
+    changes = [each for each in await collection_changes(app) if each.collection in collections]
+    changes = await with_names(app, changes, ENGINE_SECONDS)
+    if not found:
+        return Result({"items": [], "collections": []}, [NO_REPOSITORY])
+    titles = ["repository", "version", "state", "model", ">chunks of", "commit", ">files", ">chunks", "since", "in"]
+    versions = table(titles, _rows(found), fold=("repository", "model", "in"))
+    items = [each.as_json() for each in found]
+    return Result(
+        items[0] if name is not None else {"items": items, "collections": [each.as_json() for each in changes]},
+        [versions, *_notes(found), *(words for each in changes if (words := change_words(each)))],
+    )
 
 
 @index.command()
 @click.argument("name", shell_complete=repository_names)
-@json_option
-def rollback(name: str, as_json: bool) -> None:
+@prints_from_app()
+async def rollback(app: Application, name: str) -> Result:
     """Make the previous version of the index of NAME live again, at once.
 
     The version that it replaces is not built again until the settings change or `reposync index resume NAME`.
     """
+    from reposync.app.index_overview import roll_back
 
-    async def act(app: Application) -> IndexOverview:
-        from reposync.app.index_overview import roll_back
-
-        return await roll_back(app, name)
-
-    found = run_with_app(act)
-    if as_json:
-        print_json(found.as_json())
-        return
+    found = await roll_back(app, name)
     assert found.live is not None  # noqa: S101 - it was just made live
-    click.echo(f"{escape_unprintable(name)}: version {found.live.number} is live, at {short(found.live.commit)}")
-    click.echo(f"  `reposync index resume {escape_unprintable(name)}` builds what is configured again.", err=True)
+    shown = escape_unprintable(name)
+    return Result(
+        found.as_json(),
+        [f"{shown}: version {found.live.number} is live, at {short(found.live.commit)}"],
+        hint=f"  `reposync index resume {shown}` builds what is configured again.",
+    )
 
 
 @index.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names)
-@json_option
-def pause(names: tuple[str, ...], as_json: bool) -> None:
+@prints_from_app()
+async def pause(app: Application, names: tuple[str, ...]) -> Result:
     """Build no new version of the index of NAME (default: of all registered repositories).
 
     Syncs continue: live versions follow their commits with the settings that they were built with.
     """
-    _set_hold(names, as_json, paused=True)
+    from reposync.app.index_overview import hold
+
+    return await _held(app, await hold(app, names), "its live version stays whatever is configured")
 
 
 @index.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names)
-@json_option
-def resume(names: tuple[str, ...], as_json: bool) -> None:
+@prints_from_app()
+async def resume(app: Application, names: tuple[str, ...]) -> Result:
     """Let the next sync of NAME (default: of all registered repositories) build what is configured."""
-    _set_hold(names, as_json, paused=False)
+    from reposync.app.index_overview import release
+
+    return await _held(app, await release(app, names), "the next sync builds what is configured")
 
 
-def _set_hold(names: tuple[str, ...], as_json: bool, *, paused: bool) -> None:
-    async def act(app: Application) -> list[IndexOverview]:
-        from reposync.app.index_overview import hold, index_overviews, release
+async def _held(app: Application, rows: Any, what: str) -> Result:
+    from reposync.app.index_overview import index_overviews
 
-        return await index_overviews(app, await (hold if paused else release)(app, names))
-
-    found = run_with_app(act)
-    if as_json:
-        print_json([each.as_json() for each in found])
-        return
-    what = "its live version stays whatever is configured" if paused else "the next sync builds what is configured"
-    for each in found:
-        click.echo(f"{escape_unprintable(each.repository)}: {what}")
-    if not found:
-        click.echo("No repository yet.")
+    found = await index_overviews(app, rows)
+    lines = [f"{escape_unprintable(each.repository)}: {what}" for each in found]
+    return Result([each.as_json() for each in found], lines or ["No repository yet."])
 
 
 def _rows(found: list[IndexOverview]) -> Iterator[list[Cell]]:

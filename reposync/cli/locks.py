@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import Group, json_option, repository_names
-from reposync.cli.output import Cell, print_json, print_table
-from reposync.cli.startup import current_user, run_with_database, settings
+from reposync.cli.commands import Group, current_user, prints_from_database, repository_names, settings
+from reposync.cli.output import Cell, Result, table
 from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
@@ -27,8 +26,8 @@ def locks() -> None:
 
 
 @locks.command("list")
-@json_option
-def list_(as_json: bool) -> None:
+@prints_from_database()
+async def list_(database: Database) -> Result:
     """The locks in Redis, and the running syncs without one.
 
     \b
@@ -37,47 +36,34 @@ def list_(as_json: bool) -> None:
     foreign   not written by this installation; the next run waits for it
     database  only the run's row guards it: there is no Redis, or it is unreachable
     """
+    from reposync.runs.locks import lock_overviews
+    from reposync.store.repositories import Repositories
 
-    async def load(database: Database) -> list[Lock]:
-        from reposync.runs.locks import lock_overviews
-        from reposync.store.repositories import Repositories
-
-        async with _open_locks(database) as (found, runs):
-            return await lock_overviews(found, Repositories(database), runs)
-
-    found = run_with_database(load)
-    if as_json:
-        print_json([each.model_dump() for each in found])
-    elif not found:
-        click.echo("No repository is locked.")
-    else:
-        titles = ["repository", "state", "pod", "holder", "run", ">attempt", ">lock ends in", ">lease ends in"]
-        print_table(titles, (list(_cells(each)) for each in found), fold=titles[:5])
+    async with _open_locks(database) as (opened, runs):
+        found = await lock_overviews(opened, Repositories(database), runs)
+    titles = ["repository", "state", "pod", "holder", "run", ">attempt", ">lock ends in", ">lease ends in"]
+    return Result(
+        [each.model_dump() for each in found],
+        [table(titles, map(_cells, found), fold=titles[:5]) if found else "No repository is locked."],
+    )
 
 
 @locks.command()
 @click.argument("name", shell_complete=repository_names)
 @click.option("--force", is_flag=True, help="Release it whoever holds it, and request its run to stop.")
-@json_option
-def release(name: str, force: bool, as_json: bool) -> None:
+@prints_from_database()
+async def release(database: Database, name: str, force: bool) -> Result:
     """Remove the stale lock of the repository NAME.
 
     This is seldom needed: a run replaces the lock of a dead one. A lock of a different installation on a shared Redis
     is removed with --force only.
     """
+    from reposync.runs.locks import release_lock
+    from reposync.store.repositories import Repositories
 
-    async def act(database: Database) -> LockRelease:
-        from reposync.runs.locks import release_lock
-        from reposync.store.repositories import Repositories
-
-        async with _open_locks(database) as (found, runs):
-            return await release_lock(name, found, Repositories(database), runs, force=force, by=current_user())
-
-    done = run_with_database(act)
-    if as_json:
-        print_json(done.model_dump())
-    else:
-        click.echo(_sentence(done))
+    async with _open_locks(database) as (opened, runs):
+        done = await release_lock(name, opened, Repositories(database), runs, force=force, by=current_user())
+    return Result(done.model_dump(), [_sentence(done)])
 
 
 def _sentence(done: LockRelease) -> str:
@@ -93,10 +79,7 @@ def _sentence(done: LockRelease) -> str:
 def _cells(each: Lock) -> Iterator[Cell]:
     yield each.shown_name
     yield each.state, STYLES[each.state]
-    yield each.pod or "-"
-    yield each.holder
-    yield each.run_id or "-"
-    yield "-" if each.attempt is None else str(each.attempt)
+    yield from (each.pod or "-", each.holder, each.run_id or "-", "-" if each.attempt is None else str(each.attempt))
     if each.record is None:
         yield "-"
     else:

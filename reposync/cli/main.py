@@ -22,8 +22,8 @@ from reposync.errors import EXIT_CODES, FAILED, INTERRUPTED, RepoSyncError
 COMMANDS = {
     "sync": ("reposync.cli.sync", "sync", "Bring the index to the head of one, several or all repositories."),
     "search": ("reposync.cli.search", "search", "Search the indexed code, in words or by identifiers."),
-    "eval": ("reposync.cli.evaluate", "evaluate", "Measure how well search finds known answers."),
-    "history": ("reposync.cli.history", "history", "The execution log: what ran, when, and how it ended."),
+    "eval": ("reposync.cli.search", "evaluate", "Measure how well search finds known answers."),
+    "history": ("reposync.cli.runs", "history", "The execution log: what ran, when, and how it ended."),
     "runs": ("reposync.cli.runs", "runs", "One run: show it with its problems, watch it, cancel, retry or approve it."),
     "repos": ("reposync.cli.repos", "repos", "The registered repositories: list, show, add, remove, pause, resume."),
     "index": (
@@ -34,14 +34,10 @@ COMMANDS = {
     "verify": ("reposync.cli.verify", "verify", "Verify that the index matches the recorded commits, and repair it."),
     "locks": ("reposync.cli.locks", "locks", "The locks of running syncs: list them, or release one."),
     "serve": ("reposync.cli.serve", "serve", "Keep all repositories in sync until it is stopped."),
-    "apply": (
-        "reposync.cli.apply",
-        "apply",
-        "Write the registry file to the catalogue, or show what would change.",
-    ),
+    "apply": ("reposync.cli.apply", "apply", "Write the registry file to the catalogue, or show what would change."),
     "config": ("reposync.cli.config", "config", "Check and show the configuration."),
     "db": ("reposync.cli.db", "db", "The database's schema."),
-    "version": ("reposync.cli.version", "version", "Versions of reposync and of its main dependencies."),
+    "version": ("reposync.cli.db", "version", "Versions of reposync and of its main dependencies."),
     "completion": ("reposync.cli.commands", "completion", "Complete commands and names in bash, zsh or fish."),
 }
 

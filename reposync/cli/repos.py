@@ -8,15 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, json_option, repository_names
-from reposync.cli.output import Cell, print_fields, print_json, print_table, short
-from reposync.cli.startup import current_user, run_with_app, run_with_database
+from reposync.cli.commands import (
+    Group,
+    current_user,
+    prints,
+    prints_from_app,
+    prints_from_database,
+    repository_names,
+    run_with_app,
+)
+from reposync.cli.output import NO_REPOSITORY, Cell, Result, field_lines, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from reposync.app.application import Application
     from reposync.catalog.overview import Overview, RepositoryDetail
     from reposync.store.database import Database
+    from reposync.store.repository import Repository
     from reposync.store.run import Run
 
 MISSED_TICKS_SHOWN = 5
@@ -28,40 +38,25 @@ def repos() -> None:
 
 
 @repos.command("list")
-@json_option
-def list_(as_json: bool) -> None:
+@prints_from_database()
+async def list_(database: Database) -> Result:
     """All repositories: those of registry files and groups, and those that were synced by path or URL."""
+    from reposync.catalog.overview import overviews
+    from reposync.store.manifest import Manifests
+    from reposync.store.repositories import Repositories
+    from reposync.store.runs import Runs
 
-    async def load(database: Database) -> list[Overview]:
-        from reposync.catalog.overview import overviews
-        from reposync.store.manifest import Manifests
-        from reposync.store.repositories import Repositories
-        from reposync.store.runs import Runs
-
-        return await overviews(Repositories(database), Manifests(database), Runs(database))
-
-    found = run_with_database(load)
-    if as_json:
-        print_json([each.as_json() for each in found])
-    elif not found:
-        click.echo("No repository yet. `reposync sync .` adds the one of this folder.")
-    else:
-        _print_table(found)
+    found = await overviews(Repositories(database), Manifests(database), Runs(database))
+    return Result([each.as_json() for each in found], [_table(found) if found else NO_REPOSITORY])
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@json_option
-def show(name: str, as_json: bool) -> None:
+@prints_from_app()
+async def show(app: Application, name: str) -> Result:
     """One repository: its source, what is indexed, and its latest run."""
-    detail = run_with_app(lambda app: _detail(app, name))
-    if as_json:
-        print_json(detail.as_json())
-        return
-    print_fields(_fields(detail), 14)
-    for each in detail.missed_ticks[:MISSED_TICKS_SHOWN]:
-        late = duration(each.late_seconds)
-        click.echo(f"{'missed:':<14}tick of {each.scheduled_for:%Y-%m-%d %H:%M:%S} UTC, noticed {late} late")
+    detail = await _detail(app, name)
+    return Result(detail.as_json(), field_lines(_fields(detail), 14))
 
 
 @repos.command()
@@ -76,80 +71,64 @@ def show(name: str, as_json: bool) -> None:
 @click.option("--collection", metavar="NAME", help="Qdrant collection.")
 @click.option("--include", metavar="PATTERN", multiple=True, help="Only files that match these gitignore patterns.")
 @click.option("--exclude", metavar="PATTERN", multiple=True, help="No files that match these gitignore patterns.")
-@json_option
-def add(name: str, as_json: bool, **options: Any) -> None:
+@prints_from_app()
+async def add(app: Application, /, name: str, **options: Any) -> Result:
     """Register the repository NAME in addition to those of registry files. A running `serve` syncs it within seconds,
     unless its schedule is never: then it is synced on request only."""
+    from reposync.catalog.targets import add_repository
+
     given = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items() if value}
-
-    async def act(app: Application) -> RepositoryDetail:
-        from reposync.catalog.targets import add_repository
-
-        return await _detail(app, (await add_repository(app.catalog, {"name": name, **given})).name)
-
-    overview = run_with_app(act)
-    if as_json:
-        print_json(overview.as_json())
-    else:
-        click.echo(f"{escape_unprintable(name)}: registered, {overview.schedule}{_next_due(overview)}")
+    detail = await _detail(app, (await add_repository(app.catalog, {"name": name, **given})).name)
+    return Result(detail.as_json(), [f"{escape_unprintable(name)}: registered, {detail.schedule}{_next_due(detail)}"])
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation. Required without a terminal.")
-@json_option
-def remove(name: str, yes: bool, as_json: bool) -> None:
+@prints
+def remove(name: str, yes: bool) -> Result:
     """Remove the repository NAME and its index. Its history stays."""
+    shown = escape_unprintable(name)
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError(
-                f"There is no terminal for the question. --yes removes {escape_unprintable(name)} and its index."
-            )
-        click.confirm(f"Remove {escape_unprintable(name)} and its index?", abort=True, err=True)
+            raise click.UsageError(f"There is no terminal for the question. --yes removes {shown} and its index.")
+        click.confirm(f"Remove {shown} and its index?", abort=True, err=True)
 
     async def act(app: Application) -> tuple[Run, dict[str, Any]]:
-        from reposync.api.documents import run_documents
+        from reposync.api.documents import run_document
         from reposync.app.command_runs import remove_repository
 
         run = await remove_repository(app, name, asked_by=current_user())
-        return run, (await run_documents(app.runs, [run]))[0]
+        return run, await run_document(app.runs, run)
 
     run, document = run_with_app(act, with_engine=True)
-    if as_json:
-        print_json(document)
-    elif run.status == "completed":
-        click.echo(f"{escape_unprintable(name)}: removed, with {run.files_deleted:,} indexed files")
-        if run.error_message:
-            click.echo(f"  {escape_unprintable(run.error_message)}")
-    else:
-        click.echo(f"{escape_unprintable(name)}: {run.status}: {escape_unprintable(run.error_message or '')}")
+    message = escape_unprintable(run.error_message or "")
     if run.status != "completed":
-        sys.exit(1)
+        return Result(document, [f"{shown}: {run.status}: {message}"], failed=True)
+    lines = [f"{shown}: removed, with {run.files_deleted:,} indexed files", *([f"  {message}"] if message else [])]
+    return Result(document, lines)
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
 @click.option("--reason", default="Paused by command.", show_default=True, help="Displayed as the reason of the pause.")
-@json_option
-def pause(name: str, reason: str, as_json: bool) -> None:
+@prints_from_app()
+async def pause(app: Application, name: str, reason: str) -> Result:
     """Stop the schedule of the repository NAME. Its current run continues, and `sync` still works."""
-
-    async def act(app: Application) -> RepositoryDetail:
-        return await _detail(app, (await app.repositories.pause(name, reason, by=current_user())).name)
-
-    _print_state(run_with_app(act), as_json)
+    return await _state(app, await app.repositories.pause(name, reason, by=current_user()))
 
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@json_option
-def resume(name: str, as_json: bool) -> None:
+@prints_from_app()
+async def resume(app: Application, name: str) -> Result:
     """Start the schedule of the repository NAME again."""
+    return await _state(app, await app.repositories.resume(name))
 
-    async def act(app: Application) -> RepositoryDetail:
-        return await _detail(app, (await app.repositories.resume(name)).name)
 
-    _print_state(run_with_app(act), as_json)
+async def _state(app: Application, row: Repository) -> Result:
+    detail = await _detail(app, row.name)
+    return Result(detail.as_json(), [f"{escape_unprintable(detail.name)}: {detail.state}{_next_due(detail)}"])
 
 
 async def _detail(app: Application, name: str) -> RepositoryDetail:
@@ -159,18 +138,11 @@ async def _detail(app: Application, name: str) -> RepositoryDetail:
     return (await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name))[0]
 
 
-def _print_state(overview: Overview, as_json: bool) -> None:
-    if as_json:
-        print_json(overview.as_json())
-    else:
-        click.echo(f"{escape_unprintable(overview.name)}: {overview.state}{_next_due(overview)}")
-
-
 def _next_due(overview: Overview) -> str:
     return f", next due {until(overview.next_due_at)}" if overview.next_due_at else ""
 
 
-def _print_table(overviews: list[Overview]) -> None:
+def _table(overviews: list[Overview]) -> Table:
     any_failed = any(each.failed for each in overviews)
     titles = ["name", "source", "state", "schedule", "next due", "last sync", "commit", ">files", ">chunks", "last run"]
     if any_failed:
@@ -183,7 +155,7 @@ def _print_table(overviews: list[Overview]) -> None:
             yield f"{each.failed:,}", "bold red" if each.failed else ""
         yield from (f"{each.chunks:,}", each.last_status or "-")
 
-    print_table(titles, (list(cells(each)) for each in overviews), fold=titles[:7])
+    return table(titles, map(cells, overviews), fold=titles[:7])
 
 
 def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
@@ -203,3 +175,6 @@ def _fields(each: RepositoryDetail) -> Iterator[tuple[str, Any]]:
     yield "last run", each.last_status or "-"
     if each.last_error:
         yield "why", escape_unprintable(each.last_error)
+    for tick in each.missed_ticks[:MISSED_TICKS_SHOWN]:
+        late = duration(tick.late_seconds)
+        yield "missed", f"tick of {tick.scheduled_for:%Y-%m-%d %H:%M:%S} UTC, noticed {late} late"

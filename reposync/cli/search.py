@@ -1,20 +1,26 @@
-"""`reposync search`."""
+"""`reposync search`, and `reposync eval`: how well search finds known answers."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import json_option, repository_names
-from reposync.cli.output import print_json
+from reposync.cli.commands import prints, repository_names, run_with_app, settings
+from reposync.cli.output import Result, table
 from reposync.cli.running_daemon import search_in_daemon
-from reposync.cli.startup import run_with_app, settings
 from reposync.words import escape_unprintable
 
-JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated")
+if TYPE_CHECKING:
+    from rich.table import Table
 
+    from reposync.app.application import Application
+    from reposync.search.evaluation import Ask, Question
+
+JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated")
 OUTDATED = "older than the commit: could not be read"
 
 
@@ -26,15 +32,10 @@ OUTDATED = "older than the commit: could not be read"
 )
 @click.option("--language", metavar="NAME", help="Only in this language: python, go, markdown ...")
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
-@json_option
+@prints
 def search(
-    query: tuple[str, ...],
-    repository: str | None,
-    path_glob: str | None,
-    language: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
+    query: tuple[str, ...], repository: str | None, path_glob: str | None, language: str | None, limit: int
+) -> Result:
     """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
     text = " ".join(query)
     filters = {"q": text, "repository": repository, "path": path_glob, "language": language, "limit": limit}
@@ -47,28 +48,115 @@ def search(
             with_engine=True,
         )
         hits = [asdict(hit) for hit in found]
-    if as_json:
-        print_json([{key: hit[key] for key in JSON_KEYS} for hit in hits])
-    elif not hits:
-        click.echo("Nothing found.")
-    else:
-        _print_hits(text, hits)
+    return Result([{key: hit[key] for key in JSON_KEYS} for hit in hits], _hit_lines(text, hits))
 
 
-def _print_hits(text: str, hits: list[dict[str, Any]]) -> None:
+def _hit_lines(text: str, hits: list[dict[str, Any]]) -> Iterator[str]:
     """Each hit with the lines that match best. Coloured on a terminal only."""
     from reposync.embedding.sparse import query_terms
     from reposync.search.snippets import best_snippet
 
+    if not hits:
+        yield "Nothing found."
     for number, hit in enumerate(hits):
         snippet = best_snippet(hit["text"], hit["start_line"], query_terms, text)
-        if number:
-            click.echo()
         place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
+        about = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
         outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit["outdated"] else ""
-        rank = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
-        click.echo(f"{place}{rank}{outdated}")
+        if number:
+            yield ""
+        yield f"{place}{about}{outdated}"
         width = len(str(snippet.lines[-1].number)) if snippet.lines else 1
         for line in snippet.lines:
             shown = f"  {line.number:>{width}} {'>' if line.matches else ' '} {line.text}"
-            click.echo(shown if line.matches else click.style(shown, dim=True))
+            yield shown if line.matches else click.style(shown, dim=True)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """`ranks`: the rank of the answer by version, in the order of the questions; None: not in the first 10."""
+
+    questions: Sequence[Question]
+    ranks: dict[str, list[int | None]]
+
+    def misses(self) -> Iterator[tuple[Question, dict[str, int | None]]]:
+        """The questions whose answer is not the first hit of each version."""
+        for number, question in enumerate(self.questions):
+            found = {version: ranks[number] for version, ranks in self.ranks.items()}
+            if any(each != 1 for each in found.values()):
+                yield question, found
+
+
+@click.command("eval")
+@click.argument("file", metavar="QUESTIONS.yaml", type=click.Path(path_type=Path))
+@click.option("--misses", is_flag=True, help="List the questions whose answer is not the first result.")
+@prints
+def evaluate(file: Path, misses: bool) -> Result:
+    """Measure how well search finds the known answers of QUESTIONS.yaml: recall, MRR and NDCG of the first 10 results.
+
+    Compares the live index with the version under construction, if there is one.
+    """
+    from reposync.search.evaluation import load_questions, scores
+
+    questions = load_questions(file)
+    evaluation = run_with_app(lambda app: _evaluate(app, questions), with_engine=True)
+    found = {version: scores(ranks) for version, ranks in evaluation.ranks.items()}
+    document = {
+        "questions": len(questions),
+        **{version: asdict(found[version]) if version in found else None for version in ("live", "building")},
+        "misses": [{**question.model_dump(), "ranks": ranks} for question, ranks in evaluation.misses()],
+    }
+    return Result(document, [_scores(found, len(questions)), *(_miss_lines(evaluation) if misses else ())])
+
+
+async def _evaluate(app: Application, questions: Sequence[Question]) -> Evaluation:
+    from reposync.search.evaluation import ranks_of
+
+    repositories = {question.repository for question in questions}
+    for name in sorted(repositories):
+        await app.repositories.get(name)
+    building = await building_versions(app, repositories)
+    live = await ranks_of(questions, _ask(app))
+    if not building:
+        return Evaluation(questions, {"live": live})
+    # Repositories without a new version keep their live ranks, so that both scores are about the same questions.
+    at = [number for number, question in enumerate(questions) if question.repository in building]
+    ranks = await ranks_of([questions[number] for number in at], _ask(app, version="building"))
+    new = live.copy()
+    for number, rank in zip(at, ranks, strict=True):
+        new[number] = rank
+    return Evaluation(questions, {"live": live, "building": new})
+
+
+async def building_versions(app: Application, repositories: Collection[str]) -> set[str]:
+    """The `repositories` with a version of their index under construction."""
+    from reposync.store.tables import VersionState
+
+    rows = await app.repositories.list(repositories)
+    versions = await app.versions.all()
+    return {row.name for row in rows if any(each.state is VersionState.BUILDING for each in versions.get(row.id, ()))}
+
+
+def _ask(app: Application, **which: Any) -> Ask:
+    from reposync.search.evaluation import DEPTH
+
+    return lambda each: app.searching.search(each.question, repository=each.repository, limit=DEPTH, **which)
+
+
+def _scores(scores: dict[str, Any], count: int) -> Table:
+    from reposync.search.evaluation import CUTOFFS, DEPTH
+
+    rows = [[f"recall@{cutoff}", *(f"{each.recall[cutoff]:.3f}" for each in scores.values())] for cutoff in CUTOFFS]
+    rows.append([f"MRR@{DEPTH}", *(f"{each.mrr:.3f}" for each in scores.values())])
+    rows.append([f"NDCG@{DEPTH}", *(f"{each.ndcg:.3f}" for each in scores.values())])
+    return table(["1 question" if count == 1 else f"{count:,} questions", *(f">{version}" for version in scores)], rows)
+
+
+def _miss_lines(evaluation: Evaluation) -> Iterator[str]:
+    for question, ranks in evaluation.misses():
+        lines = "" if question.lines is None else f":{question.lines[0]}-{question.lines[1]}"
+        found = ", ".join(
+            f"{version} {'not in the first 10' if rank is None else f'rank {rank}'}" for version, rank in ranks.items()
+        )
+        yield f"\n{escape_unprintable(question.question)}"
+        yield f"  {escape_unprintable(question.repository)} {escape_unprintable(question.path)}{lines}: {found}"

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from reposync.cli.commands import settings, share_one_heap
 from reposync.cli.running_daemon import announced
-from reposync.cli.startup import settings, share_one_heap
 
 if TYPE_CHECKING:
     from reposync.app.daemon import Roles

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import json_option, repository_names_or_folders
-from reposync.cli.output import FAILED_FILE, print_json, short, summary, summary_colour
-from reposync.cli.startup import current_user, run_with_app
+from reposync.cli.commands import current_user, json_option, repository_names_or_folders, run_with_app
+from reposync.cli.output import FAILED_FILE, Result, open_display, print_json, short, summary_line
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -39,10 +38,7 @@ def sync(targets: tuple[str, ...], full: bool, plan_only: bool, allow_mass_delet
     """
     if plan_only:
         plans = run_with_app(lambda app: _plan(app, targets, full=full), with_engine=True)
-        if as_json:
-            print_json([plan.as_json() for plan in plans])
-        else:
-            click.echo("\n".join(map(_plan_text, plans)))
+        Result([plan.as_json() for plan in plans], map(_plan_text, plans)).print(as_json=as_json)
         return
     try:
         documents, all_ok = run_with_app(
@@ -74,13 +70,10 @@ async def _targets(app: Application, words: tuple[str, ...]) -> list[SyncTarget]
         except RepoSyncError as error:
             click.echo(f"{escape_unprintable(row.name)}: left out: {escape_unprintable(str(error))}", err=True)
     if not targets:
-        unapplied = app.catalog.unapplied
-        raise UsageError(
-            "Nothing is registered, and no target was named.",
-            remedy=f"{unapplied} was not applied yet: run `reposync apply`."
-            if unapplied is not None
-            else "Try `reposync sync .` in a git repository, or `reposync apply` a file repositories.yaml.",
-        )
+        remedy = "Try `reposync sync .` in a git repository, or `reposync apply` a file repositories.yaml."
+        if app.catalog.unapplied is not None:
+            remedy = f"{app.catalog.unapplied} was not applied yet: run `reposync apply`."
+        raise UsageError("Nothing is registered, and no target was named.", remedy=remedy)
     return targets
 
 
@@ -133,7 +126,7 @@ async def _sync(
             run = await _follow(queued[number] if queued else await request(target))
             runs.append(run)
             if not quiet:
-                click.secho(summary(run), fg=summary_colour(run))
+                click.echo(summary_line(run))
                 for line in await _problem_lines(app, run):
                     click.echo(line)
         all_ok = all_ok and all(run.status == "completed" and not run.files_failed for run in runs)
@@ -141,8 +134,6 @@ async def _sync(
 
 
 async def _follow(requested: CommandRun) -> Run:
-    from reposync.cli.progress_display import open_display
-
     name = escape_unprintable(requested.repository)
     with open_display(requested.repository) as display:
         return await requested.ended(display, lambda what: click.echo(f"{name}: {escape_unprintable(what)}", err=True))
@@ -165,7 +156,6 @@ async def _problem_lines(app: Application, run: Run) -> list[str]:
 
 async def _plan(app: Application, words: tuple[str, ...], *, full: bool) -> list[Preview]:
     """One plan for each target, without any write."""
-    from reposync.cli.progress_display import open_display
     from reposync.sync.progress import RunProgress
 
     plans = []

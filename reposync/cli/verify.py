@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from reposync.cli.commands import json_option, repository_names
-from reposync.cli.output import print_json, short
-from reposync.cli.startup import current_user, run_with_app
+from reposync.cli.commands import current_user, json_option, repository_names, run_with_app
+from reposync.cli.output import open_display, print_json, short
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -20,57 +18,20 @@ if TYPE_CHECKING:
     from reposync.store.run import Run
 
 
-@dataclass(frozen=True)
-class Options:
+VERDICT_KEYS = ("repository", "exact", "collection", "commit", "files", "chunks", "points", "failed")
+
+
+class Options(NamedTuple):
     repair: bool
     source: bool
     remove_unknown: bool
     limit: int
     quiet: bool
 
-    def print(self, lines: Iterable[str]) -> None:
+    def print(self, *lines: str) -> None:
         if not self.quiet:
             for line in lines:
                 click.echo(line)
-
-
-@dataclass
-class RepositoryReport:
-    """The verdict about one repository and, if it was repaired, the run and the verdict after it."""
-
-    verdict: Verdict
-    run: Run | None = None
-    afterwards: Verdict | None = None
-    trouble: str | None = None
-
-    @property
-    def exact(self) -> bool:
-        return (self.afterwards or self.verdict).exact
-
-
-@dataclass
-class LeftoverReport:
-    """A leftover, and the run that removed it."""
-
-    leftover: OrphanedPoints
-    run: Run | None = None
-    trouble: str | None = None
-
-    @property
-    def is_gone(self) -> bool:
-        return self.run is not None and self.run.status == "completed"
-
-
-@dataclass
-class Report:
-    repositories: list[RepositoryReport] = field(default_factory=list)
-    leftovers: list[LeftoverReport] = field(default_factory=list)
-    trouble: str | None = None
-
-    @property
-    def exact(self) -> bool:
-        all_exact = all(each.exact for each in self.repositories) and all(each.is_gone for each in self.leftovers)
-        return all_exact and self.trouble is None
 
 
 @click.command()
@@ -97,77 +58,82 @@ def verify(names: tuple[str, ...], repair: bool, source: bool, remove_unknown: b
     if remove_unknown and not repair:
         raise click.UsageError("--remove-unknown requires --repair.")
     options = Options(repair, source, remove_unknown, limit, quiet=as_json)
-    report = run_with_app(lambda app: _verify(app, names, options), with_engine=True)
+    document = run_with_app(lambda app: _verify(app, names, options), with_engine=True)
     if as_json:
-        print_json(_document(report, limit))
-    if not report.exact:
+        print_json(document)
+    if not document["exact"]:
         sys.exit(1)
 
 
-async def _verify(app: Application, names: tuple[str, ...], options: Options) -> Report:
+async def _verify(app: Application, names: tuple[str, ...], options: Options) -> dict[str, Any]:
     from reposync.app.verification import Verification
     from reposync.errors import VectorIndexError
 
-    report = Report()
     verification = Verification(app, against_source=options.source, report=lambda line: click.echo(line, err=True))
     chosen = await verification.names(names)
-    for name in chosen:
-        report.repositories.append(await _verify_one(verification, name, options))
-    if names:
-        return report
+    repositories = [await _verify_one(verification, name, options) for name in chosen]
+    exact, leftovers, trouble = all(each["exact"] for each in repositories), [], None
     if not chosen:
-        options.print(["Nothing is registered."])
+        options.print("Nothing is registered.")
     try:
-        await _verify_leftovers(app, report, options)
+        leftovers = [] if names else await _remove_leftovers(app, options)
     except VectorIndexError as error:
-        report.trouble = str(error)
-        options.print([escape_unprintable(report.trouble)])
-    return report
+        exact, trouble = False, str(error)
+        options.print(escape_unprintable(trouble))
+    return {
+        "exact": exact and all(each["run"] and each["run"]["status"] == "completed" for each in leftovers),
+        "repositories": repositories,
+        "leftovers": leftovers,
+        "trouble": trouble,
+    }
 
 
-async def _verify_one(verification: Verification, name: str, options: Options) -> RepositoryReport:
-    from reposync.cli.progress_display import open_display
+async def _verify_one(verification: Verification, name: str, options: Options) -> dict[str, Any]:
+    """The verdict as JSON; after a repair the one that follows it, with the first one under `repair`."""
     from reposync.errors import RepoSyncError
 
-    report = RepositoryReport(await verification.verify(name))
-    options.print(_verdict_lines(report.verdict, options.limit))
-    if report.exact or not options.repair:
-        return report
+    verdict, shown = await verification.verify(name), escape_unprintable(name)
+    options.print(*_verdict_lines(verdict, options.limit))
+    if verdict.exact or not options.repair:
+        return {**_verdict_json(verdict, options.limit), "repair": None}
+    repair: dict[str, Any] = {"run": None, "trouble": None, "found": _verdict_json(verdict, options.limit)}
     try:
         with open_display(name) as display:
-            report.run = await verification.repair(name, display, asked_by=current_user())
+            run = await verification.repair(name, display, asked_by=current_user())
     except RepoSyncError as error:
-        report.trouble = str(error)
-        options.print([f"{escape_unprintable(name)}: not repaired: {escape_unprintable(report.trouble)}"])
-        return report
-    run = report.run
-    why = f": {escape_unprintable(run.error_message)}" if run.error_message else ""
-    options.print([f"{escape_unprintable(name)}: repaired by run {run.id}, {run.status}{why}"])
-    report.afterwards = await verification.verify(name)
-    options.print(_verdict_lines(report.afterwards, options.limit))
-    return report
+        repair["trouble"] = str(error)
+        options.print(f"{shown}: not repaired: {escape_unprintable(str(error))}")
+    else:
+        repair["run"] = run.document
+        why = f": {escape_unprintable(run.error_message)}" if run.error_message else ""
+        options.print(f"{shown}: repaired by run {run.id}, {run.status}{why}")
+        verdict = await verification.verify(name)
+        options.print(*_verdict_lines(verdict, options.limit))
+    return {**_verdict_json(verdict, options.limit), "repair": repair}
 
 
-async def _verify_leftovers(app: Application, report: Report, options: Options) -> None:
+async def _remove_leftovers(app: Application, options: Options) -> list[dict[str, Any]]:
+    """Points of no registered repository, as JSON, each with the run that removed it."""
     from reposync.app.verification import find_orphaned_points, remove_orphaned_points
 
-    report.leftovers = [LeftoverReport(each) for each in await find_orphaned_points(app)]
+    documents = []
     runs: dict[str, Run | None] = {}
-    for each in report.leftovers:
-        left = each.leftover
-        if options.repair and left.repository_id is not None and (left.known or options.remove_unknown):
-            if left.repository_id not in runs:
-                runs[left.repository_id] = await remove_orphaned_points(
-                    app, left.repository_id, left.repository or left.repository_id
-                )
-            each.run = runs[left.repository_id]
-            if each.run is None:
-                each.trouble = "It is registered again, or a run of it is in progress."
-        options.print([_leftover_line(each)])
+    for left in await find_orphaned_points(app):
+        identity, run, trouble = left.repository_id, None, None
+        if options.repair and identity is not None and (left.known or options.remove_unknown):
+            if identity not in runs:
+                runs[identity] = await remove_orphaned_points(app, identity, left.repository or identity)
+            run = runs[identity]
+            if run is None:
+                trouble = "It is registered again, or a run of it is in progress."
+        options.print(_leftover_line(left, run, trouble))
+        keys = ("collection", "repository_id", "repository", "points", "known")
+        document = {key: getattr(left, key) for key in keys}
+        documents.append(document | {"run": None if run is None else run.document, "trouble": trouble})
+    return documents
 
 
-def _leftover_line(report: LeftoverReport) -> str:
-    left, run = report.leftover, report.run
+def _leftover_line(left: OrphanedPoints, run: Run | None, trouble: str | None) -> str:
     where = f"collection {left.collection}: {left.points:,} points"
     if left.repository_id is None:
         return f"{where} without a repository. They were not written by reposync and are kept."
@@ -176,10 +142,8 @@ def _leftover_line(report: LeftoverReport) -> str:
     if run is not None:
         why = f": {escape_unprintable(run.error_message or '')}" if run.status != "completed" else ""
         return f"{head}. Removed by run {run.id}, {run.status}{why}"
-    if report.trouble is not None:
-        return f"{head}. {report.trouble}"
-    if left.known:
-        return f"{head}. --repair removes them."
+    if trouble is not None or left.known:
+        return f"{head}. {trouble or '--repair removes them.'}"
     return (
         f"{head}, and was never synced here. A different installation may use the same collection; if none does, "
         "--repair --remove-unknown removes them."
@@ -209,37 +173,9 @@ def _verdict_lines(verdict: Verdict, limit: int) -> Iterator[str]:
         yield f"  ... and {rest:,} more (--limit)"
 
 
-def _document(report: Report, limit: int) -> dict[str, Any]:
-    leftover_keys = ("collection", "repository_id", "repository", "points", "known")
-    return {
-        "exact": report.exact,
-        "repositories": [_repository_json(each, limit) for each in report.repositories],
-        "leftovers": [
-            {key: getattr(each.leftover, key) for key in leftover_keys}
-            | {"run": each.run.document if each.run is not None else None, "trouble": each.trouble}
-            for each in report.leftovers
-        ],
-        "trouble": report.trouble,
-    }
-
-
-def _repository_json(report: RepositoryReport, limit: int) -> dict[str, Any]:
-    repair = None
-    if report.run is not None or report.trouble is not None:
-        repair = {
-            "run": report.run.document if report.run is not None else None,
-            "trouble": report.trouble,
-            "found": _verdict_json(report.verdict, limit),
-        }
-    return {**_verdict_json(report.afterwards or report.verdict, limit), "repair": repair}
-
-
 def _verdict_json(verdict: Verdict, limit: int) -> dict[str, Any]:
     return {
-        **{
-            key: getattr(verdict, key)
-            for key in ("repository", "exact", "collection", "commit", "files", "chunks", "points", "failed")
-        },
+        **{key: getattr(verdict, key) for key in VERDICT_KEYS},
         "counts": {kind.value: number for kind, number in verdict.counts.items()},
         "differences": [
             {"kind": each.kind.value, "path": each.path, "what": each.what, "points": each.points}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from reposync.config.problems import Loc, Place, Problem, RegistryErrors
 from reposync.config.references import Interpolated, InterpolationError, interpolate
+from reposync.errors import ConfigError
+
+Loc = tuple[str | int, ...]
+"""The path from the top of a file to a value: keys and list indices from 0."""
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
@@ -24,6 +27,36 @@ _UNUSABLE = object()
 
 _TAG = "tag:yaml.org,2002:"
 _TAG_MESSAGE = "a value that starts with ! is a tag in YAML, and tags are not used here: write it in quotes"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a file; line and column count from 1, columns in characters."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding in a file, an error or a warning. The message never holds a secret or the value of a variable."""
+
+    file: str
+    line: int
+    column: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}: {self.message}"
+
+
+class RegistryErrors(ConfigError):
+    """All problems of a registry file, or of a file that it names, in the order of the file. Nothing was started."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        ordered = sorted(set(problems), key=lambda problem: (problem.line, problem.column, problem.message))
+        super().__init__("\n".join(map(str, ordered)))
+        self.problems = tuple(ordered)
 
 
 @dataclass
@@ -59,9 +92,9 @@ class Document:
 
     def without_values(self, message: str) -> str:
         """`message` with every value of a variable, which may be a secret, replaced by its reference."""
-        parts = {part for text in self.interpolated.values() for part in text.from_environment}
+        used = {pair for text in self.interpolated.values() for pair in text.values.items()}
         # Values as short as these are no secrets, and replacing them would garble the message.
-        shown = {(form, p.variable) for p in parts if len(p.text) > 3 for form in (p.text, repr(p.text)[1:-1])}
+        shown = {(form, name) for name, value in used if len(value) > 3 for form in (value, repr(value)[1:-1])}
         for value, variable in sorted(shown, key=lambda pair: -len(pair[0])):
             message = message.replace(value, f"${{{variable}}}")
         return message

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os.path
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -24,7 +25,14 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from reposync.config.references import Interpolated, MissingSecret
+from reposync.config.references import (
+    Interpolated,
+    MissingSecret,
+    ReferencedSecret,
+    SecretText,
+    reference_to,
+    resolve_reference,
+)
 from reposync.config.schedule import NEVER, Schedule, is_never, zone
 from reposync.wildmatch import check_pattern
 
@@ -45,7 +53,6 @@ _PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
-_YAML_1_1_FLAGS = {"yes": "true", "y": "true", "on": "true", "no": "false", "n": "false", "off": "false"}
 
 
 class ConfigModel(BaseModel):
@@ -138,18 +145,42 @@ def _not_empty(value: str) -> str:
     return value
 
 
-def _secret(value: Any) -> Any:
-    if isinstance(value, SecretStr):
+def _secret(value: Any, info: ValidationInfo) -> SecretStr | None:
+    """From a file, with the reference to it, or from the reference in the database. The validation context has `file`
+    and `clear`, to which every secret of the file is added, or `environ` and `clear`, which resolve references."""
+    context = info.context or {}
+    name = (
+        f"`{info.field_name}` of {_SECRET_OWNERS[(info.config or {}).get('title', '')].format(info.data.get('name'))}"
+    )
+    reference = value if isinstance(value, Mapping) and "environ" in context else None
+    if reference is not None:
+        value = resolve_reference(reference, name, context["environ"], context["clear"])
+    if value is None or isinstance(value, SecretStr):
         return value
+    if isinstance(value, Interpolated) and not value:
+        return None
     # A secret from a mounted file ends in the line break of the file.
     text = _plain_text(value.rstrip("\r\n") if isinstance(value, str) else value)
     if not text:
         raise InvalidValue("must not be empty; leave it out if none is needed")
-    return text
+    if reference is None and "file" in context:
+        raw = value.raw if isinstance(value, Interpolated) else value
+        reference = value.reference if isinstance(value, SecretText) else reference_to(raw, context["file"])
+        context["clear"][name] = SecretStr(text)
+    return SecretStr(text) if reference is None else ReferencedSecret(text, reference)
 
 
-def _header_secret(value: SecretStr) -> SecretStr:
-    if not isinstance(value, MissingSecret) and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
+_SECRET_OWNERS = {
+    "GitLabInstance": "GitLab server {!r}",
+    "EmbeddingConfig": "`embedding`",
+    "QdrantConfig": "`qdrant`",
+    "Repository": "repository {!r}",
+}
+
+
+def _header_secret(value: SecretStr | None) -> SecretStr | None:
+    known = value is not None and not isinstance(value, MissingSecret)
+    if value is not None and known and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
         raise InvalidValue("must be printable ASCII without spaces")
     return value
 
@@ -288,10 +319,8 @@ def _flag(value: Any) -> Any:
     word = value.strip().lower() if isinstance(value, str) else ""
     if isinstance(value, Interpolated) and word in ("true", "false"):
         return word == "true"
-    if word in _YAML_1_1_FLAGS:
-        raise InvalidValue(
-            f"must be true or false: write {_YAML_1_1_FLAGS[word]} (yes, no, on, off are text in YAML 1.2)"
-        )
+    if word in ("yes", "no", "on", "off", "y", "n"):
+        raise InvalidValue("must be true or false (yes, no, on, off are text in YAML 1.2)")
     if not isinstance(value, bool):
         raise InvalidValue("must be true or false")
     return value
@@ -319,7 +348,12 @@ Words = Annotated[T, BeforeValidator(lambda value: str(value) if isinstance(valu
 
 AnyText = Annotated[str, _TEXT, WithJsonSchema({"type": "string"})]
 Text = Annotated[str, _TEXT, AfterValidator(_not_empty), _NOT_EMPTY]
-Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+Secret = Annotated[
+    SecretStr | None,
+    BeforeValidator(_secret),
+    PlainSerializer(lambda secret: getattr(secret, "reference", None), when_used="json"),
+]
+"""Null, or a secret. JSON for the database holds the reference to it."""
 HeaderSecret = Annotated[Secret, AfterValidator(_header_secret)]
 """A secret that is sent in an HTTP header."""
 Name = Annotated[str, _TEXT, AfterValidator(_name), _pattern(_NAME)]

@@ -1,29 +1,37 @@
-"""Loads a registry file: a checked registry with warnings, or all problems of the file at once."""
+"""Loads the registry from its file, with warnings or all problems at once; and from the documents in the database.
+
+A document holds the sections of a registry file as JSON, with references in place of secrets, and without
+`repositories`: each of those is a row of its own.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
-from reposync.config.document import MAX_BYTES, Document, read_document
-from reposync.config.problems import Loc, Problem, RegistryErrors, dotted, nearest, unknown_key
-from reposync.config.references import Interpolated, Reference, interpolate, split_credentials
+from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
+from reposync.config.references import Interpolated, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
-from reposync.config.registry_document import password_references, registry_document, resolved_definition
-from reposync.config.schedule import uneven_step
 from reposync.config.settings import qdrant_api_key, qdrant_url
 from reposync.errors import ConfigError
+from reposync.words import nearest, suggestion
 
+LISTS = ("gitlab", "groups")
+SETTINGS = ("defaults", "embedding", "qdrant", "index", "daemon", "http")
+
+Clear = Mapping[str, SecretStr]
+"""Secrets of a registry file that this process read, by their name in messages."""
 Finding = tuple[Loc, str]
 """The path to a value, and a sentence about it."""
 
@@ -31,9 +39,19 @@ _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key
 _KINDS = {
     "tuple_type": "must be a list, such as [one, two]",
     "model_type": "must be a mapping of keys to values",
-    "model_attributes_type": "must be a mapping of keys to values",
 }
 _BOUNDS = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
+
+
+_SCHEDULE = "write `schedule`, which takes a crontab, `@every 10m`, `every 6 hours` or `never`"
+_REPOSITORIES = "write `repositories`: a list of entries, each with a `name` and a source"
+_KEYS_OF_OTHER_PROGRAMS = {
+    **{(section, key): _SCHEDULE for section in ("defaults", "repositories", "groups") for key in ("cron", "interval")},
+    **{("", key): _REPOSITORIES for key in ("repos", "projects")},
+    ("repositories", "url"): "write `git` for the https:// address of a repository, or `gitlab` and `project` for a "
+    "project of a listed server",
+}
+"""What to write instead, by section ("" is the top of the file) and key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +62,8 @@ class LoadedRegistry:
     warnings: tuple[Problem, ...] = ()
     path: Path | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
-    """What is written to the database (see `registry_document`)."""
-    passwords: Mapping[str, Reference] = field(default_factory=dict)
+    """What is written to the database."""
+    clear: Clear = field(default_factory=dict)
     digest: str = ""
     """Digest of the meaning of the file: comments and the order of keys do not change it."""
 
@@ -77,22 +95,21 @@ def checked_repository(registry: Registry, values: Mapping[str, object]) -> Reso
 
 def _load(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
     document = read_document(_content(path), str(path), environ)
-    problems = list(document.problems)
-    registry = None
+    # Not resolve(): a mounted ConfigMap is a symlink, and relative paths start at the folder that people see.
+    clear: dict[str, SecretStr] = {}
+    context = {"base": path.absolute().parent, "file": str(path), "clear": clear}
     try:
-        # Not resolve(): a mounted ConfigMap is a symlink, and relative paths start at the folder that people see.
-        base = path.absolute().parent
-        registry = Registry.model_validate({} if document.data is None else document.data, context={"base": base})
+        registry = Registry.model_validate({} if document.data is None else document.data, context=context)
     except ValidationError as error:
-        problems += validation_problems(error, document, Registry)
-    if problems or registry is None:
-        raise RegistryErrors(problems)
+        raise RegistryErrors([*document.problems, *validation_problems(error, document, Registry)]) from None
+    if document.problems:
+        raise RegistryErrors(document.problems)
     warnings = [document.problem_at(loc, message) for loc, message in _warnings(document, registry)]
-    stored, passwords = registry_document(registry, document), password_references(registry, document)
-    entries = {each.name: resolved_definition(each, passwords.get(each.name)) for each in registry.resolved()}
+    stored = registry.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude={"repositories"})
+    entries = {each.name: each.definition for each in registry.resolved()}
     digest = hashlib.sha256(json.dumps([stored, entries], sort_keys=True, default=str).encode()).hexdigest()
     ordered = tuple(sorted(warnings, key=lambda each: (each.line, each.column)))
-    return LoadedRegistry(registry, ordered, path, stored, passwords, digest)
+    return LoadedRegistry(registry, ordered, path, stored, clear, digest)
 
 
 def _content(path: Path) -> bytes:
@@ -126,7 +143,6 @@ def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
         if repository.path and not Path(repository.path).is_dir():
             yield ("repositories", index, "path"), "there is no such folder on this machine"
     yield from _same_source_twice(registry)
-    yield from _uneven_schedules(registry)
 
 
 def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iterator[Finding]:
@@ -139,9 +155,9 @@ def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iter
         yield loc, f"`{key}` is used literally; for the value of a variable write ${{{raw[1:]}}}"
     elif value is None:
         yield loc, f"`{key}` is in the clear; write ${{VARIABLE}} and set it in the environment"
-    elif not value and value.from_environment:
+    elif not value and value.values:
         yield loc, f"`{key}` is empty, because {raw} is: nothing is sent"
-    elif any(part.defaulted and part.text for part in value.parts):
+    elif value.has_default:
         yield loc, f"the default of `{key}` is in the clear; leave it out"
 
 
@@ -159,16 +175,7 @@ def _same_source_twice(registry: Registry) -> Iterator[Finding]:
             yield ("repositories", index), f"the same source as {first!r}, in the same collection: it is indexed twice"
 
 
-def _uneven_schedules(registry: Registry) -> Iterator[Finding]:
-    written: list[tuple[Loc, str | None]] = [(("defaults", "schedule"), registry.defaults.schedule)]
-    written += [
-        (("repositories", index, "schedule"), each.schedule) for index, each in enumerate(registry.repositories)
-    ]
-    for index, group in enumerate(registry.groups):
-        written += [(("groups", index, "schedule"), group.schedule), (("groups", index, "discover"), group.discover)]
-    for loc, text in written:
-        if text and (uneven := uneven_step(text)):
-            yield loc, uneven
+# Messages about what is wrong.
 
 
 def validation_problems(error: ValidationError, document: Document, model: type[BaseModel]) -> list[Problem]:
@@ -204,7 +211,7 @@ def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel],
     if kind == "value_error":
         error = context["error"]
         text = document.interpolated.get(loc)
-        if getattr(error, "quotes_value", False) and text and text.from_environment:
+        if getattr(error, "quotes_value", False) and text and text.values:
             # The message would show parts of the value, which may be a secret in the wrong place.
             return f"{key}: the value of {text.raw} cannot be read"
         return f"{prefix}{error}" if getattr(error, "is_sentence", False) else f"{key} {error}"
@@ -218,3 +225,90 @@ def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel],
     if kind in _KINDS:
         return f"{key} {_KINDS[kind]}" if loc else f"the file {_KINDS[kind]}, such as `repositories:`"
     return f"{key}: {details['msg']}"
+
+
+def dotted(loc: Loc) -> str:
+    """`repositories[2].chunk.size`"""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).removeprefix(".")
+
+
+def known_keys(loc: Loc, model: type[BaseModel]) -> tuple[str, ...]:
+    """The keys that a mapping at this place of a `model` may have."""
+    for part in loc:
+        if isinstance(part, str):
+            model = next(_models(model.model_fields[part].annotation))
+    return tuple(field.alias or name for name, field in model.model_fields.items())
+
+
+def unknown_key(loc: Loc, within: Loc, model: type[BaseModel]) -> str:
+    """The sentence about it. `within`: where in a `model` the checked value belongs."""
+    key, around, whole = str(loc[-1]), dotted(loc[:-1]), (*within, *loc)
+    # A whole line pasted in the wrong place may be the key: it is cut, because a secret may follow a space.
+    shown = key if re.fullmatch(r"[\w.-]{1,40}", key) else f"{key.split()[0][:20] if key.split() else ''}…"
+    if key == "<<":
+        help_text = "; a quoted << is not a merge key: write <<: *name"
+    elif key.startswith("x-"):
+        help_text = "; keys that start with x- are ignored at the top of the file only"
+    elif instead := _KEYS_OF_OTHER_PROGRAMS.get((str(whole[0]) if len(whole) > 1 else "", key)):
+        help_text = f"; {instead}"
+    else:
+        help_text = suggestion(key, known_keys(whole[:-1], model))
+    return f"unknown key `{shown}`{f' in {around}' if around else ''}{help_text}"
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models in an annotation such as `tuple[Repository, ...]` or `Chunk | None`."""
+    if hasattr(annotation, "model_fields"):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _models(argument)
+
+
+# The registry in the database.
+
+
+def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, str], clear: Clear) -> Registry:
+    """The registry made of the documents of all applied files; a section of an earlier one wins.
+
+    A secret that this process lacks becomes a `MissingSecret`. Keys that a newer version of the program wrote are
+    dropped. Raises ValidationError for a document that no version could have written.
+    """
+    merged = merge_documents(documents)
+    context = {"environ": environ, "clear": clear}
+    try:
+        return Registry.model_validate(merged, context=context)
+    except ValidationError as error:
+        unknown = [each["loc"] for each in error.errors(include_url=False) if each["type"] == "extra_forbidden"]
+        if not unknown:
+            raise
+    for *around, key in unknown:
+        values: Any = merged
+        for part in around:
+            values = values[part]
+        del values[key]
+    return Registry.model_validate(merged, context=context)
+
+
+def merge_documents(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for document in copy.deepcopy(list(documents)):
+        for section, value in document.items():
+            if section in LISTS and section in merged:
+                known = {entry_key(section, each) for each in merged[section]}
+                merged[section] += [each for each in value if entry_key(section, each) not in known]
+            else:
+                merged.setdefault(section, value)
+    return merged
+
+
+def entry_key(section: str, entry: Mapping[str, Any]) -> str:
+    """The identity of a server or a group, as it is displayed."""
+    return str(entry["name"]) if section == "gitlab" else f"{entry['gitlab']}/{entry['group']}"
+
+
+def repository_of(
+    registry: Registry, definition: Mapping[str, Any], environ: Mapping[str, str], clear: Clear
+) -> ResolvedRepository:
+    """The repository of a `ResolvedRepository.definition`. Raises ConfigError if the registry lacks its server."""
+    values = {key: value for key, value in definition.items() if key in Repository.model_fields}
+    return registry.resolve(Repository.model_validate(values, context={"environ": environ, "clear": clear}))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import unquote
 
 from pydantic import SecretStr
@@ -24,47 +22,48 @@ has."""
 _REFERENCE = re.compile(
     r"\$(?:(?P<dollar>\$)|\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^{}]*))?\}|(?P<open>\{))"
 )
+_VARIABLE = r"\$\{[^{}]*\}"
 _VARIABLES_ALONE = re.compile(r"(?:\$\{[A-Za-z_][A-Za-z0-9_]*(?::-)?\})+")
-_USER_INFO = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user_info>[^/?#]*)@(?P<rest>.*)", re.DOTALL)
-_PLACEHOLDER = 0xF0000  # a private character that no file holds
+# A default such as ${URL:-https://a@b} is one unit: the separators in it are not those of the address.
+_USER_INFO = re.compile(
+    rf"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<user>(?>{_VARIABLE}|[^/?#:])*)"
+    rf"(?::(?P<password>(?>{_VARIABLE}|[^/?#])*))?@(?P<rest>.*)",
+    re.DOTALL,
+)
 
 
 class InterpolationError(ValueError):
     """A reference with wrong syntax, or a variable that is not set. The message holds no value of a variable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A piece of a text; a literal if `variable` is None. `defaulted`: the text is the default in the file."""
-
-    text: str
-    variable: str | None = None
-    defaulted: bool = False
-
-
 class Interpolated(str):
-    """A text that holds values of variables. `raw` is the text in the file, `parts` are its pieces."""
+    """A text that holds values of variables. `raw`: as written in the file; `values`: those from the environment, by
+    name; `has_default`: a default in the file is part of the text."""
 
     raw: str
-    parts: tuple[Part, ...]
-
-    @classmethod
-    def of(cls, raw: str, parts: tuple[Part, ...]) -> Interpolated:
-        text = cls("".join(part.text for part in parts))
-        text.raw, text.parts = raw, parts
-        return text
-
-    @property
-    def from_environment(self) -> tuple[Part, ...]:
-        """The parts that are values of variables, without defaults from the file."""
-        return tuple(part for part in self.parts if part.variable and not part.defaulted)
+    values: Mapping[str, str]
+    has_default: bool
 
 
-class MissingSecret(SecretStr):
+class SecretText(str):
+    """The text of a secret that is part of an address, and the reference to it."""
+
+    reference: Reference
+
+
+class ReferencedSecret(SecretStr):
+    """A secret with the reference to it."""
+
+    def __init__(self, text: str, reference: Reference) -> None:
+        super().__init__(text)
+        self.reference = reference
+
+
+class MissingSecret(ReferencedSecret):
     """A secret that this process does not have. Reading its value raises SecretMissing, which names the variable."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__("***")
+    def __init__(self, message: str, reference: Reference) -> None:
+        super().__init__("***", reference)
         self.message = message
 
     def get_secret_value(self) -> str:
@@ -83,39 +82,38 @@ def interpolate(raw: str, environ: Mapping[str, str]) -> str:
     As in a shell, `${VAR:-default}` is the default if the variable is not set or empty. A dollar sign before anything
     but `{` and `$` is literal. Raises InterpolationError.
     """
-    parts: list[Part] = []
-    at = 0
-    for match in _REFERENCE.finditer(raw):
-        if match.start() > at:
-            parts.append(Part(raw[at : match.start()]))
-        parts.append(_part(match, environ))
-        at = match.end()
-    if at < len(raw):
-        parts.append(Part(raw[at:]))
-    if all(part.variable is None for part in parts):
-        return "".join(part.text for part in parts)
-    return Interpolated.of(raw, tuple(parts))
+    values: dict[str, str] = {}
+    defaults: list[str] = []
 
+    def resolved(match: re.Match[str]) -> str:
+        if match["dollar"]:
+            return "$"
+        if match["open"]:
+            raise InterpolationError(
+                "`${` starts a reference that cannot be read: write ${NAME} or ${NAME:-default} (letters, digits and "
+                "_; no braces in the default), or $${ for the characters themselves"
+            )
+        name, default = match["name"], match["default"]
+        value = environ.get(name)
+        if default is not None and not value:
+            defaults.append(default)
+            return str(default)
+        if value is None:
+            message = f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}"
+            raise InterpolationError(message)
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InterpolationError(f"the environment variable {name} is not valid UTF-8") from None
+        values[name] = value
+        return value
 
-def _part(match: re.Match[str], environ: Mapping[str, str]) -> Part:
-    if match["dollar"]:
-        return Part("$")
-    if match["open"]:
-        raise InterpolationError(
-            "`${` starts a reference that cannot be read: write ${NAME} or ${NAME:-default} (letters, digits and _; "
-            "no braces in the default), or $${ for the characters themselves"
-        )
-    name, default = match["name"], match["default"]
-    value = environ.get(name)
-    if value is None and default is None:
-        raise InterpolationError(f"the environment variable {name} is not set; set it, or write ${{{name}:-default}}")
-    if default is not None and not value:
-        return Part(default, name, defaulted=True)
-    try:
-        (value or "").encode()
-    except UnicodeEncodeError:
-        raise InterpolationError(f"the environment variable {name} is not valid UTF-8") from None
-    return Part(value or "", name)
+    text = _REFERENCE.sub(resolved, raw)
+    if not values and not defaults:
+        return text
+    interpolated = Interpolated(text)
+    interpolated.raw, interpolated.values, interpolated.has_default = raw, values, any(defaults)
+    return interpolated
 
 
 def split_credentials(url: str) -> tuple[str, str | None, str | None]:
@@ -124,27 +122,28 @@ def split_credentials(url: str) -> tuple[str, str | None, str | None]:
     Text from the file is percent-decoded. The value of a variable in the user info is used unchanged, so that a token
     with `@`, `/` or `%` neither breaks the address nor redirects it to a different host.
     """
-    # Each variable is replaced by one character, so that the address is split as it is written in the file.
-    parts = url.parts if isinstance(url, Interpolated) else (Part(url),)
-    values = {chr(_PLACEHOLDER + number): part.text for number, part in enumerate(parts) if part.variable is not None}
-    written = "".join(
-        part.text if part.variable is None else chr(_PLACEHOLDER + number) for number, part in enumerate(parts)
-    )
-    if values and "://" not in written:  # the whole address is the value of a variable
-        return split_credentials(str(url))
-    match = _USER_INFO.match(written)
+    values = None
+    # Split as it is written in the file, unless the whole address is the value of a variable.
+    if isinstance(url, Interpolated) and "://" in re.sub(_VARIABLE, "", url.raw):
+        values = url.values
+    match = _USER_INFO.match(str(url) if values is None else url.raw)  # type: ignore[attr-defined]
     if not match:
         return str(url), None, None
 
-    def filled(text: str, *, decode: bool = True) -> str:
-        pieces = re.split(f"([{''.join(values)}])", text) if values else [text]
-        return "".join(values.get(piece, unquote(piece) if decode else piece) for piece in pieces)
+    def decoded(text: str) -> str:
+        if values is None:
+            return unquote(text)
+        pieces = re.split(f"({_VARIABLE})", text)
+        return "".join(
+            interpolate(piece, values) if number % 2 else unquote(piece.replace("$$", "$"))
+            for number, piece in enumerate(pieces)
+        )
 
-    user, colon, password = match["user_info"].partition(":")
+    rest, password = match["scheme"] + match["rest"], match["password"]
     return (
-        filled(match["scheme"] + match["rest"], decode=False),
-        filled(user),
-        filled(password) if colon else None,
+        rest if values is None else str(interpolate(rest, values)),
+        decoded(match["user"]),
+        None if password is None else decoded(password),
     )
 
 
@@ -155,33 +154,26 @@ def reference_to(raw: str, file: str) -> Reference:
 
 def reference_to_credentials(raw: str, file: str) -> Reference:
     """The reference to the credentials in the address `raw` in `file`."""
-    text = interpolate(raw, _AllSet())
-    parts = text.parts if isinstance(text, Interpolated) else (Part(raw),)
     # A password in what remains without the variables is in the clear.
-    literal = "".join(part.text for part in parts if part.variable is None or part.defaulted)
-    _, user, password = split_credentials(literal)
+    _, user, password = split_credentials(re.sub(_VARIABLE, "", raw))
     return {"file": file} if (user if password is None else password) else {"address": raw}
-
-
-class _AllSet(dict[str, str]):
-    """An environment in which every variable is set."""
-
-    def get(self, key: str, default: Any = None) -> str:
-        return "x"
 
 
 def resolve_reference(
     reference: Reference, secret: str, environ: Mapping[str, str], clear: Mapping[str, SecretStr]
-) -> SecretStr | str | None:
+) -> MissingSecret | str | None:
     """The value; a `MissingSecret` if this process does not have it; None if the variable is empty by its default.
 
     `secret` names the secret in messages ("`token` of GitLab server 'main'"). `clear` holds the secrets, by that name,
-    that this process read in the clear from its own registry file.
+    that this process read from its own registry file.
     """
     if "file" in reference:
-        return clear.get(secret) or MissingSecret(
+        if secret in clear:
+            return clear[secret].get_secret_value()
+        return MissingSecret(
             f"This process does not have {secret}: it is in the clear in {reference['file']}. "
-            "Write ${VARIABLE} there, and set the variable for every process."
+            "Write ${VARIABLE} there, and set the variable for every process.",
+            reference,
         )
     raw = reference.get("variable") or reference["address"]
     try:
@@ -189,8 +181,9 @@ def resolve_reference(
     except InterpolationError:
         names = re.findall(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}", raw)
         missing = " and ".join(name for name in names if name not in environ)
-        return MissingSecret(f"This process does not have {secret}: the environment variable {missing} is not set.")
+        message = f"This process does not have {secret}: the environment variable {missing} is not set."
+        return MissingSecret(message, reference)
     if "address" in reference:
         _, user, password = split_credentials(text)
         return (user if password is None else password) or None
-    return text or None
+    return str(text) or None

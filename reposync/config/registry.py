@@ -13,12 +13,19 @@ from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_va
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from reposync.config import fields
+from reposync.config.document import Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
-from reposync.config.problems import Loc, suggestion
-from reposync.config.references import MissingSecret, split_credentials
+from reposync.config.references import (
+    Interpolated,
+    MissingSecret,
+    SecretText,
+    reference_to_credentials,
+    split_credentials,
+)
 from reposync.config.schedule import NEVER, Schedule
 from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig
 from reposync.errors import ConfigError
+from reposync.words import suggestion
 
 T = TypeVar("T")
 
@@ -52,12 +59,12 @@ class GitLabInstance(ConfigModel):
 
     name: fields.Name = Field(description="The name that repositories and groups use for this server.")
     url: fields.GitLabUrl = Field(description="Its address, without /api/v4.")
-    token: Maybe[fields.HeaderSecret] = Field(None, description="Access token with read_api and read_repository.")
+    token: fields.HeaderSecret = Field(None, description="Access token with read_api and read_repository.")
     ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
-    webhook_secret: Maybe[fields.HeaderSecret] = Field(
+    webhook_secret: fields.HeaderSecret = Field(
         None, description="Secret token of its webhooks: at least 16 characters, the same in all of them."
     )
-    webhook_signing: Maybe[fields.HeaderSecret] = Field(
+    webhook_signing: fields.HeaderSecret = Field(
         None, description="Signing token of its webhooks (GitLab 19.0 and later): whsec_ and 32 bytes in base64."
     )
     connect_timeout_seconds: fields.Seconds = 10.0
@@ -140,7 +147,7 @@ class Repository(ConfigModel):
     git: Maybe[fields.GitUrl] = Field(None, description="https:// address of a git repository.")
     path: Maybe[fields.LocalPath] = Field(None, description="Folder; a relative one starts at the folder of this file.")
     username: Maybe[fields.Text] = Field(None, description="With `git` and `password`; default: oauth2.")
-    password: Maybe[fields.Secret] = Field(None, description="With `git`: password or access token.")
+    password: fields.Secret = Field(None, description="With `git`: password or access token.")
     branch: Maybe[fields.Branch] = Field(None, description="Default: the default branch.")
     schedule: fields.MaybeScheduleOrNever = Field(
         None,
@@ -157,18 +164,21 @@ class Repository(ConfigModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _split_credentials(cls, value: Any) -> Any:
+    def _split_credentials(cls, value: Any, info: ValidationInfo) -> Any:
         if not isinstance(value, Mapping) or not isinstance(value.get("git"), str):
             return value
-        url, username, password = split_credentials(value["git"])
+        written = value["git"]
+        url, username, password = split_credentials(written)
         if username is None or value.get("username"):
             return value
         if value.get("password"):
             return value if password is not None else {**value, "git": url, "username": username}
-        if password is None:
-            # https://TOKEN@host: the only credential is the secret.
-            return {**value, "git": url, "password": username}
-        return {**value, "git": url, "username": username or None, "password": password}
+        # https://TOKEN@host: the only credential is the secret.
+        secret = SecretText(username if password is None else password)
+        raw = written.raw if isinstance(written, Interpolated) else written
+        secret.reference = reference_to_credentials(raw, (info.context or {}).get("file", ""))
+        found = {**value, "git": url, "password": secret}
+        return found if password is None else {**found, "username": username or None}
 
     @field_validator("path")
     @classmethod
@@ -252,6 +262,30 @@ class ResolvedRepository:
     def timezone(self) -> str:
         """The time zone of the schedule; UTC without one."""
         return self.schedule.timezone if self.schedule else "UTC"
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """As JSON, with the keys of the registry file, all defaults filled in, and a reference for the password."""
+        source: dict[str, Any]
+        if self.gitlab is not None:
+            source = {"gitlab": self.gitlab.name, "project": self.project}
+        elif self.git_url is not None:
+            password = getattr(self.password, "reference", None)
+            source = {"git": self.git_url, "username": self.username, "password": password}
+        else:
+            source = {"path": str(self.path)}
+        return {
+            "name": self.name,
+            **{key: value for key, value in source.items() if value is not None},
+            "branch": self.branch,
+            "schedule": self.schedule.cron if self.schedule else NEVER,
+            "timezone": self.timezone,
+            "collection": self.collection,
+            "chunk": {"size": self.chunk_size, "overlap": self.chunk_overlap},
+            "max_file_bytes": self.max_file_bytes,
+            "include": list(self.include),
+            "exclude": list(self.exclude),
+        }
 
 
 class Registry(ConfigModel):

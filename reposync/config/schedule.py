@@ -11,8 +11,8 @@ from datetime import UTC, datetime, timedelta, tzinfo
 
 from cronsim import CronSim, CronSimError
 
-from reposync.config.problems import suggestion
 from reposync.errors import ConfigError
+from reposync.words import suggestion
 
 _WEEKDAYS = ("sunday", "monday", "tuesday", "wednesday", "thursday", "friday", "saturday")
 _MONTHS = (
@@ -139,24 +139,6 @@ def zone(name: str) -> tzinfo:
 def is_never(text: str) -> bool:
     """Whether `text` is one of the spellings of `never`."""
     return _folded(text) in _NEVER_SPELLINGS
-
-
-def uneven_step(text: str) -> str | None:
-    """A sentence about the first `*/n` of a crontab whose ticks are not evenly spaced because the field starts again:
-    `*/5` hours pause for 4 at midnight. None if there is none."""
-    for word, (unit, low, high) in zip(
-        text.split(), (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31)), strict=False
-    ):
-        for match in re.finditer(r"(?:^|,)(\*/([0-9]{1,3}))(?=,|$)", word):
-            step, span = int(match[2]), high - low + 1
-            if step and span % step:
-                last = range(low, high + 1, step)[-1]
-                pause = span + low - last
-                return (
-                    f"`{match[1]}` starts again at {unit} {low}: after {unit} {last} the next tick comes "
-                    f"{pause} {unit}{'s' if pause > 1 else ''} later, not {step}"
-                )
-    return None
 
 
 def _folded(text: str) -> str:

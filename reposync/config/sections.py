@@ -42,7 +42,7 @@ class EmbeddingConfig(ConfigModel):
     url: Maybe[fields.BaseUrl] = Field(None, description="The server; null with openai: api.openai.com.")
     model: Maybe[fields.Text] = Field(None, description="Name of the model at the server.")
     dimensions: Maybe[fields.Dimensions] = Field(None, description="Length of a vector; null: ask the server.")
-    api_key: Maybe[fields.HeaderSecret] = Field(None, description="Sent as Bearer token.")
+    api_key: fields.HeaderSecret = Field(None, description="Sent as Bearer token.")
     ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
     window: Maybe[fields.WindowChars] = Field(
         None, description="The most characters that the model reads at once; longer chunks get several vectors."
@@ -74,7 +74,7 @@ class QdrantConfig(ConfigModel):
     """Where the points are. QDRANT_URL and QDRANT_API_KEY of the environment override `url` and `api_key`."""
 
     url: Maybe[fields.BaseUrl] = Field(None, description="null: the embedded engine in the state folder.")
-    api_key: Maybe[fields.HeaderSecret] = None
+    api_key: fields.HeaderSecret = None
     ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
     timeout_seconds: fields.Seconds = 30.0
     shard_number: Maybe[fields.Count] = Field(None, description="Of a new collection; null: the server decides.")

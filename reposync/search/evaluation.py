@@ -12,10 +12,9 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, TypeAdapter, ValidationError, field_validator
 
 from reposync.config import fields
-from reposync.config.document import read_document
+from reposync.config.document import RegistryErrors, read_document
 from reposync.config.fields import ConfigModel, InvalidValue
 from reposync.config.loading import validation_problems
-from reposync.config.problems import RegistryErrors
 from reposync.errors import ConfigError, UsageError, first_error
 from reposync.search.searching import checked_text
 from reposync.vectors.port import SearchHit

@@ -10,8 +10,8 @@ from pathlib import Path
 import jsonschema
 import kubernetes_validate
 
+from reposync.config.document import RegistryErrors
 from reposync.config.loading import load_registry
-from reposync.config.problems import RegistryErrors
 from reposync.search.evaluation import read_questions
 from tests.docs.pages import ROOT, Fence, Place
 from tests.docs.worlds import assumed

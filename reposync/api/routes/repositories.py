@@ -39,7 +39,6 @@ from reposync.app.application import Application
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
-from reposync.config.problems import suggestion
 from reposync.errors import (
     ConfigError,
     RepositoryChanged,
@@ -56,6 +55,7 @@ from reposync.store.run import Run
 from reposync.store.run_queue import IdempotencyKeyReused
 from reposync.store.status import RunTrigger
 from reposync.store.ticks import Ticks
+from reposync.words import suggestion
 
 HTTP = "http"
 """The origin of repositories that are registered here."""

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from reposync.config import document
-from reposync.config.problems import RegistryErrors
+from reposync.config.document import RegistryErrors
 from tests.integration.api.conftest import Daemon
 
 DEEP = 300_000

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from reposync.config.document import RegistryErrors
 from reposync.config.loading import LoadedRegistry, load_registry
-from reposync.config.problems import RegistryErrors
 
 Load = Callable[..., LoadedRegistry]
 Complaints = Callable[..., list[str]]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.config.problems import RegistryErrors
+from reposync.config.document import RegistryErrors
 from tests.unit.config.conftest import Complaints, Load
 
 ONE = "repositories:\n  - {name: one, path: ., %s}\n"
@@ -61,7 +61,7 @@ KEYS = [
     (INDEX % "keep_retird: 1h", "unknown key `keep_retird` in index; did you mean `keep_retired`?"),
 ]
 TYPES = [
-    ("qdrant: {on_disk_payload: yes}\n", "must be true or false: write true (yes, no, on, off are text in YAML 1.2)"),
+    ("qdrant: {on_disk_payload: yes}\n", "must be true or false (yes, no, on, off are text in YAML 1.2)"),
     ("qdrant: {on_disk_payload: 1}\n", "1:27: qdrant.on_disk_payload must be true or"),
     (ONE % "schedule: false", "2:36: repositories[0].schedule must be a schedule; write `never`"),
     ("[]\n", "1:1: the file must be a mapping of keys to values"),

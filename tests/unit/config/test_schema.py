@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from ruamel.yaml import YAML
 
-from reposync.config.loading import load_registry
-from reposync.config.problems import RegistryErrors, known_keys
+from reposync.config.document import RegistryErrors
+from reposync.config.loading import known_keys, load_registry
 from reposync.config.registry import Registry
 from reposync.config.schema import registry_schema
 from tests.unit.config.conftest import Load

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.config.problems import RegistryErrors
+from reposync.config.document import RegistryErrors
 from reposync.errors import ConfigError, IndexUnavailable
 from reposync.search.evaluation import (
     MAX_BYTES,
