@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from urllib.parse import quote, quote_from_bytes
 
-from reposync.errors import SourceCorrupt, SourceUnavailable
+from reposync.errors import SourceCorrupt
 from reposync.http_client import HttpRefused, TransientFailure
 from reposync.outgoing import OtherServer
-from reposync.sources.git_protocol import Advertisement, FetchRefused
-from reposync.sources.gitlab_client import MAX_CALLS, GitLabClient, Refusal
+from reposync.sources.gitlab_client import MAX_CALLS, ProjectClient, Refusal
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, hash_name, object_sha
 from reposync.sources.port import Blob, TreeEntry
-from reposync.sources.smart_http import MAX_MISSING, BlobFetcher, UploadPack
+from reposync.sources.smart_http import MAX_MISSING, FetchRefused, UploadPack
 
 log = logging.getLogger(__name__)
 
@@ -30,30 +29,20 @@ FEW_BLOBS = 20
 # pauses, so that this many take about a minute over 4 connections.
 HOPELESS_BLOBS = 100
 
-_NO_GIT = (HttpRefused, FetchRefused, SpoolFull, OtherServer, SourceUnavailable, SourceCorrupt)
+_NO_GIT = (HttpRefused, FetchRefused, SpoolFull, OtherServer)
 
 
 class GitLabBlobs:
     """Reads blobs, and trees that JSON cannot hold."""
 
-    def __init__(
-        self,
-        server: GitLabClient,
-        project: str,
-        path: str | None,
-        resolve: Callable[[], Awaitable[str]],
-        *,
-        is_first_sync: bool,
-    ) -> None:
-        """`path` is the project's path for git, `resolve` reads its present one. A first sync reads everything, so it
-        uses git for the first few blobs already."""
-        self._server = server
+    def __init__(self, project: ProjectClient, *, is_first_sync: bool) -> None:
+        """A first sync reads everything, so it uses git for the first few blobs already."""
         self._project = project
-        self._path = path
-        self._path_is_current = False
-        self._resolve = resolve
+        self._server = project.server
         self._few_blobs = 0 if is_first_sync else FEW_BLOBS
         self._upload_pack: UploadPack | None = None
+        self._git_path = ""
+        self._git_path_is_current = False
         # Why git is no longer used. One refusal is enough: 300 failed logins in a minute ban the address.
         self._git_refused: str | None = None
 
@@ -63,7 +52,7 @@ class GitLabBlobs:
         return self._git_refused or "it would send all contents too"
 
     async def read(
-        self, number: int, commit: str, entries: Sequence[TreeEntry], *, max_bytes: int, unreadable: dict[str, str]
+        self, commit: str, entries: Sequence[TreeEntry], *, max_bytes: int, unreadable: dict[str, str]
     ) -> AsyncGenerator[Blob, None]:
         """The distinct blobs of `entries`, which are in `commit`, each verified; those that are missing on GitLab go to
         `unreadable`. Raises HttpRefused; SourceCorrupt if every content is wrong."""
@@ -74,21 +63,21 @@ class GitLabBlobs:
         wanted = len(left)
         while len(left) > self._few_blobs and self._git_refused is None:
             try:
-                server = await self._git(next(iter(left)))
+                server = await self._git()
                 # At a path that is not known to be the project's, the first missing blob is a reason to resolve it.
-                fetcher = BlobFetcher(server, max_missing=MAX_MISSING if self._path_is_current else 0)
-                async with aclosing(fetcher.read(list(left), max_bytes=max_bytes, unreadable={})) as blobs:
+                most = MAX_MISSING if self._git_path_is_current else 0
+                fetched = server.blobs(list(left), max_bytes=max_bytes, unreadable={}, max_missing=most)
+                async with aclosing(fetched) as blobs:
                     async for blob in blobs:
                         left.pop(blob.sha, None)
                         yield blob
+                break
             except _NO_GIT as error:
                 await self._after_failure(error)
-            else:
-                break
         # The few, and what git did not have: REST decides what is missing.
-        any_read = len(left) < wanted
-        one = partial(self._one, number, commit, max_bytes)
-        async with aclosing(self._read_by_rest(one, left, unreadable, any_read=any_read)) as blobs:
+        one = partial(self._one, commit, max_bytes)
+        by_rest = self._read_by_rest(one, left, unreadable, any_read=len(left) < wanted)
+        async with aclosing(by_rest) as blobs:
             async for blob in blobs:
                 yield blob
 
@@ -96,7 +85,7 @@ class GitLabBlobs:
         """The commit's tree from git's own objects; None if git is refused, or would send all contents too."""
         while self._git_refused is None:
             try:
-                server = await self._git(sha)
+                server = await self._git()
                 if not (await server.advertised()).filters:
                     return None
                 pack = await server.fetch([sha], depth=1, filter_spec="blob:none")
@@ -109,11 +98,6 @@ class GitLabBlobs:
                 pack.close()
         return None
 
-    def found_at(self, path: str) -> None:
-        """The project's present path, as REST returned it."""
-        if self._upload_pack is None:
-            self._path, self._path_is_current = path, True
-
     async def close(self) -> None:
         if self._upload_pack is not None:
             await self._upload_pack.close()
@@ -121,47 +105,29 @@ class GitLabBlobs:
 
     # Git -----------------------------------------------------------------------------------------------------------
 
-    async def _git(self, sha: str) -> UploadPack:
-        if self._path is None:
-            self._path, self._path_is_current = await self._resolve(), True
+    async def _git(self) -> UploadPack:
         if self._upload_pack is None:
-            self._upload_pack = self._server.git(self._path)
-            # Every supported GitLab speaks version 2 with filters, so requesting its capabilities would be wasted.
-            capabilities = {"fetch": "shallow filter"}
-            if hash_name(sha) != "sha1":
-                capabilities["object-format"] = hash_name(sha)
-            self._upload_pack.assume(Advertisement(2, capabilities))
+            self._git_path = self._project.path or await self._project.resolve()
+            self._git_path_is_current = self._project.is_resolved
+            self._upload_pack = self._server.git(self._git_path)
         return self._upload_pack
 
     async def _after_failure(self, error: Exception) -> None:
-        """Prepare the next attempt: follow a moved project, request the real capabilities, or give up git. Raises
-        `error` itself if none of these would help."""
-        git = self._upload_pack
-        assumed = git is not None and git.is_assumed
-        if isinstance(error, SourceUnavailable | SourceCorrupt):
-            # A proxy that drops the Git-Protocol header makes the answer unreadable, not a refusal.
-            if not assumed or git is None:
-                raise error
-            git.assume(None)
-            return
-        if not self._path_is_current and not isinstance(error, SpoolFull):
+        """Follow a moved project, or give up git."""
+        if not self._git_path_is_current and not isinstance(error, SpoolFull):
             # A different project may be at the old path by now, public or private, and this may be its refusal.
-            path, self._path_is_current = await self._resolve(), True
-            if path != self._path:
+            path, self._git_path_is_current = await self._project.resolve(), True
+            if path != self._git_path:
                 await self.close()
-                self._path = path
                 return
-            if isinstance(error, FetchRefused) and not assumed:
+            if isinstance(error, FetchRefused):
                 return
-        final = isinstance(error, SpoolFull | OtherServer) or (
-            isinstance(error, HttpRefused) and error.status in (401, 403, 404)
-        )
-        if assumed and git is not None and not final:
-            git.assume(None)
-            return
         self._git_refused = str(error)
         log.warning(
-            "Git refuses project %s on %s (%s): its blobs are read by REST.", self._project, self._server.url, error
+            "Git refuses project %s on %s (%s): its blobs are read by REST.",
+            self._project.name,
+            self._server.url,
+            error,
         )
 
     # REST ----------------------------------------------------------------------------------------------------------
@@ -206,16 +172,20 @@ class GitLabBlobs:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _one(self, number: int, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
-        doing = f"Reading blob {sha} of {self._project} on {self._server.url}"
-        return await self._server.retry(lambda: self._raw_blob(number, commit, max_bytes, sha, path), doing=doing)
+    @property
+    def _repository(self) -> str:
+        return f"/projects/{self._project.id}/repository"
 
-    async def _raw_blob(self, number: int, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
+    async def _one(self, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
+        doing = f"Reading blob {sha} of {self._project.name} on {self._server.url}"
+        return await self._server.retry(lambda: self._raw_blob(commit, max_bytes, sha, path), doing=doing)
+
+    async def _raw_blob(self, commit: str, max_bytes: int, sha: str, path: bytes) -> Blob:
         """Reads at most `max_bytes`. What is longer cannot be hashed, so the size of the file in its commit is read to
         confirm it: else a login page with status 200 would pass for a large blob."""
         pieces: list[bytes] = []
         received_bytes = 0
-        async with self._server.raw("api_blob", "GET", f"/projects/{number}/repository/blobs/{sha}/raw") as response:
+        async with self._server.raw("api_blob", "GET", f"{self._repository}/blobs/{sha}/raw") as response:
             plain = "Content-Encoding" not in response.headers
             declared_bytes = (_count(response.headers.get("Content-Length", "")) if plain else None) or 0
             # Workhorse sends the source of a web page as text/plain.
@@ -228,7 +198,7 @@ class GitLabBlobs:
                         break
         it = "it is text/html and" if html else "it"
         if max(declared_bytes, received_bytes) > max_bytes:
-            size_bytes = await self._size_of_file(number, commit, path, sha)
+            size_bytes = await self._size_of_file(commit, path, sha)
             if size_bytes is None or size_bytes <= max_bytes:
                 known = "GitLab does not confirm that" if size_bytes is None else f"GitLab knows {size_bytes:,}"
                 raise TransientFailure(f"{it} has more than {max_bytes:,} bytes; {known}", corrupt=True)
@@ -238,9 +208,9 @@ class GitLabBlobs:
             raise TransientFailure(f"{it} does not hash to its name", corrupt=True)
         return Blob(sha, len(content), content)
 
-    async def _size_of_file(self, number: int, commit: str, path: bytes, sha: str) -> int | None:
+    async def _size_of_file(self, commit: str, path: bytes, sha: str) -> int | None:
         """The size of blob `sha` in the headers of a file that holds it; None if GitLab does not say."""
-        file = f"/projects/{number}/repository/files/{quote_from_bytes(path, safe='')}?ref={quote(commit, safe='')}"
+        file = f"{self._repository}/files/{quote_from_bytes(path, safe='')}?ref={quote(commit, safe='')}"
         try:
             async with self._server.raw("api_blob", "HEAD", file) as response:
                 headers = response.headers
@@ -251,8 +221,8 @@ class GitLabBlobs:
     def _hopeless(self, unreadable: Mapping[str, str]) -> SourceCorrupt:
         [(reason, count)] = Counter(unreadable.values()).most_common(1)
         return SourceCorrupt(
-            f"{self._server.url} sends no content of {self._project}: of the first {len(unreadable)} blobs none could "
-            f"be read, and {count} times a blob {reason}.",
+            f"{self._server.url} sends no content of {self._project.name}: of the first {len(unreadable)} blobs none "
+            f"could be read, and {count} times a blob {reason}.",
             remedy="Check the proxy in between, and GitLab itself. The next run tries again.",
         )
 

@@ -1,17 +1,14 @@
 """A GitLab instance: its REST API through python-gitlab, on our HTTP client.
 
 python-gitlab is synchronous, has no default time-out, sleeps as long as a 429 requests, and follows redirects to any
-host. So each call runs in a thread with a client of its own, whose requests go through `_Adapter` to the HttpClient on
-the event loop: with its time-outs, bounds, retries and redirects. A cancelled call ends when its request is cancelled.
+host. So it only builds requests and reads answers: `_Session` stands in for its transport, and the HttpClient sends,
+with its time-outs, bounds, retries and redirects.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,10 +20,7 @@ from urllib.parse import quote
 import gitlab
 import httpx
 import requests
-from gitlab.exceptions import GitlabParsingError
 from pydantic import SecretStr
-from requests.adapters import BaseAdapter
-from requests.structures import CaseInsensitiveDict
 
 from reposync.config.registry import GitLabInstance
 from reposync.errors import SourceCorrupt, SourceDenied, SourceError, SourceGone
@@ -81,7 +75,6 @@ class GitLabClient:
             # As an OAuth token, which personal, project and group access tokens may be sent as.
             headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
         )
-        self._threads = ThreadPoolExecutor(MAX_CALLS, thread_name_prefix="gitlab")
         self._slots = asyncio.Semaphore(MAX_CALLS)
 
     @classmethod
@@ -105,9 +98,24 @@ class GitLabClient:
         )
 
     async def call(self, kind: str, work: Callable[[gitlab.Gitlab], T], *, doing: str) -> T:
-        """The result of `work`, called in a thread with a python-gitlab client; `kind` is for the observer, `doing` for
-        messages."""
-        return await self._http.retry(lambda: self._in_thread(kind, work), doing=doing)
+        """The result of `work`, which makes one GET request of python-gitlab. It is called twice: to learn the request,
+        and with the answer. `kind` is for the observer, `doing` for messages."""
+        url = ""
+        try:
+            work(self._python_gitlab(None))
+        except _Requested as requested:
+            url = requested.url
+
+        async def attempt() -> T:
+            headers = {"Accept-Encoding": "gzip"}
+            async with self._slots, self._http.stream("GET", url, kind=kind, headers=headers) as response:
+                answer = _Answer(response, await self._http.read(response, MAX_ANSWER_BYTES))
+            try:
+                return await asyncio.to_thread(work, self._python_gitlab(answer))  # it may be megabytes of JSON
+            except gitlab.GitlabError as error:
+                raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
+
+        return await self._http.retry(attempt, doing=doing)
 
     async def pages(
         self, kind: str, path: str, query: Mapping[str, Any], *, doing: str
@@ -175,7 +183,9 @@ class GitLabClient:
 
     async def close(self) -> None:
         await self._http.close()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _python_gitlab(self, answer: requests.Response | None) -> gitlab.Gitlab:
+        return gitlab.Gitlab(self.url, keep_base_url=True, session=_Session(answer))
 
     def explain(self, refused: HttpRefused, *, path: str, kind: str = "project") -> SourceError:
         """The error for a refusal that has no meaning for the caller. `path` names a `kind`."""
@@ -215,104 +225,91 @@ class GitLabClient:
                 why, remedy = reason, "Make a new one with the scopes read_api and read_repository."
         return SourceDenied(f"The token for {self.url} {why} ({thing}).{refusal.quoted}", remedy=remedy)
 
-    # Requests of python-gitlab ---------------------------------------------------------------------------------------
 
-    async def _in_thread(self, kind: str, work: Callable[[gitlab.Gitlab], T]) -> T:
-        loop = asyncio.get_running_loop()
-        async with self._slots:
-            adapter = _Adapter(loop, partial(self._exchange, kind))
-            thread = loop.run_in_executor(self._threads, self._run, adapter, work)
-            try:
-                return await asyncio.shield(thread)
-            except asyncio.CancelledError:
-                adapter.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await asyncio.wait([thread])
-                if thread.done() and not thread.cancelled():
-                    thread.exception()  # retrieved, or asyncio would report it
-                raise
+class ProjectClient:
+    """A project of a GitLab instance; `name` is its full path or number. `id` and `path` are None until known."""
 
-    def _run(self, adapter: _Adapter, work: Callable[[gitlab.Gitlab], T]) -> T:
-        """In a thread."""
-        session = requests.Session()
-        session.trust_env = False  # requests would read ~/.netrc if there is no token
-        session.mount("https://", adapter)
-        session.mount("http://", adapter)
-        client = gitlab.Gitlab(self.url, keep_base_url=True, session=session)
+    def __init__(self, server: GitLabClient, name: str, number: int | None) -> None:
+        self.server = server
+        self.name = name.strip("/")
+        is_number = self.name.isascii() and self.name.isdigit()
+        self.id = int(self.name) if number is None and is_number else number
+        self.path = None if is_number else self.name
+        self.is_resolved = False
+        # Links show the configured path, also after the project has moved (GitLab redirects them): the links of a file
+        # that has not changed must not change either.
+        self.link_path = self.path
+        self.default_branch: str | None = None
+
+    async def number(self) -> int:
+        """Stays when the project is renamed or moved: one call, unless it is known already."""
+        if self.id is None:
+            await self.resolve()
+        return self.id or 0
+
+    async def resolve(self) -> str:
+        """Read the project, by id if that is known; returns its present path."""
+        wanted: int | str = self.id if self.id is not None else self.name
         try:
-            return work(client)
-        except GitlabParsingError as error:
-            raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
-        except gitlab.GitlabError as error:  # a status that is neither success nor refusal
-            raise SourceError(
-                f"{self.url} does not answer like GitLab (HTTP {error.response_code}).", remedy="Check the URL."
-            ) from error
+            found = await self.server.call(
+                "api_project", lambda client: client.projects.get(wanted).attributes, doing=self.reading("project")
+            )
+        except HttpRefused as refused:
+            raise self.explained(refused) from refused
+        try:
+            self.id, path = int(found["id"]), str(found["path_with_namespace"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise SourceCorrupt(f"{self.server.url} describes project {self.name} without id or path.") from error
+        self.path, self.is_resolved = path, True
+        self.link_path = self.link_path or path
+        self.default_branch = str(found["default_branch"]) if found.get("default_branch") else None
+        return path
 
-    async def _exchange(self, kind: str, request: requests.PreparedRequest) -> requests.Response:
-        """Send a request of python-gitlab, and read the whole answer."""
-        method, url = request.method or "GET", request.url or ""
-        content = request.body.encode() if isinstance(request.body, str) else request.body
-        if content is not None and not isinstance(content, bytes):
-            raise TypeError("python-gitlab sends a file")
-        headers = {name: str(value) for name, value in request.headers.items() if name.lower() in _FORWARDED}
-        headers["Accept-Encoding"] = "gzip"
-        async with self._http.stream(method, url, kind=kind, headers=headers, content=content) as response:
-            answer = requests.Response()
-            answer.status_code = response.status_code
-            answer.headers = CaseInsensitiveDict(response.headers)
-            answer.url, answer.request = str(response.url), request
-            answer._content = await self._http.read(response, MAX_ANSWER_BYTES)
-            answer.json = partial(_json, answer)  # type: ignore[method-assign]
-            return answer
+    def reading(self, what: str) -> str:
+        return f"Reading the {what} of {self.name} on {self.server.url}"
+
+    def explained(self, refused: HttpRefused) -> SourceError:
+        return self.server.explain(refused, path=self.name)
 
 
-_FORWARDED = frozenset({"accept", "content-type"})
+class _Requested(Exception):
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.url = url
 
 
-class _Adapter(BaseAdapter):
-    """The transport of requests: hands each request to the event loop and waits for its answer."""
+class _Session(requests.Session):
+    """The transport of python-gitlab: raises _Requested, or returns the answer."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        exchange: Callable[[requests.PreparedRequest], Coroutine[Any, Any, requests.Response]],
-    ) -> None:
+    def __init__(self, answer: requests.Response | None) -> None:
         super().__init__()
-        self._loop = loop
-        self._exchange = exchange
-        self._lock = threading.Lock()
-        self._pending: Future[requests.Response] | None = None
-        self._cancelled = False
+        self._answer = answer
 
-    def send(self, request: requests.PreparedRequest, *args: Any, **kwargs: Any) -> requests.Response:
-        with self._lock:
-            if self._cancelled:
-                raise TransientFailure("cancelled")
-            pending = self._pending = asyncio.run_coroutine_threadsafe(self._exchange(request), self._loop)
-        return pending.result()
-
-    def cancel(self) -> None:
-        """End the request that is waited for, and refuse later ones."""
-        with self._lock:
-            self._cancelled = True
-            if self._pending is not None:
-                self._pending.cancel()
-
-    def close(self) -> None:
-        pass
+    def request(self, method: str, url: str, *_: Any, params: Any = None, **__: Any) -> requests.Response:  # type: ignore[override]
+        if self._answer is None:
+            raise _Requested(requests.Request(method, url, params=params).prepare().url or "")
+        return self._answer
 
 
-def _json(response: requests.Response, **options: Any) -> Any:
-    try:
-        return parse_json(response.content)
-    except ValueError as error:
-        raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
+class _Answer(requests.Response):
+    def __init__(self, response: httpx.Response, body: bytes) -> None:
+        super().__init__()
+        self.status_code = response.status_code
+        self.headers.update(response.headers)
+        self.url = str(response.url)
+        self._content = body
+
+    def json(self, **_: Any) -> Any:
+        return parse_json(self.content)
 
 
 def _page(path: str, query: dict[str, Any], client: gitlab.Gitlab) -> tuple[list[Any], str | None]:
-    """In a thread: the rows, and the path of the next page below /api/v4."""
+    """The rows, and the path of the next page below /api/v4."""
     response = client.http_request("get", path, query_data=query)
-    rows = response.json()
+    try:
+        rows = response.json()
+    except ValueError as error:
+        raise TransientFailure("the answer is no JSON", corrupt=True, overloaded=True) from error
     if not isinstance(rows, list):
         raise TransientFailure("the answer is no list", corrupt=True)
     following = response.links.get("next", {}).get("url")

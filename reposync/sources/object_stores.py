@@ -40,7 +40,6 @@ MISSING = -2
 MAX_ALTERNATES = 64
 # Each takes three file descriptors (the index, its mapping, the pack), of which a process often has 1,024.
 MAX_OPEN_PACKS = 64
-FLUSH_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ from contextlib import aclosing, contextmanager
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceDenied, SourceError, SourceGone
 from reposync.http_client import HttpRefused
 from reposync.outgoing import RequestObserver, parse_address, validate_transport, validated_token
-from reposync.sources.git_protocol import FetchRefused
 from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import (
     HEADS,
@@ -20,7 +19,7 @@ from reposync.sources.objects import (
     read_steps,
 )
 from reposync.sources.port import Blob, Commit, Source, Tree, TreeEntry
-from reposync.sources.smart_http import MAX_SPOOL_BYTES, BlobFetcher, UploadPack
+from reposync.sources.smart_http import MAX_SPOOL_BYTES, FetchRefused, UploadPack
 from reposync.sources.spec import RemoteGit
 
 
@@ -92,9 +91,9 @@ class RemoteGitSource(Source):
         unreadable: dict[str, str] = {}
         with self._explained():
             if not self._kept_has_blobs:
-                fetcher = BlobFetcher(self._server)
+                fetched = self._server.blobs(list(left), max_bytes=max_bytes, unreadable=unreadable)
                 try:
-                    async with aclosing(fetcher.read(list(left), max_bytes=max_bytes, unreadable=unreadable)) as blobs:
+                    async with aclosing(fetched) as blobs:
                         async for blob in blobs:
                             del left[blob.sha]
                             yield blob
@@ -126,11 +125,11 @@ class RemoteGitSource(Source):
             sha = await self._head_ref()
         else:
             name = HEADS + self._branch.encode("utf-8", "surrogateescape")
-            sha = (await self._server.refs([name]))[0].get(name)
+            sha = (await self._server.refs(name)).shas.get(name)
         if sha is not None:
             return sha
-        refs, _ = await self._server.refs([HEADS])
-        names = sorted(name.removeprefix(HEADS).decode(errors="replace") for name in refs if name.startswith(HEADS))
+        refs = (await self._server.refs(HEADS)).shas
+        names = sorted(name.removeprefix(HEADS).decode(errors="replace") for name in refs)
         if not names:
             raise RepositoryEmpty(f"{self._url} has no commit yet.", remedy="Push something there first.")
         if self._branch is not None:
@@ -143,9 +142,9 @@ class RemoteGitSource(Source):
         )
 
     async def _head_ref(self) -> str | None:
-        refs, symbolic = await self._server.refs([b"HEAD"])
-        self._symbolic_head = symbolic.get(b"HEAD", b"")
-        return refs.get(b"HEAD")
+        refs = await self._server.refs(b"HEAD")
+        self._symbolic_head = refs.symbolic.get(b"HEAD", b"")
+        return refs.shas.get(b"HEAD")
 
     # The pack that is kept -----------------------------------------------------------------------------------------
 

@@ -10,38 +10,26 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import httpx
 
+from reposync import __version__
 from reposync.errors import SourceCorrupt, SourceError, SourceUnavailable
 from reposync.http_client import ErrorKinds, HttpClient, TransientFailure
 from reposync.outgoing import MinimumRate, RequestObserver, RetryPolicy, Timeouts, TooLarge, printable
-from reposync.sources.git_protocol import (
-    AGENT,
-    Advertisement,
-    FetchRefused,
-    FramingError,
-    Mark,
-    PacketReader,
-    fetch_request,
-    no_git_server,
-    parse_advertisement,
-    parse_refs,
-    stop_at_error,
-    version_2_command,
-)
-from reposync.sources.object_stores import FLUSH_BYTES, ReceivedPack, SpoolFull
+from reposync.sources.object_stores import ReceivedPack, SpoolFull
 from reposync.sources.objects import read_steps
 from reposync.sources.packs import PackDamaged
 from reposync.sources.port import Blob
 
 SOURCE_ERRORS = ErrorKinds(SourceError, SourceUnavailable, SourceCorrupt)
 
+AGENT = f"git/reposync-{__version__}"
 ADVERTISEMENT_TYPE = "application/x-git-upload-pack-advertisement"
 INFO_REFS = "/info/refs?service=git-upload-pack"
 MAX_REFS_BYTES = 128 * 1024 * 1024  # a million refs
@@ -49,6 +37,7 @@ MAX_REF_LINES = 2_000_000
 MAX_SPOOL_BYTES = 4 * 1024 * 1024 * 1024
 # Beside the pack: progress messages.
 MAX_CHATTER_BYTES = 64 * 1024 * 1024
+FLUSH_BYTES = 1024 * 1024
 # While it packs a huge repository a server sends a few bytes every five seconds, for minutes.
 PACKING_FACTOR = 10
 MAX_FETCH_SECONDS = 6 * 3600.0
@@ -59,6 +48,36 @@ BATCH_BLOBS = 2_000
 MAX_MISSING = 25
 
 _NOT_OUR_REF = re.compile(r"not our ref ([0-9a-f]{40,64})")
+
+
+class FetchRefused(Exception):
+    """Git on the server refused a request: a filter is disabled, or an object is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refs:
+    """The shas of refs, and the targets of symbolic ones (unborn branches included)."""
+
+    shas: dict[bytes, str] = field(default_factory=dict)
+    symbolic: dict[bytes, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Advertisement:
+    """A server's capabilities; in version 0 its refs, too."""
+
+    version: int
+    capabilities: dict[str, str]
+    refs: Refs = field(default_factory=Refs)
+
+    @property
+    def object_format(self) -> str:
+        return self.capabilities.get("object-format", "sha1")
+
+    @property
+    def filters(self) -> bool:
+        """Whether blobs can be left out of a fetch and requested one by one."""
+        return self.version == 2 and "filter" in self.capabilities.get("fetch", "").split()
 
 
 class UploadPack:
@@ -92,16 +111,6 @@ class UploadPack:
             auth=httpx.BasicAuth(username or "", password or "") if username or password else None,
         )
         self._advertised: Advertisement | None = None
-        self._assumed = False
-
-    @property
-    def is_assumed(self) -> bool:
-        """Whether the server's capabilities are assumed: neither requested nor confirmed by a fetch."""
-        return self._assumed
-
-    def assume(self, advertisement: Advertisement | None) -> None:
-        """Assume these capabilities, which saves a request; None requests them after all."""
-        self._advertised, self._assumed = advertisement, advertisement is not None
 
     async def advertised(self) -> Advertisement:
         """Capabilities (and with version 0 the refs), requested once."""
@@ -113,15 +122,16 @@ class UploadPack:
                 raise SourceError(f"{self.shown} uses {self._advertised.object_format} object names; unknown here.")
         return self._advertised
 
-    async def refs(self, prefixes: Sequence[bytes]) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
-        """The refs that start with one of `prefixes`, and the targets of symbolic ones (unborn branches included)."""
+    async def refs(self, prefix: bytes) -> Refs:
+        """The refs that start with `prefix`."""
         server = await self.advertised()
         if server.version != 2:
-            return {name: sha for name, sha in server.refs.items() if name.startswith(tuple(prefixes))}, server.symbolic
-        arguments = [b"symrefs", *(b"ref-prefix " + prefix for prefix in prefixes)]
+            shas = {name: sha for name, sha in server.refs.shas.items() if name.startswith(prefix)}
+            return Refs(shas, server.refs.symbolic)
+        arguments = [b"symrefs", b"ref-prefix " + prefix]
         if "unborn" in server.capabilities.get("ls-refs", ""):
             arguments.append(b"unborn")
-        body = version_2_command(server, b"ls-refs", arguments)
+        body = _command(server, b"ls-refs", arguments)
         return await self._http.retry(lambda: self._request_refs(body), doing=f"Reading refs of {self.shown}")
 
     async def fetch(
@@ -129,122 +139,130 @@ class UploadPack:
     ) -> ReceivedPack:
         """A pack with the objects `wants`. Raises FetchRefused, SpoolFull; SourceCorrupt if all attempts failed."""
         server = await self.advertised()
-        body = fetch_request(server, wants, depth=depth, filter_spec=filter_spec)
-        receive = partial(self._receive, body, server.version, 32 if server.object_format == "sha256" else 20)
-        pack = await self._http.retry(receive, doing=f"Fetching from {self.shown}")
-        self._assumed = False
-        return pack
+        if server.version == 2:
+            arguments = [b"ofs-delta", b"no-progress", *(b"want " + sha.encode() for sha in wants)]
+            arguments += [b"deepen %d" % depth] if depth is not None else []
+            arguments += [b"filter " + filter_spec.encode()] if filter_spec is not None else []
+            body = _command(server, b"fetch", [*arguments, b"done"])
+        else:
+            body = _version_0_fetch(server, wants, depth)
+        receive = partial(self._receive, body, server)
+        return await self._http.retry(receive, doing=f"Fetching from {self.shown}")
+
+    async def blobs(
+        self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str], max_missing: int = MAX_MISSING
+    ) -> AsyncGenerator[Blob, None]:
+        """The blobs, each verified, in batches of which one is fetched while the last one is read; those that are
+        missing on the server go to `unreadable` (sha -> reason). Needs protocol version 2.
+
+        Raises what `fetch` raises; FetchRefused if the server sends no objects by name.
+        """
+        batches = deque(list(shas[at : at + BATCH_BLOBS]) for at in range(0, len(shas), BATCH_BLOBS))
+        missing: dict[str, str] = {}
+        fetch = partial(self._fetch_batch, missing=missing, max_missing=max_missing)
+        ahead: asyncio.Task[_Batch] | None = None
+        try:
+            while batches or ahead is not None:
+                batch = await (ahead or fetch(batches.popleft()))
+                ahead = None
+                if batch.pack is None:
+                    if len(batch.shas) > 1:
+                        middle = len(batch.shas) // 2
+                        batches.extendleft((batch.shas[middle:], batch.shas[:middle]))
+                    elif batch.only_blob_bytes is not None and batch.only_blob_bytes > max_bytes:
+                        # The only size that is accepted without a hash: gigabytes of this blob were received.
+                        yield Blob(batch.shas[0], batch.only_blob_bytes, None)
+                    else:
+                        unreadable.update(dict.fromkeys(batch.shas, "is too large to be fetched"))
+                    continue
+                if batches:
+                    ahead = asyncio.create_task(fetch(batches.popleft()))
+                found = batch.pack.blobs(batch.shas, max_bytes=max_bytes, unreadable=unreadable)
+                try:
+                    async with aclosing(read_steps(found)) as steps:
+                        async for blob in steps:
+                            yield blob
+                finally:
+                    batch.pack.close()
+        finally:
+            unreadable.update(missing)
+            if ahead is not None:
+                ahead.cancel()
+                [result] = await asyncio.gather(ahead, return_exceptions=True)
+                if isinstance(result, _Batch) and result.pack is not None:
+                    result.pack.close()
 
     async def close(self) -> None:
         await self._http.close()
 
     # Requests ----------------------------------------------------------------------------------------------------
 
+    async def _fetch_batch(self, shas: list[str], *, missing: dict[str, str], max_missing: int) -> _Batch:
+        while shas:
+            try:
+                return _Batch(shas, await self.fetch(shas))
+            except SpoolFull as error:
+                return _Batch(shas, None, error.only_blob_bytes)
+            except FetchRefused as error:
+                found = _NOT_OUR_REF.search(str(error))
+                if found is None or found[1] not in shas or len(missing) >= max_missing:
+                    raise
+                missing[found[1]] = "is missing on the server"
+                shas = [sha for sha in shas if sha != found[1]]
+        return _Batch([], None)
+
     async def _request_advertisement(self) -> Advertisement:
         async with self._http.stream("GET", f"{self._url}{INFO_REFS}", kind="git_refs") as response:
             if not (media_type := response.headers.get("Content-Type", "")).startswith(ADVERTISEMENT_TYPE):
-                raise no_git_server(self.shown, media_type.partition(";")[0])
-            packets = await self._packets(response)
+                raise _no_git_server(self.shown, media_type.partition(";")[0])
+            lines = await self._lines(response)
         url = str(response.url)
         if not url.endswith(INFO_REFS):
             raise SourceError(f"{self.shown} redirects to {url}, which is no git repository.")
         self._url = url.removesuffix(INFO_REFS)
-        return parse_advertisement(packets, self.shown)
+        return parse_advertisement(lines, self.shown)
 
-    async def _request_refs(self, body: bytes) -> tuple[dict[bytes, str], dict[bytes, bytes]]:
+    async def _request_refs(self, body: bytes) -> Refs:
         async with self._post("git_refs", body) as response:
-            return parse_refs(await self._packets(response))
+            return _parse_refs(await self._lines(response))
 
-    async def _receive(self, body: bytes, version: int, oid_bytes: int) -> ReceivedPack:
+    async def _receive(self, body: bytes, server: Advertisement) -> ReceivedPack:
+        oid_bytes = 32 if server.object_format == "sha256" else 20
         pack = await asyncio.to_thread(ReceivedPack, self.shown, oid_bytes=oid_bytes, max_bytes=self._max_spool_bytes)
         try:
             async with self._post("git_fetch", body) as response:
                 rate = MinimumRate(PACKING_FACTOR * self._http.timeouts.read_seconds, MAX_FETCH_SECONDS)
-                pieces = self._http.body(response, self._max_spool_bytes + MAX_CHATTER_BYTES, rate)
-                await _Demultiplexer(pack, version).run(pieces)
+                received = self._http.body(response, self._max_spool_bytes + MAX_CHATTER_BYTES, rate)
+                async with aclosing(_pack_pieces(received, server.version)) as pieces:
+                    async for piece in pieces:
+                        await asyncio.to_thread(pack.write, piece)
             await asyncio.to_thread(pack.finish)
-            return pack
         except BaseException as error:
             pack.close()
-            if isinstance(error, PackDamaged | FramingError):
+            if isinstance(error, PackDamaged):
                 raise TransientFailure(str(error), corrupt=True) from error
             raise
+        return pack
 
     def _post(self, kind: str, body: bytes) -> AbstractAsyncContextManager[httpx.Response]:
         media = "application/x-git-upload-pack-"
         headers = {"Content-Type": f"{media}request", "Accept": f"{media}result"}
         return self._http.stream("POST", f"{self._url}/git-upload-pack", kind=kind, headers=headers, content=body)
 
-    async def _packets(self, response: httpx.Response) -> list[bytes | Mark]:
-        reader, packets = PacketReader(), list[bytes | Mark]()
+    async def _lines(self, response: httpx.Response) -> list[bytes]:
+        """The packets of a response that ends with a flush."""
+        reader, packets = PacketReader(), list[bytes | None]()
         async for piece in self._http.body(response, MAX_REFS_BYTES):
-            try:
-                packets.extend(reader.feed(piece))
-            except FramingError as error:
-                raise TransientFailure(str(error), corrupt=True) from error
+            packets.extend(reader.feed(piece))
             if len(packets) > MAX_REF_LINES:
                 raise TooLarge(f"more than {MAX_REF_LINES:,} lines")
-        if not reader.complete or not packets or packets[-1] is not Mark.FLUSH:
+        if not reader.complete or not packets or packets[-1] is not None:
             raise TransientFailure("the answer was cut short", corrupt=True)
-        return packets
-
-
-class _Demultiplexer:
-    """Writes the pack in a fetch's answer (side band 1) to disk, a megabyte at a time."""
-
-    def __init__(self, pack: ReceivedPack, version: int) -> None:
-        self._pack = pack
-        # Version 2 names the section; version 0 sends shallow lines, a flush, ACK or NAK, and then the pack.
-        self._in_pack = False
-        self._version = version
-        self._done = False
-        self._buffered: list[bytes] = []
-        self._buffered_bytes = 0
-        self._chatter_bytes = 0
-
-    async def run(self, body: AsyncIterator[bytes]) -> None:
-        reader = PacketReader()
-        async for piece in body:
-            for line in reader.feed(piece):
-                self._take(line)
-            if self._buffered_bytes >= FLUSH_BYTES:
-                await self._flush()
-        await self._flush()
-        if not self._done or not reader.complete:
-            raise PackDamaged("the pack was cut short")
-
-    def _take(self, line: bytes | Mark) -> None:
-        if isinstance(line, Mark) or not self._in_pack or line[:1] != b"\1":
-            self._chatter_bytes += 4 if isinstance(line, Mark) else 4 + len(line)
-            if self._chatter_bytes > MAX_CHATTER_BYTES:
-                raise TooLarge(f"more than {MAX_CHATTER_BYTES:,} bytes beside the pack")
-        if isinstance(line, Mark):
-            self._done = self._done or (self._in_pack and line is Mark.FLUSH)
-        elif self._in_pack:
-            band = line[:1]
-            if band == b"\1":
-                self._buffered.append(line[1:])
-                self._buffered_bytes += len(line) - 1
-            elif band == b"\3":
-                raise FetchRefused(printable(line[1:]))
-        else:
-            stop_at_error(line)
-            if self._version == 2:
-                self._in_pack = line.rstrip(b"\n") == b"packfile"
-            else:
-                self._in_pack = line.startswith((b"NAK", b"ACK"))
-
-    async def _flush(self) -> None:
-        buffered, self._buffered, self._buffered_bytes = b"".join(self._buffered), [], 0
-        if buffered:
-            await asyncio.to_thread(self._pack.write, buffered)
-
-
-# Blobs by name ------------------------------------------------------------------------------------------------------
+        return [line.rstrip(b"\n") for line in packets if line is not None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Fetched:
+class _Batch:
     """A batch and its pack; None if the pack exceeds the disk space, see SpoolFull for `only_blob_bytes`."""
 
     shas: list[str]
@@ -252,63 +270,163 @@ class _Fetched:
     only_blob_bytes: int | None = None
 
 
-class BlobFetcher:
-    """Fetches blobs by name in bounded batches, each while the last one is read. Needs protocol version 2."""
+async def _pack_pieces(body: AsyncIterator[bytes], version: int) -> AsyncGenerator[bytes, None]:
+    """The pack in a fetch's answer (side band 1), about a megabyte at a time."""
+    reader, buffered = PacketReader(), bytearray()
+    # Version 2 names the section; version 0 sends shallow lines, a flush, ACK or NAK, and then the pack.
+    start = (b"packfile",) if version == 2 else (b"NAK", b"ACK")
+    in_pack = done = False
+    chatter_bytes = 0
+    async for piece in body:
+        for line in reader.feed(piece):
+            if in_pack and line is not None and line[:1] == b"\1":
+                buffered += line[1:]
+                continue
+            chatter_bytes += 4 + len(line or b"")
+            if chatter_bytes > MAX_CHATTER_BYTES:
+                raise TooLarge(f"more than {MAX_CHATTER_BYTES:,} bytes beside the pack")
+            if line is None:
+                done = done or in_pack
+            elif not in_pack:
+                _stop_at_error(line)
+                in_pack = line.startswith(start)
+            elif line[:1] == b"\3":
+                raise FetchRefused(printable(line[1:]))
+        if len(buffered) >= FLUSH_BYTES:
+            yield bytes(buffered)
+            buffered.clear()
+    if not done or not reader.complete:
+        raise PackDamaged("the pack was cut short")
+    yield bytes(buffered)
 
-    def __init__(self, server: UploadPack, *, max_missing: int = MAX_MISSING) -> None:
-        self._server = server
-        self._missing_left = max_missing
 
-    async def read(
-        self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str]
-    ) -> AsyncGenerator[Blob, None]:
-        """The blobs, each verified; those that are missing on the server go to `unreadable` (sha -> reason).
+# Messages ------------------------------------------------------------------------------------------------------------
 
-        Raises what UploadPack.fetch raises; FetchRefused if the server sends no objects by name.
-        """
-        batches = deque(list(shas[at : at + BATCH_BLOBS]) for at in range(0, len(shas), BATCH_BLOBS))
-        ahead: asyncio.Task[_Fetched] | None = None
-        try:
-            while batches or ahead is not None:
-                fetched = await (ahead or self._fetch(batches.popleft(), unreadable))
-                ahead = None
-                if fetched.pack is None:
-                    if len(fetched.shas) > 1:
-                        middle = len(fetched.shas) // 2
-                        batches.extendleft((fetched.shas[middle:], fetched.shas[:middle]))
-                    elif fetched.only_blob_bytes is not None and fetched.only_blob_bytes > max_bytes:
-                        # The only size that is accepted without a hash: gigabytes of this blob were received.
-                        yield Blob(fetched.shas[0], fetched.only_blob_bytes, None)
-                    else:
-                        unreadable[fetched.shas[0]] = "is too large to be fetched"
-                    continue
-                if batches:
-                    ahead = asyncio.create_task(self._fetch(batches.popleft(), unreadable))
-                found = fetched.pack.blobs(fetched.shas, max_bytes=max_bytes, unreadable=unreadable)
-                try:
-                    async with aclosing(read_steps(found)) as steps:
-                        async for blob in steps:
-                            yield blob
-                finally:
-                    fetched.pack.close()
-        finally:
-            if ahead is not None:
-                ahead.cancel()
-                [result] = await asyncio.gather(ahead, return_exceptions=True)
-                if isinstance(result, _Fetched) and result.pack is not None:
-                    result.pack.close()
 
-    async def _fetch(self, shas: list[str], unreadable: dict[str, str]) -> _Fetched:
-        while shas:
+def packet(line: bytes) -> bytes:
+    return b"%04x%s" % (len(line) + 4, line)
+
+
+class PacketReader:
+    """Splits an answer into packets as it arrives; buffers at most one incomplete packet (65,520 bytes). dulwich's push
+    parser stops at the delimiters of version 2, and its other parser reads a blocking stream.
+    https://git-scm.com/docs/protocol-common"""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, piece: bytes) -> Iterator[bytes | None]:
+        """The packets completed by `piece`, None for a flush. Raises TransientFailure."""
+        buffer = self._rest + piece
+        at = 0
+        while len(buffer) - at >= 4:
             try:
-                return _Fetched(shas, await self._server.fetch(shas))
-            except SpoolFull as error:
-                return _Fetched(shas, None, error.only_blob_bytes)
-            except FetchRefused as error:
-                found = _NOT_OUR_REF.search(str(error))
-                if found is None or found[1] not in shas or self._missing_left <= 0:
-                    raise
-                self._missing_left -= 1
-                unreadable[found[1]] = "is missing on the server"
-                shas = [sha for sha in shas if sha != found[1]]
-        return _Fetched([], None)
+                length = int(buffer[at : at + 4], 16)
+            except ValueError:
+                length = 3
+            if length == 3:
+                shown = bytes(buffer[at : at + 4])
+                raise TransientFailure(f"the answer is not git's: {shown!r} is no packet length", corrupt=True)
+            if length < 4:  # 0001 and 0002 are delimiters
+                if length == 0:
+                    yield None
+                at += 4
+            elif length <= len(buffer) - at:
+                yield buffer[at + 4 : at + length]
+                at += length
+            else:
+                break
+        self._rest = buffer[at:]
+
+    @property
+    def complete(self) -> bool:
+        """False within a packet."""
+        return not self._rest
+
+
+def parse_advertisement(lines: Sequence[bytes], shown: str) -> Advertisement:
+    if lines and lines[0].startswith(b"# service="):
+        lines = lines[1:]
+    if not lines:
+        raise _no_git_server(shown, "nothing")
+    _stop_at_error(lines[0])
+    if lines[0] == b"version 2":
+        return Advertisement(2, _capabilities(lines[1:]))
+    refs, capabilities = Refs(), dict[str, str]()
+    for line in lines[1:] if lines[0] == b"version 1" else lines:
+        ref, nul, rest = line.partition(b"\0")
+        if nul:
+            capabilities = _capabilities(rest.split())
+            # `symref` may come several times.
+            links = (word.removeprefix(b"symref=") for word in rest.split() if word.startswith(b"symref="))
+            refs.symbolic.update((name, target) for name, _, target in (link.partition(b":") for link in links))
+        sha, _, name = ref.partition(b" ")
+        if not name.endswith(b"^{}") and not sha.startswith(b"shallow"):
+            refs.shas[name] = _object_name(sha)
+    return Advertisement(0, capabilities, refs)
+
+
+def _capabilities(words: Sequence[bytes]) -> dict[str, str]:
+    pairs = (word.decode("utf-8", "replace").partition("=") for word in words)
+    return {name: value for name, _, value in pairs}
+
+
+def _parse_refs(lines: Sequence[bytes]) -> Refs:
+    """The answer to `ls-refs`."""
+    refs = Refs()
+    for line in lines:
+        _stop_at_error(line)
+        sha, _, rest = line.partition(b" ")
+        name, *attributes = rest.split(b" ")
+        if sha != b"unborn":
+            refs.shas[name] = _object_name(sha)
+        for attribute in attributes:
+            if attribute.startswith(b"symref-target:"):
+                refs.symbolic[name] = attribute.removeprefix(b"symref-target:")
+    return refs
+
+
+def _no_git_server(shown: str, sent: str) -> SourceCorrupt:
+    """The error for an answer with status 200 that is not git's: a wrong URL, or a proxy's page (a login, maintenance)
+    that will be gone later."""
+    what = printable(sent) or "something else"
+    return SourceCorrupt(
+        f"{shown} did not answer as a git server that speaks smart HTTP: it sent {what}.",
+        remedy="If it persists, check the URL (it is the one that `git clone` takes) and the proxies between.",
+    )
+
+
+def _command(server: Advertisement, name: bytes, arguments: Sequence[bytes]) -> bytes:
+    """A request of version 2."""
+    head = [b"command=" + name, b"agent=" + AGENT.encode()]
+    if "object-format" in server.capabilities:
+        head.append(b"object-format=" + server.object_format.encode())
+    packets = [*(packet(line + b"\n") for line in head), b"0001", *(packet(line + b"\n") for line in arguments)]
+    return b"".join([*packets, b"0000"])
+
+
+def _version_0_fetch(server: Advertisement, wants: Sequence[str], depth: int | None) -> bytes:
+    if "side-band-64k" not in server.capabilities:
+        raise SourceError("The git server is too old: it supports neither protocol version 2 nor side-band-64k.")
+    features = [f"agent={AGENT}"]
+    features += [name for name in ("side-band-64k", "ofs-delta", "no-progress") if name in server.capabilities]
+    if server.object_format != "sha1":
+        features.append(f"object-format={server.object_format}")
+    first, *others = wants
+    lines = [packet(f"want {first} {' '.join(features)}\n".encode())]
+    lines += [packet(f"want {sha}\n".encode()) for sha in others]
+    if depth is not None and "shallow" in server.capabilities:
+        lines.append(packet(b"deepen %d\n" % depth))
+    return b"".join([*lines, b"0000", packet(b"done\n")])
+
+
+def _stop_at_error(line: bytes) -> None:
+    """Raises FetchRefused if the line is an error of git."""
+    if line.startswith(b"ERR "):
+        raise FetchRefused(printable(line[4:]))
+
+
+def _object_name(text: bytes) -> str:
+    if len(text) not in (40, 64) or not all(byte in b"0123456789abcdef" for byte in text):
+        raise TransientFailure("the answer is not git's (no object name)", corrupt=True)
+    return text.decode("ascii")

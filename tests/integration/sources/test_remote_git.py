@@ -29,7 +29,7 @@ from reposync.sources.factory import open_source
 from reposync.sources.gitlab import GitLabSource
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.remote import RemoteGitSource
-from reposync.sources.smart_http import BlobFetcher, UploadPack
+from reposync.sources.smart_http import UploadPack
 from reposync.sources.spec import GitLabProject, RemoteGit
 from tests.fixtures.gitlab_server import GitLabServer, OtherHost, Project
 from tests.fixtures.gitlab_server.serving import ThreadedServer
@@ -369,10 +369,7 @@ async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_
 
     with pytest.raises(SpoolFull):
         await upload_pack.fetch(list(shas))
-    found = {
-        blob.sha: blob
-        async for blob in BlobFetcher(upload_pack).read(list(shas), max_bytes=1000, unreadable=unreadable)
-    }
+    found = {blob.sha: blob async for blob in upload_pack.blobs(list(shas), max_bytes=1000, unreadable=unreadable)}
     await upload_pack.close()
 
     assert found.keys() == shas.keys()

@@ -11,30 +11,22 @@ from hypothesis import strategies as st
 from pydantic import SecretStr
 
 from reposync.errors import SourceDenied, SourceError, SourceGone
-from reposync.http_client import HttpRefused
-from reposync.sources.git_protocol import (
-    FLUSH_PACKET,
-    FetchRefused,
-    FramingError,
-    Mark,
-    PacketReader,
-    packet,
-    parse_advertisement,
-)
+from reposync.http_client import HttpRefused, TransientFailure
 from reposync.sources.gitlab_client import GitLabClient
+from reposync.sources.smart_http import FetchRefused, PacketReader, Refs, packet, parse_advertisement
 
 # Pkt-lines -----------------------------------------------------------------------------------------------------------
 
 
 @given(lines=st.lists(st.binary(min_size=1, max_size=300), max_size=8), cuts=st.lists(st.integers(0, 2500), max_size=8))
 def test_packets_are_the_same_however_the_network_cuts_them(lines: list[bytes], cuts: list[int]) -> None:
-    stream = b"".join(packet(line) for line in lines) + FLUSH_PACKET
+    stream = b"".join(packet(line) for line in lines) + b"0000"
     reader = PacketReader()
     places = sorted({0, *(cut % (len(stream) + 1) for cut in cuts), len(stream)})
 
     found = [item for start, end in pairwise(places) for item in reader.feed(stream[start:end])]
 
-    assert found == [*lines, Mark.FLUSH]
+    assert found == [*lines, None]
     assert reader.complete
 
 
@@ -44,33 +36,30 @@ def test_rubbish_is_no_packet_and_raises_nothing_unforeseen(rubbish: bytes) -> N
     try:
         for _ in reader.feed(rubbish):
             pass
-    except FramingError:
+    except TransientFailure:
         return
 
 
 def test_an_advertisement_of_version_2_tells_about_filters_and_hashes() -> None:
-    lines: list[bytes | Mark] = [b"version 2\n", b"agent=git/2\n", b"fetch=shallow filter\n", b"object-format=sha256\n"]
-
-    server = parse_advertisement([*lines, Mark.FLUSH], "it")
+    server = parse_advertisement([b"version 2", b"agent=git/2", b"fetch=shallow filter", b"object-format=sha256"], "it")
 
     assert (server.version, server.filters, server.object_format) == (2, True, "sha256")
 
 
 def test_an_advertisement_of_version_0_holds_the_refs_without_peeled_tags() -> None:
     sha = b"1" * 40
-    first = sha + b" HEAD\0side-band-64k shallow symref=HEAD:refs/heads/main\n"
-    lines: list[bytes | Mark] = [b"# service=git-upload-pack\n", Mark.FLUSH, first, sha + b" refs/tags/v1^{}\n"]
+    first = sha + b" HEAD\0side-band-64k shallow symref=HEAD:refs/heads/main"
 
-    server = parse_advertisement([*lines, Mark.FLUSH], "it")
+    server = parse_advertisement([b"# service=git-upload-pack", first, sha + b" refs/tags/v1^{}"], "it")
 
     assert server.version == 0
-    assert server.refs == {b"HEAD": "1" * 40}
+    assert server.refs == Refs({b"HEAD": "1" * 40}, {b"HEAD": b"refs/heads/main"})
     assert not server.filters
 
 
 def test_what_git_refuses_with_is_cleaned_of_control_characters() -> None:
     with pytest.raises(FetchRefused) as refused:
-        parse_advertisement([b"ERR no\x1b[31m such\r\nrepository\n"], "it")
+        parse_advertisement([b"ERR no\x1b[31m such\r\nrepository"], "it")
 
     assert str(refused.value) == "no[31m such repository"
 
