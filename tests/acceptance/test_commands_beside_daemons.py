@@ -223,20 +223,6 @@ def test_everything_is_queued_at_once_beside_a_daemon_and_taken_back_at_once(
         )
 
 
-def test_a_removal_beside_a_daemon_is_followed(
-    registered: Person, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer, repository: GitRepository
-):
-    registered.configures((registered.home / "repositories.yaml").read_text().partition("repositories:")[0])
-    worker.start()
-    registered.types("repos", "add", "added", "--path", str(repository.path))
-    until(lambda: log.ended("added"), details=worker.log_tail)
-
-    removed = registered.asks("repos", "remove", "added", "--yes")
-
-    assert (removed["status"], removed["files_deleted"]) == ("completed", FILES)
-    assert removed["worker"].startswith("worker:")
-
-
 def test_who_lacks_the_token_leaves_the_run_to_who_has_it(person: Person, repository: GitRepository, log: ExecutionLog):
     """Whether the token is the daemon's or the person's: the run is executed by the one of them who has it."""
     secret = "glpat-Xk3vTq9sLmN2pRw7"

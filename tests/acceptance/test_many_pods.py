@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -95,22 +95,6 @@ def test_a_pod_that_is_killed_is_replaced_by_another_which_goes_on_from_there(
     assert {point["path"] for point in stored_points(cluster.environment["QDRANT_URL"]).values()} == {
         row.path.decode() for row in repository.ls_tree()
     }
-
-
-@pytest.mark.full
-def test_a_pod_that_is_told_to_stop_hands_its_run_to_another(cluster: Cluster, repository: GitRepository):
-    repository.many(FILES)
-    cluster.configures(app(repository), daemon="shutdown_grace_seconds: 0")
-    first = cluster.pod("first")
-    in_the_middle(cluster)
-    with cluster.embeddings.holding():
-        second = cluster.pod("second")
-        assert first.terminate() == 0
-        until(lambda: second.events("run started"), details=second.log_tail)
-    (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
-
-    assert [each.outcome for each in cluster.log.attempts(run)] == ["released", "completed"]
-    assert run.files_processed == FILES
 
 
 def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(cluster: Cluster, repository: GitRepository):
@@ -245,29 +229,10 @@ def test_redis_shows_who_holds_a_repository_and_may_go_away_and_come_back_empty(
 
 
 @pytest.mark.full
-def test_a_killed_pod_leaves_a_lock_that_nobody_waits_for(
+def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer
 ):
-    repository.many(FILES)
-    cluster.configures(app(repository), daemon="lease_seconds: 2")
-    cluster.environment["REDIS_URL"] = redis_server.url
-    first = cluster.pod("first")
-    in_the_middle(cluster)
-    first.kill()
-    with redis_server.client() as client:
-        assert client.ttl(LOCK_PREFIX + repository_id("app")) > 1_700
-
-    second = cluster.pod("second")
-    (run,) = until(lambda: cluster.log.ended("app"), details=second.log_tail)
-
-    assert [each.outcome for each in cluster.log.attempts(run)] == ["lost", "completed"]
-
-
-@pytest.mark.full
-def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
-    cluster: Cluster, repository: GitRepository, redis_server: RedisServer, until_lost: Callable[[Pod], None]
-):
-    """Another installation shares this Redis, takes the repository's lock, and is respected."""
+    """A different installation shares this Redis, takes the repository's lock, and is respected."""
     repository.many(FILES)
     key = LOCK_PREFIX + repository_id("app")
     cluster.configures(app(repository), daemon="lock_watchdog_seconds: 0.2")
@@ -278,7 +243,7 @@ def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
         with redis_server.client() as client:
             until(lambda: client.get(key))
             client.set(key, "stranger:1:abc not-ours", px=60_000)
-        until_lost(pod)
+        until(lambda: [each for each in pod.events("run ") if each.get("code") == "LOCK_LOST"], details=pod.log_tail)
         with redis_server.client() as client:
             assert client.get(key) == "stranger:1:abc not-ours"
             client.delete(key)
@@ -288,11 +253,3 @@ def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     assert attempts[-1].outcome == "completed"
     assert run.max_attempts - run.attempt == 2  # waiting for a lock uses up no attempt
     assert pod.metric("reposync_lock_losses_total", reason="taken") == 1
-
-
-@pytest.fixture
-def until_lost() -> Callable[[Pod], None]:
-    def wait(pod: Pod) -> None:
-        until(lambda: [line for line in pod.events("run ") if line.get("code") == "LOCK_LOST"], details=pod.log_tail)
-
-    return wait

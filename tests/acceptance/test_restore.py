@@ -83,12 +83,6 @@ class Machine:
         self.points = stored_points(self.qdrant.url)
         return dict(run)
 
-    def puts_back(self, backup: Path) -> None:
-        """As docs/back-up-and-restore.md has it."""
-        shutil.copyfile(backup, self.database)
-        for beside in ("-wal", "-shm"):
-            self.database.with_name(self.database.name + beside).unlink(missing_ok=True)
-
     def is_exact(self) -> bool:
         """The last sync left the files of the head commit in the index, each once, and nothing else."""
         found = sorted((each["path"], each["blob_sha"]) for each in self.points.values())
@@ -133,51 +127,32 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Shelf:
     return Shelf(folder)
 
 
-def test_the_index_is_lost_and_the_next_sync_makes_it_anew(shelf: Shelf, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("database", "index"), [("friday", None), ("friday", "monday"), ("monday", "friday"), (None, "friday")]
+)
+def test_the_next_sync_after_a_loss_or_a_restore_makes_the_index_exact(
+    shelf: Shelf, tmp_path: Path, database: str | None, index: str | None
+):
+    """None: it is lost; `monday`: it is restored from Monday's backup; `friday`: nothing happened to it."""
     machine = shelf.machine(tmp_path)
-    shutil.rmtree(tmp_path / "new" / "qdrant")
-
-    with machine.running():
-        run = machine.syncs()
-
-    assert (run["status"], run["error_code"]) == ("completed", "INDEX_REBUILT")
-    assert machine.is_exact()
-
-
-def test_the_index_is_put_back_as_it_was_on_monday(shelf: Shelf, tmp_path: Path):
-    machine = shelf.machine(tmp_path)
-    shutil.rmtree(tmp_path / "new" / "qdrant")
-    shutil.copytree(shelf.folder / "monday-qdrant", tmp_path / "new" / "qdrant")
-
-    with machine.running():
-        run = machine.syncs()
-
-    assert (run["status"], run["error_code"]) == ("completed", "INDEX_REBUILT")
-    assert machine.is_exact()
-
-
-def test_the_database_is_put_back_as_it_was_on_monday(shelf: Shelf, tmp_path: Path):
-    machine = shelf.machine(tmp_path)
-    machine.puts_back(shelf.folder / "monday.db")
+    if index != "friday":
+        shutil.rmtree(tmp_path / "new" / "qdrant")
+    if index == "monday":
+        shutil.copytree(shelf.folder / "monday-qdrant", tmp_path / "new" / "qdrant")
+    if database != "friday":
+        for file in (tmp_path / "new" / "state").glob("reposync.db*"):
+            file.unlink()
+    if database == "monday":
+        shutil.copyfile(shelf.folder / "monday.db", machine.database)
 
     with machine.running():
         run = machine.syncs()
 
     assert run["status"] == "completed"
+    assert index == "friday" or run["error_code"] == "INDEX_REBUILT"
     assert machine.is_exact()
-    assert len(machine.person.asks("history")) == 2, "Monday's, and the one of now"
-
-
-def test_the_database_is_lost_and_the_index_is_there(shelf: Shelf, tmp_path: Path):
-    machine = shelf.machine(tmp_path)
-    for file in (tmp_path / "new" / "state").glob("reposync.db*"):
-        file.unlink()
-
-    with machine.running():
-        run = machine.syncs()
-
-    assert run["status"] == "completed"
-    assert machine.is_exact()
+    if database == "monday":
+        assert len(machine.person.asks("history")) == 2, "Monday's, and the one of now"
 
 
 def test_a_backup_that_was_made_beside_a_working_daemon_brings_registry_and_history_back(

@@ -40,6 +40,15 @@ def log(person: Person) -> ExecutionLog:
     return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
 
 
+def begins_to_sync(person: Person, pod: Pod, repository: GitRepository, embeddings: EmbeddingServer) -> None:
+    """The daemon's first sync of `app` waits for the embedding server."""
+    repository.commit({"a.py": b"def first(): pass\n"})
+    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
+    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
+    pod.start()
+    embeddings.wait_for_waiting(1)
+
+
 def test_a_registered_repository_is_indexed_at_once_and_again_at_every_tick(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
 ):
@@ -84,25 +93,13 @@ def test_the_registry_file_is_followed_without_a_restart(
     until(lambda: pod.health()["status"] == "degraded", details=pod.log_tail)
     assert "repositories.yaml:1" in pod.health()["components"]["registry"]["reason"]
     assert pod.metric("reposync_registry_reloads_total", result="invalid") == 1
-    assert {each["state"] for each in states(log)} == {"active"}
+    assert {each["state"] for each in person.asks("repos", "list")} == {"active"}
 
     (person.home / "v2" / "repositories.yaml").write_text(registry(second))
-    until(lambda: {each["name"]: each["state"] for each in states(log)} == {"one": "inactive", "two": "active"})
+    wanted = {"one": "inactive", "two": "active"}
+    until(lambda: {each["name"]: each["state"] for each in person.asks("repos", "list")} == wanted)
     until(lambda: pod.health()["status"] == "ok", details=pod.log_tail)
     assert len(log.ended("one")) == 1  # its history stays
-
-
-def states(log: ExecutionLog) -> list[dict[str, object]]:
-    import asyncio
-
-    from reposync.store.database import Database
-    from reposync.store.repositories import Repositories
-
-    async def read():
-        async with await Database.open(log.url) as database:
-            return [{"name": each.name, "state": each.word} for each in await Repositories(database).states()]
-
-    return asyncio.run(read())
 
 
 def test_commands_reach_the_running_daemon(
@@ -131,6 +128,7 @@ def test_commands_reach_the_running_daemon(
 
     removed = person.asks("repos", "remove", "app", "--yes")
     assert (removed["status"], removed["files_deleted"]) == ("completed", 1)
+    assert removed["worker"].startswith("laptop:")
     assert person.asks("repos", "list") == []
     assert log.runs("app")  # the history stays
     gone = len(log.runs("app"))
@@ -141,12 +139,8 @@ def test_commands_reach_the_running_daemon(
 def test_a_sync_typed_beside_the_daemon_follows_the_run_that_is_under_way(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
 ):
-    repository.commit({"a.py": b"def first(): pass\n"})
-    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
-    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
     with embeddings.holding():
-        pod.start()
-        embeddings.wait_for_waiting(1)
+        begins_to_sync(person, pod, repository, embeddings)
         typed = [person.starts("sync", "app", "--json")]
         until(lambda: len(log.runs("app")) == 2, details=pod.log_tail)
         typed.append(person.starts("sync", "app", "--json", "--full"))
@@ -191,12 +185,8 @@ def test_a_tick_that_was_missed_by_little_runs_late_and_one_missed_by_much_is_to
 def test_sigterm_gives_a_run_time_to_end(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
 ):
-    repository.commit({"a.py": b"def first(): pass\n"})
-    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
-    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
     with embeddings.holding():
-        pod.start()
-        embeddings.wait_for_waiting(1)
+        begins_to_sync(person, pod, repository, embeddings)
         pod.signals()
         until(lambda: pod.events("waiting for active runs"), details=pod.log_tail)
     assert pod.ends() == 0
@@ -207,12 +197,8 @@ def test_sigterm_gives_a_run_time_to_end(
 def test_a_second_signal_hands_the_run_back_at_once_and_the_next_start_goes_on_with_it(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository, embeddings: EmbeddingServer
 ):
-    repository.commit({"a.py": b"def first(): pass\n"})
-    server = f'embedding: {{provider: openai, url: "{embeddings.url}", model: test/words, dimensions: 64}}'
-    person.configures(registry(f"name: app, path: '{repository.path}', {QUIET}", more=server))
     with embeddings.holding():
-        pod.start()
-        embeddings.wait_for_waiting(1)
+        begins_to_sync(person, pod, repository, embeddings)
         pod.signals(signal.SIGINT)
         until(lambda: pod.events("waiting for active runs"), details=pod.log_tail)
         pod.signals(signal.SIGINT)

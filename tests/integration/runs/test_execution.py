@@ -29,6 +29,7 @@ from reposync.telemetry.redaction import Secrets
 
 LEASE_SECONDS = 15.0
 TOKEN = "plain-token-of-nobody"
+POLICY = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
 
 
 class Writes:
@@ -61,16 +62,16 @@ async def claimed(runs: Runs, database: Database) -> Run:
     return run
 
 
-def execution(runs: Runs, run: Run, *, claimed_since: float) -> Execution:
-    terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
-    return Execution(runs, run, NoLocks(), terms, Observer(), claimed_since=claimed_since)
+def execution(runs: Runs, run: Run, *, claimed_seconds_ago: float = 0.0) -> Execution:
+    since = elapsed_seconds() - claimed_seconds_ago
+    return Execution(runs, run, NoLocks(), POLICY, Observer(), claimed_since=since)
 
 
 async def test_an_attempt_whose_claim_was_answered_in_time_writes(database: Database) -> None:
     runs, work = Runs(database), Writes()
     run = await claimed(runs, database)
 
-    ended = await execution(runs, run, claimed_since=elapsed_seconds()).perform(work.make)
+    ended = await execution(runs, run).perform(work.make)
 
     assert ended.status is RunStatus.COMPLETED
     assert work.written == 1
@@ -86,7 +87,7 @@ async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writ
     assert (other.id, other.attempt) == (run.id, 2)
 
     with pytest.raises(LeaseLost):
-        await execution(runs, run, claimed_since=elapsed_seconds() - LEASE_SECONDS).perform(work.make)
+        await execution(runs, run, claimed_seconds_ago=LEASE_SECONDS).perform(work.make)
 
     assert work.written == 0
     assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
@@ -101,7 +102,7 @@ async def test_a_process_that_was_frozen_goes_on_with_a_run_that_nobody_took_ove
             await asyncio.sleep(0.01)
         return await work.make(lease)
 
-    ended = await execution(runs, run, claimed_since=elapsed_seconds() - 2 * LEASE_SECONDS).perform(later)
+    ended = await execution(runs, run, claimed_seconds_ago=2 * LEASE_SECONDS).perform(later)
 
     assert ended.status is RunStatus.COMPLETED
     assert (work.written, ended.attempt) == (1, 1)
@@ -153,14 +154,14 @@ async def test_a_run_goes_back_for_as_long_as_its_server_asks_and_the_attempt_do
     runs = Runs(database)
     run = await claimed(runs, database)
 
-    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Refused(asked).make)
+    handed = await execution(runs, run).perform(Refused(asked).make)
 
     assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, "SOURCE_UNAVAILABLE", 0)
     assert waits <= waits_seconds(handed) < waits * 1.2
     # However often: it is the server's wish, and no failure of the run.
     for _ in range(5):
         again = await claimed_again(runs, database, handed)
-        handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Refused(asked).make)
+        handed = await execution(runs, again).perform(Refused(asked).make)
     assert (handed.status, handed.failures) == (RunStatus.QUEUED, 0)
     (attempt,) = await runs.attempts(run.id)
     assert attempt.times == 6
@@ -170,23 +171,10 @@ async def test_a_short_wait_that_was_in_vain_is_a_failure_and_kept_all_the_same(
     runs = Runs(database)
     run = await claimed(runs, database)
 
-    tried = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Refused(25.0).make)
+    tried = await execution(runs, run).perform(Refused(25.0).make)
 
     assert (tried.status, tried.failures) == (RunStatus.RETRYING, 1)
     assert waits_seconds(tried) >= 25.0, "the back-off after the first failure would be 10 s"
-
-
-async def test_what_one_process_cannot_execute_is_left_to_others(database: Database) -> None:
-    runs = Runs(database)
-    run = await claimed(runs, database)
-
-    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
-
-    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SecretMissing.code, 0)
-    assert handed.error_message == "The variable GITLAB_TOKEN is not set here."
-    again = await claimed_again(runs, database, handed)
-    ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Writes().make)
-    assert (ended.status, ended.error_code) == (RunStatus.COMPLETED, None)
 
 
 class Leaking(Writes):
@@ -196,57 +184,38 @@ class Leaking(Writes):
         raise SourceElsewhere(f"The folder of {TOKEN} is elsewhere.")
 
 
-async def test_no_secret_is_in_the_reason_of_a_run_that_was_handed_back(database: Database) -> None:
+async def test_what_no_process_can_execute_is_left_to_others_then_fails_and_its_reason_holds_no_secret(
+    database: Database,
+) -> None:
     runs = Runs(database, redact=Secrets([TOKEN]).redact)
     run = await claimed(runs, database)
 
-    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Leaking().make)
+    handed = await execution(runs, run).perform(Leaking().make)
     await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
     again = await claimed_again(runs, database, handed)
-    failed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Leaking().make)
+    failed = await execution(runs, again).perform(Leaking().make)
 
+    assert (handed.status, handed.error_code, handed.failures) == (RunStatus.QUEUED, SourceElsewhere.code, 0)
+    assert (failed.status, failed.error_code) == (RunStatus.FAILED, SourceElsewhere.code)
     said = [handed.error_message, failed.error_message]
     said += [each.error_message for each in await runs.attempts(run.id)]
     assert said == ["The folder of *** is elsewhere."] * 4
 
 
-async def test_what_nobody_can_execute_for_a_quarter_of_an_hour_fails_and_says_why(database: Database) -> None:
+@pytest.mark.parametrize("reason", [None, LockHeld("A different run has it.")])
+async def test_the_quarter_of_an_hour_begins_again_after_a_worker_that_could(
+    database: Database, reason: LockHeld | None
+) -> None:
+    """Attempts of the same worker for the same reason are one row, before and after the other worker's."""
     runs = Runs(database)
     run = await claimed(runs, database)
-    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
+    handed = await execution(runs, run).perform(Unable().make)
     await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
-
-    again = await claimed_again(runs, database, handed)
-    ended = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
-
-    assert (ended.status, ended.error_code) == (RunStatus.FAILED, SecretMissing.code)
-    assert ended.error_message == "The variable GITLAB_TOKEN is not set here."
-
-
-async def test_the_quarter_of_an_hour_begins_anew_after_an_attempt_that_could(database: Database) -> None:
-    runs = Runs(database)
-    run = await claimed(runs, database)
-    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
-    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
-    able = await runs.release(await claimed_again(runs, database, handed))
-
-    again = await claimed_again(runs, database, able)
-    handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
-
-    assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
-
-
-async def test_the_quarter_of_an_hour_begins_anew_after_a_worker_that_could_but_for_a_lock(database: Database) -> None:
-    """Looks of the same worker at the same reason are one row, before and after the other one's."""
-    runs = Runs(database)
-    run = await claimed(runs, database)
-    handed = await execution(runs, run, claimed_since=elapsed_seconds()).perform(Unable().make)
-    await tried_before(database, run, NOBODY_CAN_SECONDS + 1)
-    handed = await runs.release(await claimed_again(runs, database, handed), reason=LockHeld("Another one has it."))
+    handed = await runs.release(await claimed_again(runs, database, handed), reason=reason)
 
     for _ in range(2):
         again = await claimed_again(runs, database, handed)
-        handed = await execution(runs, again, claimed_since=elapsed_seconds()).perform(Unable().make)
+        handed = await execution(runs, again).perform(Unable().make)
 
     assert (handed.status, handed.error_code) == (RunStatus.QUEUED, SecretMissing.code)
 
@@ -347,10 +316,7 @@ async def test_a_watchdog_that_dies_of_a_defect_ends_the_run_for_retry_and_says_
 ) -> None:
     runs, work = Runs(database), Goes()
     run = await claimed(runs, database)
-    terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
-
-    attempt = Execution(runs, run, LocksWith(defect), terms, Observer())
-    ended = await attempt.perform(work.make)
+    ended = await Execution(runs, run, LocksWith(defect), POLICY, Observer()).perform(work.make)
 
     ended_for_retry(ended, "watchdog of the lock", cause, caplog.text)
     assert work.lease is not None
@@ -386,10 +352,8 @@ async def test_an_observer_with_a_defect_ends_the_run_for_retry(
 ) -> None:
     runs = Runs(database)
     run = await claimed(runs, database)
-    terms = ExecutionPolicy(LEASE_SECONDS, retry_seconds=10.0)
-    attempt = Execution(runs, run, NoLocks(), terms, Raises())
 
-    ended = await attempt.perform(Writes().make)
+    ended = await Execution(runs, run, NoLocks(), POLICY, Raises()).perform(Writes().make)
 
     assert (ended.status, ended.error_code) == (RunStatus.RETRYING, "INTERNAL_ERROR")
     assert str(ended.error_message).startswith("TypeError; the log has the details under ")
@@ -407,7 +371,7 @@ async def test_work_that_something_within_it_cancelled_is_a_failure_and_no_hand_
     runs = Runs(database)
     run = await claimed(runs, database)
 
-    ended = await execution(runs, run, claimed_since=elapsed_seconds()).perform(CancelsItself().make)
+    ended = await execution(runs, run).perform(CancelsItself().make)
 
     assert (ended.status, ended.error_code, ended.failures) == (RunStatus.RETRYING, "INTERNAL_ERROR", 1)
     assert str(ended.error_message).startswith("it was cancelled from within; ")
@@ -420,7 +384,7 @@ async def test_a_hand_back_that_takes_longer_than_its_process_waits_is_written_a
     """The worker pool asks for it, waits for five seconds, and cancels."""
     runs, may_end = Runs(database), asyncio.Event()
     run = await claimed(runs, database)
-    attempt, work = execution(runs, run, claimed_since=elapsed_seconds()), Goes(ends=may_end)
+    attempt, work = execution(runs, run), Goes(ends=may_end)
     performing = asyncio.create_task(attempt.perform(work.make))
     await work.began.wait()
 
@@ -455,7 +419,7 @@ async def test_a_run_that_is_done_is_completed_though_its_process_was_cancelled_
 ) -> None:
     runs = Slow(database)
     run = await claimed(runs, database)
-    performing = asyncio.create_task(execution(runs, run, claimed_since=elapsed_seconds()).perform(Writes().make))
+    performing = asyncio.create_task(execution(runs, run).perform(Writes().make))
     await runs.asked.wait()
 
     performing.cancel()

@@ -130,17 +130,6 @@ async def test_a_pause_says_what_happened_last(world: GroupWorld) -> None:
     assert "is not there any more" in str((await world.row_of(project)).paused_reason)
 
 
-async def test_a_project_that_is_excluded_from_now_on_is_paused(world: GroupWorld) -> None:
-    world.project("platform/a")
-    await world.discover()
-    world.register("{gitlab: main, group: platform, exclude: [a]}")
-    await world.reload()
-
-    await world.discover()
-
-    assert await world.active() == set()
-
-
 # The brake ---------------------------------------------------------------------------------------------------------
 
 
@@ -192,11 +181,6 @@ async def test_a_group_that_is_suddenly_empty_pauses_nothing(world: GroupWorld) 
     assert (await world.row_of(project)).is_active
     world.server.tokens[TOKEN].projects = None
     assert (await world.discover()).problem is None
-
-
-async def test_a_group_without_projects_is_nothing_special(world: GroupWorld) -> None:
-    report = await world.discover()
-    assert (report.listed, report.problem) == (0, None)
 
 
 async def test_a_project_that_the_listing_missed_between_two_pages_is_not_paused(

@@ -41,27 +41,6 @@ async def test_three_hundred_projects_register_themselves_in_four_requests(world
     assert world.results == ["ok", "ok"]
 
 
-async def test_what_is_registered_can_be_synced_and_found(world: GroupWorld) -> None:
-    world.project("platform/payments", {"src/pay.py": b"def pay_the_invoice():\n    pass\n"})
-    await world.discover()
-
-    await world.completed("platform/payments")
-
-    (hit,) = await world.app.searching.search("invoice", repository="platform/payments")
-    assert (hit.repository, hit.path) == ("platform/payments", "src/pay.py")
-    assert hit.url == f"{world.server.url}/platform/payments/-/blob/HEAD/src/pay.py#L1-2"
-    assert (await world.rows())["platform/payments"].group_key == f"{world.server.url}/platform"
-    assert (await world.discover()).unchanged == 1
-
-
-async def test_a_project_that_is_made_later_is_registered_then(world: GroupWorld) -> None:
-    world.project("platform/a")
-    await world.discover()
-    world.project("platform/b")
-
-    assert (await world.discover()).added == ("platform/b",)
-
-
 async def test_a_server_without_keyset_pages_is_listed_by_numbers(world: GroupWorld, small_pages: int) -> None:
     for number in range(2 * small_pages + 1):
         world.project(f"platform/service-{number}")
@@ -287,21 +266,6 @@ async def test_of_two_groups_the_inner_one_has_the_project_whoever_looks_first(c
             "platform/core/core-b": "0 */6 * * *",
         }
         assert await world.active() == await world.names()
-
-
-async def test_a_group_that_is_listed_later_takes_its_projects_over_from_the_one_around_it(world: GroupWorld) -> None:
-    project = world.project("platform/core/a")
-    await world.discover()
-    before = await world.row_of(project)
-    world.register(PLATFORM, "{gitlab: main, group: platform/core}")
-    await world.reload()
-
-    await world.discover(0)
-    assert (await world.row_of(project)).is_active
-    await world.discover(1)
-
-    row = await world.row_of(project)
-    assert (row.id, row.is_active, row.group_key) == (before.id, True, f"{world.server.url}/platform/core")
 
 
 async def test_a_name_that_is_somebody_elses_is_not_taken_and_a_person_is_told(world: GroupWorld) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from reposync.errors import ConfigError, RepoSyncError, SourceDenied, SourceError, SourceGone
+from reposync.errors import RepoSyncError, SourceError, SourceGone
 from reposync.store.project_groups import ProjectGroups
 from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
 
@@ -75,12 +75,6 @@ async def test_a_group_that_is_not_there_is_an_error_of_the_group_alone(closed_w
 
         assert await world.names() == {"platform/a"}
         assert [state.error_code for state in await ProjectGroups(world.app.database).list()] == ["SOURCE_GONE", None]
-
-
-async def test_the_token_of_nobody_is_an_error_in_words(world: GroupWorld) -> None:
-    world.server.tokens[TOKEN].revoked = True
-    with pytest.raises(SourceDenied, match="was revoked"):
-        await world.discover()
 
 
 async def test_pages_that_link_in_a_circle_are_given_up(world: GroupWorld) -> None:
@@ -217,15 +211,3 @@ async def test_a_defect_ends_the_look_at_one_group_with_an_id_to_find_it_by(worl
     assert state.error_code == RepoSyncError.code
     assert "ZeroDivisionError; the log has the details under" in str(state.error_message)
     assert "secret" not in str(state.error_message)
-
-
-async def test_a_certificate_file_that_is_none_is_an_error_of_the_group(closed_world: GroupWorld) -> None:
-    world = closed_world
-    (world.folder / "ca.pem").write_text("none\n")
-    world.register(PLATFORM)
-    file = world.folder / "repositories.yaml"
-    file.write_text(file.read_text().replace("token:", f"ca_file: {world.folder}/ca.pem, token:"))
-    async with world.opened():
-        with pytest.raises(ConfigError, match="CA file"):
-            await world.discover()
-        assert (await world.group()).error_code == "CONFIG_INVALID"

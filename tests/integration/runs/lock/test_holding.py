@@ -36,10 +36,7 @@ from tests.integration.runs.lock.conftest import (
 
 
 async def test_a_lock_shows_its_pod_and_run_for_half_an_hour_and_is_gone_after_the_sync(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     run = await log.running(worker="pod-7:42:a1b2c3")
     locks = open_locks(redis_url, ttl_seconds=1800.0, watchdog_seconds=None)
@@ -54,10 +51,7 @@ async def test_a_lock_shows_its_pod_and_run_for_half_an_hour_and_is_gone_after_t
 
 
 async def test_a_lock_of_somebody_alive_is_respected_and_named(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     run = await log.running()
     other = foreign_value()
@@ -72,16 +66,15 @@ async def test_a_lock_of_somebody_alive_is_respected_and_named(
     assert server.pttl(key(run)) <= 90_000
 
 
-@pytest.mark.parametrize("other", ["", "somebody's own", "\x1b[2J", b"\xff\xfe"])
+@pytest.mark.parametrize("other", ["", "somebody's own", "\x1b[2J", b"\xff\xfe", ["a key of a different type"]])
 async def test_a_value_that_no_reposync_wrote_is_respected_and_shown_without_harm(
-    other: str | bytes,
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
+    other: str | bytes | list[str], log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     run = await log.running()
-    server.set(key(run), other)
+    if isinstance(other, list):
+        server.rpush(key(run), *other)
+    else:
+        server.set(key(run), other)
     locks = open_locks(redis_url)
     with pytest.raises(LockHeld, match="did not write") as refused:
         async with locks.guard(run):
@@ -95,41 +88,8 @@ async def test_a_value_that_no_reposync_wrote_is_respected_and_shown_without_har
     assert not server.exists(key(run))
 
 
-async def test_a_key_of_another_type_is_respected_and_can_be_removed(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
-) -> None:
-    run = await log.running()
-    server.rpush(key(run), "x")
-    locks = open_locks(redis_url)
-    with pytest.raises(LockHeld, match="did not write"):
-        async with locks.guard(run):
-            pytest.fail("entered")
-    (shown,) = [each for each in await locks.list() if each.repository_id == run.repository_id]
-    assert await locks.release(run.repository_id, shown.value)
-    assert not server.exists(key(run))
-
-
-async def test_the_lock_that_a_killed_attempt_left_is_replaced_at_once(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
-) -> None:
-    first = await log.running()
-    server.set(key(first), value(first), px=1_800_000)
-    second = await log.taken_over(first)
-    async with watched(open_locks(redis_url), second):
-        assert server.get(key(second)) == value(second)
-
-
 async def test_the_lock_of_a_run_that_ended_is_replaced_at_once(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    server: redis.Redis,
+    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     first = await log.running()
     server.set(key(first), value(first), px=1_800_000)
@@ -140,10 +100,7 @@ async def test_the_lock_of_a_run_that_ended_is_replaced_at_once(
 
 
 async def test_without_an_answer_from_the_database_a_holder_counts(
-    log: Log,
-    redis_url: str,
-    server: redis.Redis,
-    tmp_path: Path,
+    log: Log, redis_url: str, server: redis.Redis, tmp_path: Path
 ) -> None:
     run = await log.running()
     another = value(run.model_copy(update={"id": str(uuid.uuid4())}))
@@ -179,11 +136,7 @@ async def test_a_run_id_in_a_lock_is_not_taken_for_the_beginning_of_another(log:
 
 
 async def test_of_two_installations_that_share_a_redis_one_gets_the_lock(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_url: str,
-    tmp_path: Path,
-    upgraded_sqlite_file: Path,
+    log: Log, open_locks: OpenLocks, redis_url: str, tmp_path: Path, upgraded_sqlite_file: Path
 ) -> None:
     shutil.copyfile(upgraded_sqlite_file, tmp_path / "other.db")
     mine = await log.running()
@@ -209,11 +162,7 @@ async def test_of_two_installations_that_share_a_redis_one_gets_the_lock(
 
 @pytest.mark.parametrize("scheme", ["redis", "unix", "rediss"])
 async def test_locks_work_over_tcp_a_unix_socket_and_tls(
-    scheme: str,
-    log: Log,
-    open_locks: OpenLocks,
-    redis_server: RedisServer,
-    tmp_path: Path,
+    scheme: str, log: Log, open_locks: OpenLocks, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     with contextlib.ExitStack() as stack:
         url = {"redis": redis_server.url, "unix": redis_server.socket_url}.get(scheme)
@@ -237,10 +186,7 @@ async def test_locks_work_over_tcp_a_unix_socket_and_tls(
 
 
 async def test_an_answer_that_was_lost_does_not_lose_the_lock(
-    log: Log,
-    open_locks: OpenLocks,
-    heard: Heard,
-    redis_server: RedisServer,
+    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
     run = await log.running()
     with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
@@ -261,9 +207,7 @@ async def test_an_answer_that_was_lost_does_not_lose_the_lock(
 
 @pytest.mark.usefixtures("silent_server")
 async def test_leaving_raises_nothing_when_redis_does_not_answer(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_server: RedisServer,
+    log: Log, open_locks: OpenLocks, redis_server: RedisServer
 ) -> None:
     run = await log.running()
     async with watched(open_locks(redis_server.url), run):
@@ -272,9 +216,7 @@ async def test_leaving_raises_nothing_when_redis_does_not_answer(
 
 
 async def test_cancelled_again_while_it_gives_the_lock_back_it_still_does(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_server: RedisServer,
+    log: Log, open_locks: OpenLocks, redis_server: RedisServer
 ) -> None:
     run = await log.running()
     with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
@@ -301,9 +243,7 @@ async def test_cancelled_again_while_it_gives_the_lock_back_it_still_does(
 
 
 async def test_cancelled_while_it_waits_for_the_lock_it_leaves_none_behind(
-    log: Log,
-    open_locks: OpenLocks,
-    redis_server: RedisServer,
+    log: Log, open_locks: OpenLocks, redis_server: RedisServer
 ) -> None:
     run = await log.running()
     with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
@@ -344,10 +284,7 @@ async def test_a_call_that_is_cancelled_at_any_moment_is_cancelled(open_locks: O
     assert cancelled > 4
 
 
-async def test_two_thousand_locks_are_listed_among_other_keys(
-    open_locks: OpenLocks,
-    redis_server: RedisServer,
-) -> None:
+async def test_two_thousand_locks_are_listed_among_other_keys(open_locks: OpenLocks, redis_server: RedisServer) -> None:
     with redis_server.client() as server, server.pipeline(transaction=False) as pipeline:
         for number in range(2_000):
             pipeline.set(f"reposync:lock:repository:{number:04}", foreign_value(), px=60_000)

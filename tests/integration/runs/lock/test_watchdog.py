@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 import redis
 
-from reposync.errors import LockHeld
 from reposync.runs.locks import LockHolder
-from reposync.store.run import RunFigures
-from reposync.store.status import RunStatus
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.tcp_proxy import TcpProxy
 from tests.integration.runs.lock.conftest import (
@@ -71,17 +69,32 @@ async def test_a_restart_of_redis_is_survived_whether_it_comes_back_empty_or_not
             assert not sync.watchdog.done()
 
 
-async def test_cut_connections_are_made_again_without_a_word(
-    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
+def cut(proxy: TcpProxy) -> None:
+    for _ in range(3):
+        proxy.cut()
+
+
+def interrupt(proxy: TcpProxy) -> None:
+    proxy.down()
+    proxy.up()
+
+
+def slow_down(proxy: TcpProxy) -> None:
+    proxy.delay(0.05)
+
+
+@pytest.mark.parametrize("disturb", [cut, interrupt, slow_down])
+async def test_a_disturbed_connection_does_not_end_the_sync(
+    disturb: Callable[[TcpProxy], None], log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
     run = await log.running()
     with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
         async with watched(open_locks(proxy.url), run) as sync:
-            for _ in range(3):
-                proxy.cut()
-                server.pexpire(key(run), 10_000)
-                await until(lambda: server.pttl(key(run)) > 50_000, "extended over a new connection")
+            disturb(proxy)
+            server.pexpire(key(run), 10_000)
+            await until(lambda: server.pttl(key(run)) > 50_000, "extended as before")
             assert not sync.watchdog.done()
+        await until(lambda: not server.exists(key(run)), "released")
     assert "lost" not in "".join(heard.told)
 
 
@@ -98,35 +111,6 @@ async def test_the_sync_must_end_before_the_lock_does_when_redis_does_not_answer
     assert told.startswith("LockLost: ")
     assert run.repository in told
     assert heard.told == ["available", "unavailable", "lost: unreachable", "available"]
-
-
-async def test_redis_that_answers_again_in_time_costs_nothing(
-    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
-) -> None:
-    run = await log.running()
-    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
-        async with watched(open_locks(proxy.url), run) as sync:
-            proxy.down()
-            await until(lambda: "unavailable" in heard.told, "noticed")
-            proxy.up()
-            await until(lambda: heard.told[-1] == "available", "back")
-            server.pexpire(key(run), 10_000)
-            await until(lambda: server.pttl(key(run)) > 50_000, "extended as before")
-            assert not sync.watchdog.done()
-
-
-async def test_a_slow_redis_is_slow_and_nothing_else(
-    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
-) -> None:
-    run = await log.running()
-    with TcpProxy(redis_server.url) as proxy, redis_server.client() as server:
-        proxy.delay(0.05)
-        async with watched(open_locks(proxy.url), run) as sync:
-            server.pexpire(key(run), 10_000)
-            await until(lambda: server.pttl(key(run)) > 50_000, "extended")
-            assert not sync.watchdog.done()
-        assert not server.exists(key(run))
-    assert heard.told == ["available"]
 
 
 async def test_a_living_thief_ends_the_sync_and_keeps_the_lock(
@@ -173,17 +157,6 @@ async def test_a_run_that_was_taken_over_touches_the_lock_no_more(
     assert heard.told[-1] == "lost: superseded"
 
 
-async def test_a_run_that_ended_does_not_take_its_lock_again(
-    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
-) -> None:
-    run = await log.running()
-    async with watched(open_locks(redis_url), run) as sync:
-        await log.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-        server.delete(key(run))
-        assert "LockLost" in await sync.lost()
-        assert not server.exists(key(run))
-
-
 async def test_a_sync_that_began_without_redis_takes_its_lock_when_redis_is_back(
     log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
@@ -227,16 +200,3 @@ async def test_a_sync_that_never_had_its_lock_is_not_ended_by_an_outage(
             await until(lambda: asyncio.get_running_loop().time() > tried, "time passes")
             assert not sync.watchdog.done()
     assert heard.told == ["unavailable"]
-
-
-async def test_a_second_worker_of_the_same_installation_waits_its_turn(
-    log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
-) -> None:
-    """The row forbids it; the lock would as well."""
-    run = await log.running()
-    locks = open_locks(redis_url)
-    async with watched(locks, run):
-        with pytest.raises(LockHeld):
-            async with locks.guard(run.model_copy(update={"worker": "pod-9:9:eeeeee"})):
-                pytest.fail("entered")
-        assert server.get(key(run)) == value(run)
