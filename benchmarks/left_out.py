@@ -22,7 +22,6 @@ from reposync.content.chunking import chunk_text
 from reposync.content.decoding import decode
 from reposync.content.documents import make_document
 from reposync.content.model import Document, Skip
-from reposync.content.notebooks import is_notebook
 from reposync.content.rules import PathRules
 
 MAX_FILE_BYTES = 1_000_000
@@ -106,7 +105,7 @@ def tally(repository: Repository) -> Tally:
             counts.skip(entry, made.reason, made.detail)
             if made.reason is Skip.DATA:
                 counts.data_chunks += chunks_of_text(entry.path, content)
-        if is_notebook(entry.path):
+        if entry.path.lower().endswith(b".ipynb"):
             counts.notebooks += 1
             counts.notebook_chunks += chunks
             counts.notebook_chunks_whole += chunks_of_text(entry.path, content)

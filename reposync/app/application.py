@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 
     from reposync.search.searching import Searching
     from reposync.sources.port import Source
-    from reposync.sync.preview import Preview
-    from reposync.sync.sync_run import SyncRun
+    from reposync.sync.sync_run import Preview, SyncRun
     from reposync.sync.target import Gate, SyncParts
     from reposync.vectors.port import SearchHit
 
@@ -246,7 +245,7 @@ class Application:
 
     async def preview(self, target: SyncTarget, *, full: bool, progress: RunProgress, watch: Watch) -> Preview:
         """What a sync would do. Writes nothing."""
-        from reposync.sync.preview import preview
+        from reposync.sync.sync_run import preview
 
         rows = await self.repositories.list([target.name])
         row = rows[0] if rows else unregistered(target.registration())

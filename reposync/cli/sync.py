@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from reposync.app.command_runs import CommandRun
     from reposync.catalog.targets import SyncTarget
     from reposync.store.run import Run
-    from reposync.sync.preview import Preview
+    from reposync.sync.sync_run import Preview
 
 NAMED_FAILURES = 5
 INTERRUPTED_FULL = (

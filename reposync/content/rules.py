@@ -33,7 +33,6 @@ from reposync.content.attributes import Attributes
 from reposync.content.detection import DATA_FORMATS, SMALLEST_DATA_CHARS
 from reposync.content.languages import language_of, starts_with_name_of_text
 from reposync.content.model import Skip, Skipped
-from reposync.content.notebooks import is_notebook
 from reposync.wildmatch import PathPatterns
 
 CONTENT_REVISION: Final = 2
@@ -261,7 +260,7 @@ def _patterns(patterns: Sequence[str]) -> PathPatterns:
 
 def read_differently(path: bytes, size_bytes: int) -> bool:
     """Whether revision 2 of this package may read the content of this file differently than revision 1 did."""
-    return is_notebook(path) or size_bytes >= SMALLEST_DATA_CHARS  # no character takes less than a byte
+    return path.lower().endswith(b".ipynb") or size_bytes >= SMALLEST_DATA_CHARS  # no character takes less than a byte
 
 
 def _content_keys(name: str) -> frozenset[str]:

@@ -81,14 +81,12 @@ class Audit:
 @dataclass(frozen=True, slots=True)
 class IndexState:
     """What a run finds. `failed`: files that the last run could not read. `why`: what was wrong with the index; None if
-    nothing was. `note`: what the run does besides, if the index is not at fault. `remade`: the collection is not the
-    one that the last run wrote to."""
+    nothing was. `remade`: the collection is not the one that the last run wrote to."""
 
     identity: str
     failed: int = 0
     audit: Audit = field(default_factory=Audit)
     why: str | None = None
-    note: str | None = None
     remade: bool = False
 
 
@@ -113,7 +111,7 @@ async def inspect_index(
     if points == totals.chunks and is_newest and not (remade or thorough or repaired):
         return IndexState(identity, totals.failed)
     recorded = await manifests.load(version.id)
-    why = note = None
+    why = None
     if repaired:
         audit = await audit_points(index, version.id, repaired, recorded)
         if audit.counts:
@@ -133,13 +131,10 @@ async def inspect_index(
             audit = Audit(damaged=frozenset(older | newer))
             if older:
                 why = f"Points of {len(older)} files were not those that the last run stored (an older snapshot?)."
-            if newer:
-                files = "1 file" if len(newer) == 1 else f"{len(newer):,} files"
-                note = f"A run was interrupted while it stored {files} again; this run repeated that."
     if remade:
         lost = await index.lost()
         why = f"The index was made again. {lost}" if lost else "The collection was dropped and made again."
-    return IndexState(identity, totals.failed, audit, why, note, remade)
+    return IndexState(identity, totals.failed, audit, why, remade)
 
 
 async def _of_other_epochs(

@@ -127,12 +127,9 @@ async def read_batches(
 
 
 class DenseVectors:
-    """Dense vectors by content hash: a text that the index or this run already holds is not embedded again. One a run.
-    Batches may be embedded concurrently, and are stored in order.
-
-    A vector is found by its content hash among those that a batch in flight embeds (`_pending`), in the index (queried
-    for hashes that this run stored, and for all if `index_holds_points`), or in `others`, indexes of the same model.
-    """
+    """Dense vectors by content hash: a text that the index, an index in `others` (of the same model) or a batch in
+    flight (`_pending`) already holds is not embedded again. Batches may be embedded concurrently, and are stored in
+    order."""
 
     def __init__(
         self,
@@ -140,7 +137,6 @@ class DenseVectors:
         spec: EmbeddingSpec,
         index: Index,
         *,
-        index_holds_points: bool,
         others: Sequence[Index] = (),
         counts: Counts,
     ) -> None:
@@ -148,10 +144,7 @@ class DenseVectors:
         self._spec = spec
         self._index = index
         self._others = others
-        self._query_all = index_holds_points
         self._pending: dict[str, asyncio.Future[Matrix]] = {}
-        # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
-        self._stored: set[int] = set()
         self._counts = counts
 
     async def embed(self, batch: Sequence[PreparedFile]) -> list[PreparedFile]:
@@ -179,8 +172,7 @@ class DenseVectors:
         """The index now has the vectors of these files."""
         for file in batch:
             for chunk in file.chunks:
-                if self._pending.pop(chunk.content_hash, None) is not None:
-                    self._stored.add(_short(chunk.content_hash))
+                self._pending.pop(chunk.content_hash, None)
 
     def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PreparedChunk]:
         mine: dict[str, PreparedChunk] = {}
@@ -192,11 +184,10 @@ class DenseVectors:
         return mine
 
     async def _known(self, hashes: Sequence[str]) -> dict[str, Matrix]:
-        wanted = hashes if self._query_all else [each for each in hashes if _short(each) in self._stored]
-        known = dict(await self._index.known(wanted)) if wanted else {}
-        for other in self._others:
+        known: dict[str, Matrix] = {}
+        for index in (self._index, *self._others):
             if missing := [each for each in hashes if each not in known]:
-                known |= await other.known(missing)
+                known |= await index.known(missing)
         return known
 
     async def _embed(self, chunks: Sequence[PreparedChunk], futures: dict[str, asyncio.Future[Matrix]]) -> None:
@@ -227,10 +218,6 @@ class DenseVectors:
             await self._embedder.embed([_HARMLESS_TEXT])
         except EmbeddingInputRefused:
             raise EmbeddingError(error.message, remedy="It refuses every text: check `embedding`.") from error
-
-
-def _short(content_hash: str) -> int:
-    return int(content_hash[:15], 16)
 
 
 async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Matrix]]) -> PreparedFile:

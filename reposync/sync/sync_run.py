@@ -1,20 +1,26 @@
-"""One run: brings the index of a repository to the head commit of its branch."""
+"""One run: brings the index of a repository to the head commit of its branch. And a preview of it, which writes
+nothing (`reposync sync --plan`)."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, replace
+import contextlib
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from reposync.embedding.port import Embedder
-from reposync.errors import EmbeddingError, GateClosed
+from reposync.errors import DeletionBlocked, EmbeddingError, GateClosed
 from reposync.sources.port import Commit, path_bytes, path_text
 from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.versions import AttributeFiles, Published
 from reposync.sync.audit import IndexState, inspect_index
+from reposync.sync.brake import Brake
 from reposync.sync.index_versions import Retirement, Situation, VersionChoice
 from reposync.sync.lease import Lease
+from reposync.sync.pipeline import read_batches
 from reposync.sync.plan import Work
+from reposync.sync.prepare import ContentWorkers
 from reposync.sync.progress import FILES_FAILED, INDEX_REBUILT, Outcome, RunProgress
 from reposync.sync.target import (
     Counts,
@@ -71,7 +77,8 @@ class SyncRun:
         strays = await self._retirement.remove_elsewhere(situation)
         state = await self._inspect(situation)
         attributes = await self._parts.versions.attributes(situation.working.id)
-        if await self._is_unchanged(head, situation, state, attributes):
+        requested = self._run.full or self._run.repair
+        if not requested and await _is_unchanged(self._settings, head, situation, state, attributes):
             await self._publish(situation, state, attributes, head)
             return Outcome()
 
@@ -114,21 +121,6 @@ class SyncRun:
         state = await inspect_index(index, spec, version, self._parts.manifests, thorough=run.full, repaired=repaired)
         await give_name(self._parts.open_index, version.collection, version.physical)
         return state
-
-    async def _is_unchanged(
-        self, head: Commit, situation: Situation, state: IndexState, attributes: AttributeFiles
-    ) -> bool:
-        version = situation.working
-        return (
-            not situation.builds
-            and head.sha == version.commit_sha
-            and state.audit.clean
-            and state.failed == 0
-            and version.index_identity == state.identity
-            and not self._run.full
-            and not self._run.repair
-            and version.fingerprint == await rules_fingerprint(self._settings, attributes)
-        )
 
     async def _pass_gate(self, situation: Situation) -> None:
         """Raises GateClosed, unless a person approved the run."""
@@ -196,8 +188,21 @@ class SyncRun:
             rebuilt.append(f"The manifest was wrong about {wrong_rows:,} files of the commit.")
         # What a repair fixed was requested.
         is_rebuilt = rebuilt and (state.remade or not self._run.repair)
-        notice = " ".join([*rebuilt, *([state.note] if state.note else [])])
-        return Outcome(INDEX_REBUILT if is_rebuilt else None, notice or None)
+        return Outcome(INDEX_REBUILT if is_rebuilt else None, " ".join(rebuilt) or None)
+
+
+async def _is_unchanged(
+    settings: SyncSettings, head: Commit, situation: Situation, state: IndexState, attributes: AttributeFiles
+) -> bool:
+    version = situation.working
+    return (
+        not situation.builds
+        and head.sha == version.commit_sha
+        and state.audit.clean
+        and state.failed == 0
+        and version.index_identity == state.identity
+        and version.fingerprint == await rules_fingerprint(settings, attributes)
+    )
 
 
 def _wrong_rows(state: IndexState, work: Work) -> int:
@@ -211,3 +216,99 @@ def _wrong_rows(state: IndexState, work: Work) -> int:
             continue
         changed += 1
     return changed + len(plan.skip) + len(plan.delete_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """`chunks` would be stored; `chunks_to_embed` of them, with `characters_to_embed`, would go to the embedding model,
+    the others have vectors in the index. `blocked`: why the run would stop and wait for approval, None if not."""
+
+    repository: str
+    commit: str
+    commit_before: str | None
+    files: int = 0
+    files_to_read: int = 0
+    files_to_store: int = 0
+    files_to_skip: int = 0
+    files_to_delete: int = 0
+    files_renamed: int = 0
+    files_unchanged: int = 0
+    chunks: int = 0
+    chunks_to_embed: int = 0
+    characters_to_embed: int = 0
+    index_notice: str | None = None
+    blocked: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def preview(
+    parts: SyncParts, settings: SyncSettings, repository: Repository, *, full: bool, progress: RunProgress
+) -> Preview:
+    """Read what would be read and count it. Writes neither to the index nor to the database, and creates no
+    collection."""
+    progress.enter("planning")
+    head = await parts.source.head()
+    situation = await VersionChoice(parts, settings, repository, None).situation()
+    version, live, spec = situation.working, situation.live, situation.wanted.spec
+    index = parts.open_index(version.physical)
+    exists = await index.spec() is not None
+    state = IndexState("")
+    if exists:
+        state = await inspect_index(index, spec, version, parts.manifests, thorough=full)
+    attributes = await parts.versions.attributes(version.id)
+    found = Preview(repository.name, head.sha, repository.last_commit)
+    if not full and await _is_unchanged(settings, head, situation, state, attributes):
+        return found
+    target = await read_target(parts.source, settings, head, attributes)
+    work = await make_work(parts, target, situation, state, full_from_epoch=repository.epoch if full else None)
+    plan = work.plan
+    progress.files_total = len(plan.read)
+    copied = {row.path for row in work.copied}
+    entries = [entry for entry in plan.read if path_text(entry.path) not in copied]
+    found = replace(
+        found,
+        files=plan.listed,
+        files_to_read=len(plan.read),
+        files_to_store=len(copied),
+        files_to_skip=len(plan.skip),
+        files_to_delete=len(plan.delete_points),
+        files_renamed=plan.renamed,
+        files_unchanged=plan.unchanged,
+        chunks=sum(row.chunks for row in work.copied),
+        index_notice=state.why,
+    )
+    physical = ([version.physical] if exists else []) + ([live.physical] if live is not None else [])
+    indexes = [parts.open_index(name) for name in dict.fromkeys(physical)]
+    same_model = [each for each in indexes if spec.dimension and await each.spec() == spec]
+    to_embed: dict[str, int] = {}
+    batches = read_batches(
+        parts.source,
+        entries,
+        target.keeps_generated,
+        max_file_bytes=settings.content.max_file_bytes,
+        progress=progress,
+    )
+    async with ContentWorkers(len(entries), settings.content) as workers, contextlib.aclosing(batches):
+        async for batch in batches:
+            files = await workers.prepare(batch)
+            found = replace(
+                found,
+                files_to_store=found.files_to_store + sum(1 for file in files if file.chunks),
+                files_to_skip=found.files_to_skip + sum(1 for file in files if file.skipped),
+                chunks=found.chunks + sum(len(file.chunks) for file in files),
+            )
+            if spec.dimension:
+                new = {chunk.content_hash: len(chunk.text) for file in files for chunk in file.chunks}
+                for other in same_model:
+                    for known in await other.known(sorted(new.keys() - to_embed.keys())):
+                        del new[known]
+                to_embed |= new
+            progress.advance(len(batch))
+    found = replace(found, chunks_to_embed=len(to_embed), characters_to_embed=sum(to_embed.values()))
+    try:
+        Brake(repository.name, head.sha, plan.listed, approved=False, approval=None).check_plan(work.losses)
+    except DeletionBlocked as error:
+        return replace(found, blocked=error.message)
+    return found

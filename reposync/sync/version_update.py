@@ -91,7 +91,6 @@ class VersionUpdate:
             self.embedder,
             situation.wanted.spec,
             index,
-            index_holds_points=await index.count() > 0,
             others=await self._same_model(),
             counts=context.counts,
         )
@@ -258,12 +257,13 @@ class VersionUpdate:
 def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs) -> None:
     """Raises SourceCorrupt if so many files cannot be read that the source must be at fault. Files that could not be
     read before at the same blob do not count."""
-    known = (work.recorded, work.live)
-    expected = [
-        entry
-        for entry in entries
-        if not any(_known_to_fail(rows.get(path_text(entry.path)), entry.sha) for rows in known)
-    ]
+    known = {
+        (path, row.wanted_sha or row.blob_sha)
+        for rows in (work.recorded, work.live)
+        for path, row in rows.items()
+        if row.is_failed
+    }
+    expected = [entry for entry in entries if (path_text(entry.path), entry.sha) not in known]
     bad = [entry for entry in expected if entry.sha in unreadable.reasons]
     most = len(bad) > UNREADABLE_FILES and len(bad) > len(expected) * UNREADABLE_SHARE
     if bad and (most or len(bad) == len(expected)):
@@ -271,14 +271,6 @@ def _judge(entries: Sequence[TreeEntry], work: Work, unreadable: UnreadableBlobs
             f"{len(bad):,} of {len(expected):,} files cannot be read: {unreadable.message} The index stays unchanged.",
             remedy=unreadable.remedy,
         ) from unreadable
-
-
-def _known_to_fail(row: ManifestRow | None, sha: str) -> bool:
-    if row is None:
-        return False
-    if row.is_outdated:
-        return sha == (row.wanted_sha or row.blob_sha)
-    return row.skip_reason == "failed" and row.blob_sha == sha
 
 
 async def _copy_files(

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.content.documents import make_document
+from reposync.content.documents import make_document, notebook_cells
 from reposync.content.model import Chunk, Document, Skip, Skipped
-from reposync.content.notebooks import notebook_cells
 
 PICTURE = base64.b64encode(random.Random(1).randbytes(450_000)).decode()
 
