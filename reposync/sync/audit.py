@@ -394,8 +394,9 @@ def _differences(plan: Plan, recorded: Mapping[str, ManifestRow]) -> Iterator[Di
                 what = f"is at blob {blob} in the commit, and at {row.blob_sha[:10]} in the manifest"
         yield Difference(kind, path, what, points)
     unlisted = {
-        each.path: f"must be skipped ({each.skipped.reason.value}), but the manifest does not say so"
-        for each in plan.skip
+        file.path: f"must be skipped ({file.skipped.reason.value}), but the manifest does not say so"
+        for file in plan.skip
+        if file.skipped
     }
     unlisted |= dict.fromkeys(plan.delete_rows, "is in the manifest and not in the commit")
     unproven = "is in the manifest and not in the listing, which cannot be proven to be complete"

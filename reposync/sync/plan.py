@@ -10,6 +10,7 @@ from reposync.sources.port import Tree, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow
 from reposync.sync.brake import Losses, losses_of
 from reposync.sync.index_versions import Situation
+from reposync.sync.prepare import PreparedFile
 from reposync.sync.target import TargetTree
 
 Decide = Callable[[TreeEntry], Skipped | None]
@@ -17,25 +18,16 @@ Reread = Callable[[TreeEntry, ManifestRow], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class PathSkip:
-    """A file that is not indexed because of its path or mode."""
-
-    entry: TreeEntry
-    path: str
-    skipped: Skipped
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The difference between a tree and a manifest.
 
-    `read`: files whose content must be (re)indexed. `skip`: files to record as skipped. `delete_points`: paths whose
-    points are deleted (gone, or skipped from now on). `delete_rows`: paths whose manifest row is deleted. `doubtful`:
-    recorded paths that are not in a tree that is not proven to be complete; they are kept.
+    `read`: files whose content must be (re)indexed. `skip`: files to record as skipped because of their path or mode.
+    `delete_points`: paths whose points are deleted (gone, or skipped from now on). `delete_rows`: paths whose manifest
+    row is deleted. `doubtful`: recorded paths that are not in a tree that is not proven to be complete; they are kept.
     """
 
     read: Sequence[TreeEntry]
-    skip: Sequence[PathSkip]
+    skip: Sequence[PreparedFile]
     delete_points: Sequence[str]
     delete_rows: Sequence[str]
     doubtful: Sequence[str]
@@ -62,7 +54,7 @@ def make_plan(
     paths whose points are no longer all in the index.
     """
     read: list[TreeEntry] = []
-    skip: list[PathSkip] = []
+    skip: list[PreparedFile] = []
     delete_points: list[str] = []
     seen: set[str] = set()
     unchanged = 0
@@ -77,7 +69,7 @@ def make_plan(
             if row is not None and row.blob_sha == entry.sha and _is_skipped_for(row, skipped):
                 unchanged += 1
             else:
-                skip.append(PathSkip(entry, path, skipped))
+                skip.append(PreparedFile(path, entry.mode, entry.sha, None, skipped=skipped))
         elif row is not None and _is_current(row, entry) and path not in damaged and not reread(entry, row):
             unchanged += 1
         else:

@@ -73,13 +73,13 @@ class PreparedChunk:
 
 @dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file with its chunks, or why it has none. `dense`: once it was embedded, one matrix a chunk (None: only sparse
-    search)."""
+    """A file with its chunks, or why it has none. `size_bytes`: None if its path alone decided. `dense`: once it was
+    embedded, one matrix a chunk (None: only sparse search)."""
 
     path: str
     mode: int
     sha: str
-    size_bytes: int
+    size_bytes: int | None
     language: str | None = None
     chunks: tuple[PreparedChunk, ...] = ()
     skipped: Skipped | None = None

@@ -12,7 +12,7 @@ from reposync.sources.port import path_bytes
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunProblem
 from reposync.sync.brake import Losses
-from reposync.sync.plan import PathSkip, Plan
+from reposync.sync.plan import Plan
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.target import RunContext, TargetTree
 from reposync.vectors.port import FileWrite, Index, PointWrite, WriteScope
@@ -89,14 +89,10 @@ class Writer:
             await self._record_files(page)
         self._deferred = []
 
-    async def skip(self, skips: Sequence[PathSkip]) -> None:
+    async def skip(self, files: Sequence[PreparedFile]) -> None:
         """Record files that are skipped because of their path. `delete` has deleted their points, if any."""
-        for page in pages(skips):
-            rows = [
-                self._new_row(each.path, each.entry.sha, each.entry.mode, None, each.skipped.reason) for each in page
-            ]
-            await self._record(rows)
-            await self._report([(each.path, each.skipped) for each in page])
+        for page in pages(files):
+            await self._record_files(page)
 
     async def delete(self, plan: Plan) -> None:
         """Delete the points and rows that the plan names."""
@@ -150,14 +146,17 @@ class Writer:
             # The same blob, which must now become something else than when it could be read.
             doubted = before.blob_sha == file.sha and (before.reader != reader or before.wanted_sha == "")
             return before._replace(wanted_sha="" if doubted else file.sha)
-        row = self._new_row(
-            file.path, file.sha, file.mode, file.size_bytes, file.skipped.reason if file.skipped else None
+        return ManifestRow(
+            path=file.path,
+            blob_sha=file.sha,
+            mode=file.mode,
+            size_bytes=file.size_bytes,
+            chunks=len(file.chunks),
+            skip_reason=file.skipped.reason.value if file.skipped else None,
+            language=file.language,
+            epoch=self.scope.epoch,
+            reader=None if file.size_bytes is None else reader,
         )
-        return row._replace(chunks=len(file.chunks), language=file.language, reader=reader)
-
-    def _new_row(self, path: str, sha: str, mode: int, size_bytes: int | None, reason: Skip | None) -> ManifestRow:
-        skip_reason = reason.value if reason else None
-        return ManifestRow(path, sha, mode, size_bytes, 0, skip_reason, None, self.scope.epoch)
 
     async def _replace(self, writes: Sequence[FileWrite]) -> None:
         if writes:

@@ -324,12 +324,3 @@ def test_the_changelog_knows_this_version():
     headings = re.findall(r"^## \[?([^\]\s]+)", (ROOT / HISTORY).read_text(), re.MULTILINE)
     assert headings[0] == "Unreleased"
     assert __version__ in headings
-
-
-def test_the_notice_names_whatever_of_others_is_in_the_package():
-    notice = (ROOT / "NOTICE").read_text()
-    for path in (ROOT / "reposync").rglob("*"):
-        is_data = path.is_file() and path.suffix not in {".py", ".pyc", ".html", ".mako"} and path.name != "py.typed"
-        ours = path.name in {"app.css", "app.js", "icon.svg", "config.json", "tokenizer_config.json"}
-        if is_data and not ours:
-            assert path.relative_to(ROOT).as_posix() in notice, f"whose is {path}? NOTICE does not say"

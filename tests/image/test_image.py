@@ -108,19 +108,6 @@ def test_the_daemon_gets_healthy_and_stops_in_order(daemon: Container, image: Im
     assert "Traceback" not in daemon.said
 
 
-def test_it_is_unhealthy_where_nothing_answers(image: Image, tmp_path: Path):
-    with Container(image, tmp_path, entrypoint=["sleep"]) as container:
-        container.starts("300")
-        asked = until(lambda: (done := container.runs("reposync-health")).returncode == 1 and done)
-    assert "no answer from http://127.0.0.1:8080/healthz" in asked.stderr
-
-
-def test_it_does_not_listen_on_the_network_without_a_token(image: Image, tmp_path: Path):
-    with Container(image, tmp_path) as container:
-        said = container.types(*image.config["Cmd"], exit_code=2)
-    assert "Set REPOSYNC_API_TOKEN" in said
-
-
 def test_nobody_in_it_can_change_the_program(image: Image):
     uid, gid = (int(number) for number in image.config["User"].split(":"))
     assert uid >= 1000

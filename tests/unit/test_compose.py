@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from ruamel.yaml import YAML
 
 from reposync.config.database_url import PostgresqlAddress, parse_address
 from reposync.config.settings import Settings
-from tests.fixtures.qdrant_server import QdrantServer
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "compose.yaml"
@@ -120,17 +118,6 @@ def test_the_daemons_start_when_all_they_need_is_well_and_the_schema_is_made(ser
         assert check == {"disable": True} if name == "migrate" else check["test"][0] in ("CMD", "CMD-SHELL"), name
 
 
-def test_volumes_and_networks_that_are_named_are_declared_and_used(document: dict[str, Any]) -> None:
-    services = document["services"].values()
-    mounts = [each for service in services for each in service.get("volumes", [])]
-    volumes = {each.partition(":")[0] for each in mounts if isinstance(each, str)}
-
-    assert volumes == document["volumes"].keys()
-    assert {name for service in services for name in service["networks"]} == document["networks"].keys()
-    for mount in (each for each in mounts if isinstance(each, dict)):
-        assert (ROOT / mount["source"]).is_dir() and mount["read_only"] is True
-
-
 # What it says to the program -----------------------------------------------------------------------------------------
 
 
@@ -201,29 +188,3 @@ def test_it_fits_the_image(services: dict[str, Any]) -> None:
     assert "REPOSYNC_STATE_DIR=/var/lib/reposync" in text and "EXPOSE 8080" in text
     assert services["reposync-1"]["healthcheck"]["test"] == ["CMD", "reposync-health"]
     assert "/opt/reposync/bin/reposync-health" in text
-
-
-# Its health checks ---------------------------------------------------------------------------------------------------
-
-
-def test_the_check_of_qdrant_tells_a_server_that_is_ready_from_one_that_is_not(
-    services: dict[str, Any], tmp_path: Path
-) -> None:
-    if shutil.which("bash") is None:
-        pytest.skip("there is no bash")
-    with QdrantServer(tmp_path / "qdrant") as server:
-        words = check_at(services["qdrant"], "6333", server.url.rpartition(":")[2])
-        ready = subprocess.run(words, capture_output=True, timeout=30, check=False)
-        server.kill()
-        gone = subprocess.run(words, capture_output=True, timeout=30, check=False)
-
-    assert ready.returncode == 0, ready.stderr
-    assert gone.returncode != 0
-
-
-def check_at(service: dict[str, Any], port: str, here: str) -> list[str]:
-    """The words of the health check, with a port of this machine."""
-    first, *words = service["healthcheck"]["test"]
-    assert first == "CMD"
-    assert any(port in word for word in words)
-    return [word.replace(port, here) for word in words]

@@ -77,21 +77,6 @@ async def test_a_few_files_without_content_keep_their_points_and_are_read_by_the
     assert world.rest() + world.git_requests() == 3, "head, tree, and the one content"
 
 
-async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(world: GitLabWorld):
-    world.configure(more="max_file_bytes: 20000")
-    async with world.opened():
-        world.repository.commit(some(3))
-        await world.completed()
-        old = await world.indexed()
-        world.repository.commit(some(2, value=2))
-        new = await world.expected()
-        world.server.faults.web_page(42_035, path=blob(world, "f00.py"))
-        await failing(world, "f00.py")
-        assert await world.indexed() == new | {"f00.py": old["f00.py"]}
-        world.server.faults.clear()
-        await exact(world)
-
-
 # Listings ------------------------------------------------------------------------------------------------------------
 
 
@@ -138,19 +123,6 @@ async def test_a_root_folder_that_comes_with_different_rows_the_second_time_is_c
     assert (run.status, run.error_code) == ("failed", "SOURCE_CORRUPT")
     assert "root folder" in str(run.error_message)
     assert await world.indexed() == before
-    await exact(world)
-
-
-async def test_rules_that_a_listing_which_cannot_be_proven_lacks_hold_on(world: GitLabWorld):
-    world.repository.commit({".gitattributes": b"vendor/ours.py -linguist-vendored\n", "vendor/ours.py": b"o = 1\n"})
-    await world.completed()
-    world.repository.commit({"a.py": b"a = 1\n"})
-    world.repository.sign()
-    world.server.faults.refuse_git(403)
-    world.server.faults.edit_rows(without(".gitattributes"))
-    await failing(world, ".gitattributes")
-    assert {"vendor/ours.py", "a.py"} <= set(await world.indexed())
-    world.server.faults.clear()
     await exact(world)
 
 

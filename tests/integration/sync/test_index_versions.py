@@ -87,24 +87,6 @@ async def test_the_version_before_is_searched_until_the_next_is_live_and_then_it
         assert after.physical in physical
 
 
-async def test_what_was_added_by_command_follows_another_default_collection(closed_world: World, tmp_path: Path):
-    world = closed_world
-    added = GitRepository.create(tmp_path / "added.git")
-    added.commit(FILES)
-    async with world.opened():
-        await world.completed(str(added.path))
-        row = await world.app.repositories.get("added")
-    another_collection(world)
-    async with world.opened():
-        run, _ = await world.app.runs.enqueue(row.name, RunTrigger.SCHEDULE)
-        claimed = await world.app.claim(row.id)
-        assert claimed is not None and claimed.id == run.id
-        target = world.app.catalog.of_row(await world.app.repositories.get(row.name))
-        ended = await world.app.execute(world.app.execution(claimed, ExecutionPolicy()), target, lambda _: None)
-        assert (ended.status, ended.error_code) == ("completed", None)
-        assert {point["payload"]["metadata"]["path"] for point in (await world.points()).values()} == set(FILES)
-
-
 async def test_another_collection_embeds_nothing(closed_world: World):
     world = closed_world
     world.repository.commit(FILES)
@@ -309,24 +291,6 @@ async def test_a_held_index_of_another_branch_waits_for_a_person(closed_world: W
         run = await world.sync()
         assert (run.status, run.error_code) == ("blocked", "INDEX_HELD")
         assert await found(world, "alpha") >= {"a.py"}
-
-
-async def test_settings_that_return_find_the_version_that_they_made(closed_world: World):
-    world = closed_world
-    world.repository.commit(FILES)
-    world.configure(extra="index: {keep_retired: 1h}\n")
-    async with world.opened():
-        await world.completed()
-        before = await live(world)
-    world.configure(size=900, extra="index: {keep_retired: 1h}\n")
-    async with world.opened():
-        await world.completed()
-    world.configure(extra="index: {keep_retired: 1h}\n")
-    async with world.opened():
-        world.embeddings.forget()
-        run = await world.completed()
-        assert (await live(world)).id == before.id
-        assert (run.files_processed, run.chunks_embedded) == (0, 0)
 
 
 async def test_a_gate_keeps_the_live_version_where_answers_get_worse(closed_world: World):

@@ -112,13 +112,6 @@ async def test_files_whose_workers_are_killed_are_in_the_index_after_later_syncs
     assert verdict.exact
 
 
-async def test_a_small_run_starts_no_process():
-    before = set(content_workers())
-    async with ContentWorkers(3, SETTINGS) as workers:
-        assert len(await workers.prepare(FILES[:3])) == 3
-        assert set(content_workers()) <= before
-
-
 PARENT = """
 import asyncio, os, sys
 from reposync.sync.prepare import ContentWorkers, PROCESS_FROM_FILES

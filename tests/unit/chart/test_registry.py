@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import re
 
-import click
 import pytest
 
-from reposync.cli.main import cli
 from reposync.config.loading import load_registry
 from reposync.config.sections import DaemonConfig
-from tests.fixtures.chart import CHART, ROOT, Refused, Values, render, together
+from tests.fixtures.chart import CHART, ROOT, Refused, render, together
 from tests.unit.chart.matrix import INSTALLATIONS, SERVERS
 
 pytestmark = pytest.mark.full
@@ -51,25 +49,6 @@ def test_what_helm_refuses_in_a_registry_the_program_refuses_too_but_for_two_rul
 
 
 # What the program knows ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "values",
-    [{}, SERVERS, {"server": {"workers": False, "scheduler": False, "logLevel": "DEBUG", "port": 9000, "host": "::"}}],
-)
-def test_the_program_accepts_the_arguments_of_its_pods(values: Values):
-    rendered = render(values)
-
-    for container in (rendered.container, *(pod["spec"]["containers"][0] for pod in rendered.pods())):
-        if "args" not in container:
-            continue
-        command: click.Command = cli
-        words = list(container["args"])
-        while isinstance(command, click.Group):
-            found = command.get_command(click.Context(command), words.pop(0))
-            assert found is not None
-            command = found
-        command.make_context("reposync", words)
 
 
 def test_what_the_chart_takes_for_the_programs_defaults_are_its_defaults():
