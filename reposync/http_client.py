@@ -105,6 +105,8 @@ class HttpClient:
     observer: RequestObserver | None = None
     headers: dict[str, str] = field(default_factory=dict)
     auth: httpx.Auth | None = None
+    transport: httpx.AsyncBaseTransport | None = None
+    """Replaces the connections that `ca_file` and the environment describe."""
     _client: httpx.AsyncClient | None = field(default=None, init=False)
     _connecting: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     _paused_until: float = field(default=0.0, init=False)
@@ -185,7 +187,7 @@ class HttpClient:
         doing: str,
         policy: RetryPolicy | None = None,
         on_attempt: Callable[[int], None] | None = None,
-        remedy: str = "The next run tries again.",
+        remedy: str | None = "The next run tries again.",
     ) -> T:
         """The result of `call`, repeated after a TransientFailure. A wait that a server requests is kept by all calls.
 
@@ -235,7 +237,10 @@ class HttpClient:
     async def _connected(self) -> httpx.AsyncClient:
         async with self._connecting:
             if self._client is None:
-                options = await asyncio.to_thread(client_options, self.url, self.ca_file)
+                if self.transport is None:
+                    options = await asyncio.to_thread(client_options, self.url, self.ca_file)
+                else:
+                    options = {"transport": self.transport, "trust_env": False}
                 self._client = httpx.AsyncClient(
                     headers={"User-Agent": f"reposync/{__version__}"} | self.headers,
                     timeout=httpx.Timeout(self.timeouts.read_seconds, connect=self.timeouts.connect_seconds),
@@ -266,7 +271,7 @@ class HttpClient:
         policy: RetryPolicy,
         doing: str,
         on_attempt: Callable[[int], None],
-        remedy: str,
+        remedy: str | None,
     ) -> T:
         waited_seconds, errors, attempt = 0.0, 0, 0
         while True:
@@ -298,7 +303,7 @@ class HttpClient:
         attempt: int,
         waited_seconds: float,
         delay: float,
-        remedy: str,
+        remedy: str | None,
     ) -> RepoSyncError:
         if failure.rate_limited:
             return self.errors.unavailable(

@@ -1,16 +1,13 @@
-"""Requests to Qdrant, to a server or to the embedded engine: connections, retries, and errors in words for a person."""
+"""Requests to Qdrant, to a server or to the embedded engine: connections, and errors in words for a person."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import random
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import responses
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -23,8 +20,8 @@ from reposync.errors import (
     IndexUnsupported,
     VectorIndexError,
 )
-from reposync.http_client import retry_after_seconds
-from reposync.outgoing import MinimumRate, TooLarge, certificate_reason, client_options, iter_decoded, parse_json
+from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
+from reposync.outgoing import RetryPolicy, Timeouts, client_options, parse_json
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
 from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
 
@@ -37,90 +34,13 @@ _LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepali
 _ENGINE_GONE = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 _ENGINE_ATTEMPTS = 3
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-# An answer must be complete after so many time-outs.
-_ANSWER_FACTOR = 4
-_HOP_HEADERS = ("content-encoding", "content-length", "transfer-encoding")
-_JSON = {"content-type": "application/json"}
+_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
 _FIRST_WAIT_SECONDS = 0.2
 _MAX_MESSAGE_CHARS = 500
-_OPTIONS = orjson.OPT_SERIALIZE_NUMPY
 
 
 class AlreadyExists(VectorIndexError):
     """409: another process made it first."""
-
-
-@dataclass
-class Refused(Exception):
-    """An answer with a status of 300 and above."""
-
-    status: int
-    content: bytes
-    retry_after_seconds: float | None
-
-
-class Sender(Protocol):
-    """Sends one request. Raises Refused, httpx.HTTPError, and ValueError for an answer that is not JSON."""
-
-    async def request(self, method: str, path: str, content: bytes | None) -> dict[str, Any]: ...
-
-    async def close(self) -> None: ...
-
-
-class HttpxSender:
-    """Sends requests without Qdrant's client, whose import takes a second and 55 MB: for short commands."""
-
-    def __init__(self, settings: IndexSettings, transport: httpx.AsyncBaseTransport) -> None:
-        self._client = httpx.AsyncClient(
-            base_url=base_url(settings),
-            headers={"api-key": settings.api_key} if settings.url and settings.api_key else {},
-            timeout=settings.timeout_seconds,
-            transport=transport,
-            trust_env=False,
-        )
-
-    async def request(self, method: str, path: str, content: bytes | None) -> dict[str, Any]:
-        response = await self._client.request(method, path, content=content, headers=_JSON if content else {})
-        if response.status_code >= HTTPStatus.MULTIPLE_CHOICES:
-            raise _refused(response.status_code, response.content, response.headers.get("Retry-After"))
-        answer = parse_json(response.content)
-        if not isinstance(answer, dict):
-            raise httpx.DecodingError("the answer is not a JSON object")
-        return answer
-
-    async def close(self) -> None:
-        await self._client.aclose()
-
-
-class ClientSender:
-    """Sends requests by Qdrant's client, past its models: for long-lived processes."""
-
-    def __init__(self, client: AsyncQdrantClient) -> None:
-        self._client = client
-
-    async def request(self, method: str, path: str, content: bytes | None) -> dict[str, Any]:
-        from qdrant_client.common.client_exceptions import QdrantException
-        from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
-
-        try:
-            answer: dict[str, Any] = await self._client.http.client.request(
-                type_=dict[str, Any], method=method, url=path, content=content, headers=_JSON if content else {}
-            )
-        except ResponseHandlingException as error:
-            raise error.source from error
-        except UnexpectedResponse as error:
-            raise _refused(error.status_code or 0, error.content, None) from error
-        except QdrantException as error:  # 429 with a Retry-After in seconds, or one that the client cannot read
-            seconds = str(getattr(error, "retry_after_s", ""))
-            raise _refused(HTTPStatus.TOO_MANY_REQUESTS, str(error).encode(), seconds) from error
-        return answer
-
-    async def close(self) -> None:
-        await self._client.close()
-
-
-def _refused(status: int, content: bytes, retry_after: str | None) -> Refused:
-    return Refused(status, content, retry_after_seconds(retry_after))
 
 
 class EmbeddedTransport(httpx.AsyncBaseTransport):
@@ -140,12 +60,12 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
             try:
                 response = await pool.handle_async_request(request)
                 # Read here: a connection that breaks during an answer must be noticed here too.
-                await response.aread()
+                content = httpx.ByteStream(await response.aread())
             except _ENGINE_GONE:
                 if attempt == _ENGINE_ATTEMPTS:
                     raise
             else:
-                return response
+                return httpx.Response(response.status_code, headers=response.headers, stream=content)
         raise AssertionError("the last attempt returns or raises")
 
     async def _connect(self) -> httpx.AsyncHTTPTransport:
@@ -163,46 +83,37 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
             await self._pool.aclose()
 
 
-class BoundedTransport(httpx.AsyncBaseTransport):
-    """Reads whole answers, within bounds of time and size; httpx alone bounds only the pauses between bytes."""
-
-    def __init__(self, inner: httpx.AsyncBaseTransport, timeout_seconds: float) -> None:
-        self._inner = inner
-        self._seconds = timeout_seconds
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        request.headers["Accept-Encoding"] = "gzip"
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_ANSWER_FACTOR * self._seconds):
-                response = await self._inner.handle_async_request(request)
-                response.request = request
-                try:
-                    rate = MinimumRate(self._seconds, _ANSWER_FACTOR * self._seconds)
-                    async for piece in iter_decoded(response, rate, MAX_ANSWER_BYTES):
-                        body += piece
-                finally:
-                    await response.aclose()
-        except TimeoutError as error:  # the one above, and an answer that is too slow
-            raise httpx.ReadTimeout("the answer did not come in time", request=request) from error
-        except TooLarge as error:
-            raise VectorIndexError(f"Qdrant's answer is larger than the limit: {error}.") from error
-        headers = [(name, value) for name, value in response.headers.multi_items() if name.lower() not in _HOP_HEADERS]
-        return httpx.Response(response.status_code, headers=headers, content=bytes(body), request=request)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
+def _transport(settings: IndexSettings) -> httpx.AsyncBaseTransport:
+    if settings.url is None:
+        return EmbeddedTransport(EmbeddedEngine(settings.state_dir))
+    url = base_url(settings)
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"The address of Qdrant, {place(settings)}, is not an http or https URL.")
+    options = client_options(url, settings.ca_file, limits=_LIMITS)
+    mounts: dict[str, httpx.AsyncBaseTransport] = options.pop("mounts")
+    return mounts.get(f"{urlsplit(url).scheme}://") or httpx.AsyncHTTPTransport(**options)
 
 
-def open_sender(
-    settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
-) -> Sender:
-    """Opens no connection yet. `transport` replaces the connection. Raises ConfigError."""
-    transport = transport or _transport(settings)
-    return ClientSender(open_client(settings, transport)) if long_lived else HttpxSender(settings, transport)
+def base_url(settings: IndexSettings) -> str:
+    """Without user, password and query; with Qdrant's port if the URL has none."""
+    if settings.url is None:
+        return "http://engine"
+    parts = urlsplit(settings.url)
+    host = parts.netloc.rpartition("@")[2]
+    return f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}".rstrip("/")
+
+
+def place(settings: IndexSettings) -> str:
+    """Where the points are, for messages: without user, password and query."""
+    if settings.url is None:
+        return f"The embedded engine in {settings.state_dir}"
+    parts = urlsplit(settings.url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"Qdrant at {parts.scheme}://{parts.hostname}{port}{parts.path}"
 
 
 def open_client(settings: IndexSettings, transport: httpx.AsyncBaseTransport | None = None) -> AsyncQdrantClient:
+    """Qdrant's client. Its import takes a second and 55 MB."""
     from qdrant_client import AsyncQdrantClient
 
     with warnings.catch_warnings():
@@ -219,48 +130,50 @@ def open_client(settings: IndexSettings, transport: httpx.AsyncBaseTransport | N
         )
 
 
-def _transport(settings: IndexSettings) -> httpx.AsyncBaseTransport:
-    if settings.url is None:
-        return EmbeddedTransport(EmbeddedEngine(settings.state_dir))
-    url = base_url(settings)
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"The address of Qdrant, {place(settings)}, is not an http or https URL.")
-    options = client_options(url, settings.ca_file, limits=_LIMITS)
-    mounts: dict[str, httpx.AsyncBaseTransport] = options.pop("mounts")
-    inner = mounts.get(f"{urlsplit(url).scheme}://") or httpx.AsyncHTTPTransport(**options)
-    return BoundedTransport(inner, settings.timeout_seconds)
+class _ClientTransport(httpx.AsyncBaseTransport):
+    """Below Qdrant's client: the requests of a QdrantConnection."""
 
+    def __init__(self, connection: QdrantConnection) -> None:
+        self._connection = connection
 
-def base_url(settings: IndexSettings) -> str:
-    """Without user, password and query; with Qdrant's port if the URL has none."""
-    if settings.url is None:
-        return "http://engine"
-    parts = urlsplit(settings.url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}"
-
-
-def place(settings: IndexSettings) -> str:
-    """Where the points are, for messages: without user, password and query."""
-    if settings.url is None:
-        return f"The embedded engine in {settings.state_dir}"
-    parts = urlsplit(settings.url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"Qdrant at {parts.scheme}://{parts.hostname}{port}{parts.path}"
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        content = await self._connection.send(request.method, str(request.url), await request.aread())
+        return httpx.Response(200, content=content, request=request)
 
 
 class QdrantConnection:
-    """One Qdrant. Retries requests while it is unavailable; every request of `QdrantIndex` may be repeated.
+    """One Qdrant. Repeats requests while it is unavailable; every request of `QdrantIndex` may be repeated.
 
-    `where` names the server or folder in messages; it holds no secret.
+    `long_lived`: for a daemon, by Qdrant's client; a short command does without its import. `transport` replaces the
+    connection, which is opened at the first request. Raises ConfigError.
     """
 
-    def __init__(self, settings: IndexSettings, sender: Sender) -> None:
+    def __init__(
+        self, settings: IndexSettings, *, long_lived: bool = False, transport: httpx.AsyncBaseTransport | None = None
+    ) -> None:
         self.where = place(settings)
-        self._sender = sender
-        self._attempts = settings.attempts
-        self._longest_wait_seconds = settings.longest_wait_seconds
-        self._within_seconds = START_SECONDS if settings.url is None else None
+        """The server or folder in messages; it holds no secret."""
+        self._url = base_url(settings)
+        self._is_embedded = settings.url is None
+        longest = settings.longest_wait_seconds
+        self._http = HttpClient(
+            self._url,
+            ErrorKinds(VectorIndexError, IndexUnavailable, IndexAnswerUnreadable),
+            name=self.where,
+            ca_setting="qdrant.ca_file",
+            timeouts=Timeouts(settings.timeout_seconds, settings.timeout_seconds),
+            policy=RetryPolicy(
+                attempts=settings.attempts,
+                first_delay_seconds=_FIRST_WAIT_SECONDS,
+                max_delay_seconds=longest,
+                longest_wait_seconds=longest,
+                max_wait_seconds=settings.attempts * longest,
+                within_seconds=START_SECONDS if self._is_embedded else None,
+            ),
+            headers=_HEADERS | ({"api-key": settings.api_key} if settings.url and settings.api_key else {}),
+            transport=transport or _transport(settings),
+        )
+        self._client = open_client(settings, _ClientTransport(self)) if long_lived else None
 
     async def request(
         self,
@@ -278,91 +191,81 @@ class QdrantConnection:
         `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `wait`: until a write is done.
         `check`: see WriteScope. Raises VectorIndexError and its subclasses.
         """
-        content = body if body is None or isinstance(body, bytes) else orjson.dumps(body, option=_OPTIONS)
-        try:
-            async with asyncio.timeout(self._within_seconds) as bound:
-                for number in itertools.count(1):
-                    check()
-                    try:
-                        return await self._attempt(what, method, path, content, wait=wait)
-                    except IndexUnavailable as error:
-                        requested = error.retry_after_seconds
-                        if once or number >= self._attempts or (requested or 0.0) > self._longest_wait_seconds:
-                            raise
-                        await asyncio.sleep(wait_seconds(number, requested, self._longest_wait_seconds))
-        except TimeoutError as error:
-            if not bound.expired():
-                raise
-            raise IndexUnavailable(
-                f"{self.where} did not answer within {self._within_seconds:.0f} s: could not {what}.",
-                remedy="Its log, index/engine.log, may say why.",
-            ) from error
+        is_ready = body is None or isinstance(body, bytes)
+        content = body if is_ready else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    async def _attempt(self, what: str, method: str, path: str, content: bytes | None, *, wait: bool) -> Any:
-        try:
-            answer = await self._sender.request(method, path + ("?wait=true" if wait else ""), content)
-        except Refused as error:
-            raise _refusal(self.where, what, error) from error
-        except (httpx.HTTPError, ValueError, RecursionError) as error:
-            raise _failure(self.where, what, error) from error
-        if "result" not in answer:
+        async def attempt() -> Any:
+            check()
+            try:
+                answer = await self._exchange(method, path + ("?wait=true" if wait else ""), content)
+            except HttpRefused as refused:
+                raise _refusal(self.where, what, refused.status, refused.body) from refused
+            except TransientFailure as failure:
+                message = _message(failure.body)
+                if "cannot be opened: " in message:  # by the embedded engine: further attempts meet the same files
+                    raise VectorIndexError(f"{self.where}: could not {what}: {message}.") from failure
+                if failure.reason.endswith(" 501"):
+                    raise IndexUnsupported(f"{self.where}: could not {what}: {message}.") from failure
+                failure.reason += f": {message}" if message else ""
+                raise
+            except (ValueError, RecursionError) as error:
+                raise IndexAnswerUnreadable(
+                    f"{self.where} sent an answer that is not Qdrant's: could not {what}.",
+                    remedy="If this continues, check qdrant.url and the proxies in between.",
+                ) from error
+            if wait:
+                _check_completed(answer)
+            return answer
+
+        remedy = "Its log, index/engine.log, may say why." if self._is_embedded else None
+        policy = RetryPolicy(attempts=1, max_wait_seconds=0.0) if once else None
+        doing = f"{self.where}: the request to {what}"
+        return await self._http.retry(attempt, doing=doing, policy=policy, remedy=remedy)
+
+    async def _exchange(self, method: str, path: str, content: bytes | None) -> Any:
+        """The `result` of one answer. Raises what HttpClient.stream raises, and ValueError."""
+        if self._client is None:
+            answer = parse_json(await self.send(method, self._url + path, content))
+        else:
+            from qdrant_client.http.exceptions import ResponseHandlingException
+
+            try:
+                answer = await self._client.http.client.request(
+                    type_=dict[str, Any], method=method, url=path, content=content
+                )
+            except ResponseHandlingException as error:
+                raise error.source from error
+        if not isinstance(answer, dict) or "result" not in answer:
             raise VectorIndexError(f"{self.where} answered without a result.")
-        result = answer["result"]
-        for each in (result if isinstance(result, list) else [result]) if wait else ():
-            status = each.get("status") if isinstance(each, dict) else None
-            if status != "completed":
-                raise IndexUnavailable(f"{self.where}: could not {what}: its status is {status}.")
-        return result
+        return answer["result"]
+
+    async def send(self, method: str, url: str, content: bytes | None) -> bytes:
+        async with self._http.stream(method, url, content=content, follow_redirects=False) as response:
+            return await self._http.read(response, MAX_ANSWER_BYTES)
 
     async def close(self) -> None:
-        await self._sender.close()
+        if self._client is not None:
+            await self._client.close()
+        await self._http.close()
 
 
-def wait_seconds(attempt: int, requested_seconds: float | None, longest_seconds: float) -> float:
-    """What the server requests and a little more, else doubling with jitter; capped either way."""
-    if requested_seconds is not None:
-        wait = min(requested_seconds, longest_seconds)
-        return wait + random.uniform(0, 0.1 + wait / 10)  # noqa: S311 - spreads load
-    ceiling = min(longest_seconds, _FIRST_WAIT_SECONDS * 2.0 ** (attempt - 1))
-    return random.uniform(ceiling / 2, ceiling)  # noqa: S311 - spreads load
+def _check_completed(result: Any) -> None:
+    for each in result if isinstance(result, list) else [result]:
+        status = each.get("status") if isinstance(each, dict) else None
+        if status != "completed":
+            raise TransientFailure(f"its status is {status}")
 
 
-def _failure(where: str, what: str, error: Exception) -> VectorIndexError:
-    """No answer of Qdrant came, or not a complete one."""
-    if isinstance(error, httpx.TimeoutException):
-        return IndexUnavailable(f"{where} did not answer in time: could not {what}.")
-    if isinstance(error, httpx.TransportError) and (reason := certificate_reason(error)):
-        return VectorIndexError(
-            f"The certificate of {where} is not trusted: {reason}.",
-            remedy="If you have your own certificate authority, set qdrant.ca_file to its certificate.",
-        )
-    if isinstance(error, httpx.TransportError):
-        return IndexUnavailable(f"{where} cannot be reached: could not {what} ({error or type(error).__name__}).")
-    return IndexAnswerUnreadable(
-        f"{where} sent an answer that is not Qdrant's: could not {what}.",
-        remedy="If this continues, check qdrant.url and the proxies in between.",
-    )
-
-
-def _refusal(where: str, what: str, refused: Refused) -> VectorIndexError:
-    status, message = refused.status, _message(refused.content)
+def _refusal(where: str, what: str, status: int, body: bytes) -> VectorIndexError:
+    message = _message(body)
     details = f"could not {what}: {message or responses.get(status, 'no reason given')} (HTTP {status})."
-    match status:
-        case 401 | 403:
-            remedy = "Check QDRANT_API_KEY and its permissions."
-            return VectorIndexError(f"{where} refuses the API key, {details}", remedy=remedy)
-        case 404 if "ollection" in message:
-            return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
-        case 429:
-            wait = refused.retry_after_seconds
-            return IndexUnavailable(f"{where} is overloaded: could not {what}.", retry_after_seconds=wait)
-        case 501:
-            return IndexUnsupported(f"{where}: {details}")
-    if status == HTTPStatus.CONFLICT or "already exists" in message:
-        return AlreadyExists(f"{where}: {details}")
-    # The embedded engine cannot open a collection: further attempts meet the same files.
-    is_final = (status < 500 and status != HTTPStatus.REQUEST_TIMEOUT) or "cannot be opened: " in message
-    return (VectorIndexError if is_final else IndexUnavailable)(f"{where}: {details}")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        remedy = "Check QDRANT_API_KEY and its permissions."
+        return VectorIndexError(f"{where} refuses the API key, {details}", remedy=remedy)
+    if status == HTTPStatus.NOT_FOUND and "ollection" in message:
+        return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
+    is_there = status == HTTPStatus.CONFLICT or "already exists" in message
+    return (AlreadyExists if is_there else VectorIndexError)(f"{where}: {details}")
 
 
 def _message(content: bytes) -> str:

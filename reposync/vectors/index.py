@@ -20,7 +20,7 @@ from reposync.vectors.collection import (
     recorded_spec,
     resolve,
 )
-from reposync.vectors.connection import AlreadyExists, QdrantConnection, open_sender
+from reposync.vectors.connection import AlreadyExists, QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search
 from reposync.vectors.port import (
@@ -302,8 +302,7 @@ def open_index(
 ) -> QdrantIndex:
     """Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport`
     replaces the connection. Raises ConfigError."""
-    sender = open_sender(settings, long_lived=long_lived, transport=transport)
-    return QdrantIndex(settings, QdrantConnection(settings, sender))
+    return QdrantIndex(settings, QdrantConnection(settings, long_lived=long_lived, transport=transport))
 
 
 def _moved(metadata: Mapping[str, Any], links: str) -> str | None:

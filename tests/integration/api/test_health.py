@@ -139,7 +139,7 @@ async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_o
             await watched.is_("qdrant", "ok")
             qdrant.kill()
             said = await watched.is_("qdrant", "down")
-            assert said["reason"].startswith(f"Qdrant at {qdrant.url} cannot be reached")
+            assert said["reason"].startswith(f"Qdrant at {qdrant.url}: the request to check the connection failed")
             assert said["latency_seconds"] is None
             assert await watched.overall() == (200, "degraded")
             qdrant.start()

@@ -182,7 +182,7 @@ async def test_a_stopped_engine_gives_its_folder_back(engine: Engine) -> None:
     await engine.address()
     pid = pid_of(engine)
     await asyncio.to_thread(engine.stop)
-    assert not is_alive(pid)
+    await asyncio.to_thread(wait_until, lambda: not is_alive(pid))
     assert engines_on(engine.folder) == []
     assert not (engine.folder / SOCKET).exists()
 
@@ -328,7 +328,9 @@ async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
     pid = await asyncio.to_thread(stopped, engine)
     monkeypatch.setattr("reposync.vectors.connection.START_SECONDS", 1.0)
     async with index_in(state_dir) as index:
-        with pytest.raises(IndexUnavailable, match=r"did not answer within 1 s: could not count points.*engine\.log"):
+        with pytest.raises(
+            IndexUnavailable, match=r"count points failed: no answer within 1 s.*engine\.log"
+        ):
             await index.count()
     os.kill(pid, signal.SIGCONT)
 

@@ -1,12 +1,7 @@
 """A Qdrant server that dies, hangs and comes back under a run."""
 
 import asyncio
-import subprocess
-import sys
-import time
-import urllib.request
 from collections.abc import AsyncGenerator, Generator
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +11,6 @@ from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, file, scope
 from tests.fixtures.qdrant_server import QdrantServer
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture
@@ -61,7 +54,7 @@ async def test_a_run_goes_on_where_the_server_was_killed_and_came_back(
 async def test_a_server_that_stays_away_is_unavailable(server: QdrantServer) -> None:
     server.stop()
     index = opened(server, attempts=2)
-    with pytest.raises(IndexUnavailable, match=rf"Qdrant at {server.url} cannot be reached") as raised:
+    with pytest.raises(IndexUnavailable, match=rf"Qdrant at {server.url}: .* failed 2 times") as raised:
         await index.ensure(SPEC)
     assert raised.value.retryable
     await index.close()
@@ -71,7 +64,7 @@ async def test_a_server_that_hangs_is_unavailable_after_the_time_out(server: Qdr
     patient = opened(server, attempts=1, timeout_seconds=1)
     await patient.count()
     server.pause()
-    with pytest.raises(IndexUnavailable, match="did not answer in time"):
+    with pytest.raises(IndexUnavailable, match="no answer within the time-out"):
         await patient.count()
     server.resume()
     assert await index.count() == 0
@@ -89,30 +82,3 @@ async def test_a_write_can_be_cancelled_while_the_server_hangs(server: QdrantSer
         with pytest.raises(asyncio.CancelledError):
             await writing
     server.resume()
-
-
-async def test_what_a_killed_server_had_acknowledged_is_there_after_a_restart(
-    server: QdrantServer, index: QdrantIndex
-) -> None:
-    for number in range(5):
-        await index.replace_files(scope(), [file(f"{number}.py", "text")])
-    server.restart()
-    assert await index.count() == 5
-
-
-def test_a_server_can_be_started_by_hand() -> None:
-    with quick_folder() as folder:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fixtures.qdrant_server", str(folder), "0"], cwd=ROOT, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        url = process.stdout.readline().decode().strip()
-        with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
-            assert answer.status == 200
-        process.terminate()
-        process.wait(30)
-        process.stdout.close()
-        deadline = time.monotonic() + 30
-        while (folder / "engine.json").exists():
-            assert time.monotonic() < deadline, "the server outlives whoever started it"
-            time.sleep(0.02)
