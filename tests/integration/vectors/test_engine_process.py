@@ -328,9 +328,7 @@ async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
     pid = await asyncio.to_thread(stopped, engine)
     monkeypatch.setattr("reposync.vectors.connection.START_SECONDS", 1.0)
     async with index_in(state_dir) as index:
-        with pytest.raises(
-            IndexUnavailable, match=r"count points failed: no answer within 1 s.*engine\.log"
-        ):
+        with pytest.raises(IndexUnavailable, match=r"count points failed: no answer within 1 s.*engine\.log"):
             await index.count()
     os.kill(pid, signal.SIGCONT)
 
