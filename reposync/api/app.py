@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import FastAPI
 
-from reposync.api.dependencies import ApiParts
 from reposync.api.errors import ErrorAnswer, add_error_handlers
 from reposync.api.middleware import Gate, Incidents
 from reposync.api.routes.events import event_routes
@@ -16,8 +15,7 @@ from reposync.api.routes.runs import run_routes
 from reposync.api.routes.search import search_routes
 from reposync.api.routes.wait import wait_routes
 from reposync.api.routes.webhooks import webhook_routes
-from reposync.api.routing import Route
-from reposync.api.web.api_docs import api_docs
+from reposync.api.routing import ApiParts, Route
 from reposync.api.web.error_pages import ErrorPages
 from reposync.api.web.pages import page_routes
 from reposync.api.web.rendering import Renderer, StaticContent
@@ -56,8 +54,7 @@ def create_app(parts: ApiParts) -> FastAPI:
     for routes in ROUTES:
         app.include_router(routes(parts))
     renderer = Renderer(parts)
-    app.include_router(page_routes(parts, renderer))
-    app.include_router(api_docs(parts, renderer, app.openapi))
+    app.include_router(page_routes(parts, renderer, app.openapi))
     app.mount("/static", StaticContent(), name="static")
     # The last one is the outermost.
     app.add_middleware(Incidents)

@@ -1,35 +1,28 @@
-"""Authentication and roles: programs send a token, browsers a session cookie that a login with a token began."""
+"""Authentication and roles: programs send a token, browsers a session cookie that a login with a token began.
+
+Sessions are signed cookies that every pod can check. All their keys are derived from the token of the login, so a
+session ends with its token, on all pods at once. Only signed-out sessions are stored.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import re
+import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, Protocol, cast
 from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
+from itsdangerous import BadSignature, TimestampSigner
 
-from reposync.api.errors import AccessDenied, LoginNeeded, RoleMissing, TooManyAttempts
-from reposync.api.sessions import (
-    CSRF_HEADER,
-    SAFE_METHODS,
-    SESSION_SECONDS,
-    EndedInMemory,
-    EndedSessions,
-    LoginForms,
-    Session,
-    Sessions,
-    check_csrf,
-    csrf_of,
-    digest,
-    is_form,
-    key_id_of,
-)
+from reposync.api.errors import AccessDenied, CsrfRefused, LoginNeeded, RoleMissing, TooManyAttempts
 from reposync.api.throttle import Checked, Throttle
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
@@ -39,12 +32,19 @@ log = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
 """Name of every client if no tokens are configured."""
+SESSION_SECONDS = 12 * 3600
+CSRF_HEADER, CSRF_FIELD = "X-CSRF-Token", "csrf"
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 _SESSION, _LOGIN = "reposync-session", "reposync-login"
 _PRINCIPAL = "reposync.principal"
 """Key of the request's scope for its Principal, or for the error in place of one."""
 _LOGIN_SECONDS = 3600
-_MAX_NEXT_CHARS = 2_000
+_MAX_NEXT_CHARS, _MAX_COOKIE_CHARS = 2_000, 512
+# Clocks of pods differ: a session may have begun on another pod a moment from now.
+_SKEW_SECONDS = 60.0
+# Not multipart: uploaded files would be written to the disk of a server that then refuses them.
+_FORM = "application/x-www-form-urlencoded"
 
 _documented = HTTPBearer(auto_error=False, description="One of the tokens in REPOSYNC_API_TOKEN.")
 
@@ -74,12 +74,100 @@ class Principal:
         return self.role >= Role.OPERATE
 
 
+# Tokens and sessions --------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
-class _KnownToken:
-    digest: bytes
-    key_id: str
-    name: str
-    role: Role
+class Session:
+    """`id`: identifies the session without revealing its cookie. `csrf`: what its pages send with every change; other
+    sites cannot know it."""
+
+    id: str
+    csrf: str
+    token: Token
+
+
+class Token:
+    """A configured token, and the sessions that begin with it. The keys derived from it do not reveal it, and neither
+    does `key_id`, which is the same on every pod."""
+
+    def __init__(self, token: ApiToken, number: int) -> None:
+        secret = token.secret.get_secret_value().encode()
+        self.role = Role.READ if token.role == "read" else Role.OPERATE
+        self.name = f"token {number}"
+        self.key_id = key_id_of(token)
+        self.digest = digest(token.secret.get_secret_value())
+        self._csrf, self._name = _derived(secret, "csrf"), _derived(secret, "session name")
+        self._signer = TimestampSigner(
+            _derived(secret, "session"), salt=b"reposync.session", key_derivation="hmac", digest_method=hashlib.sha256
+        )
+
+    def begin(self) -> str:
+        return f"{self.key_id}.{self._signer.sign(secrets.token_urlsafe(16)).decode()}"
+
+    def session(self, signed: str) -> Session | None:
+        try:
+            nonce, begun_at = self._signer.unsign(signed, return_timestamp=True)
+        except BadSignature:
+            return None
+        if not -_SKEW_SECONDS <= time.time() - begun_at.timestamp() <= SESSION_SECONDS:
+            return None
+        session_id = hmac.digest(self._name, nonce, hashlib.sha256).hex()[:32]
+        return Session(session_id, hmac.digest(self._csrf, nonce, hashlib.sha256).hex(), self)
+
+
+class Tokens:
+    """The configured tokens by their key id, in their order."""
+
+    def __init__(self, tokens: Iterable[ApiToken]) -> None:
+        self._by_id = {each.key_id: each for each in (Token(token, number) for number, token in enumerate(tokens, 1))}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_id)
+
+    def find(self, secret: str) -> Token | None:
+        """In a time that does not depend on the token."""
+        given = digest(secret)
+        found = None
+        for each in self._by_id.values():
+            if hmac.compare_digest(each.digest, given):
+                found = each
+        return found
+
+    def begin(self, key_id: str) -> str:
+        """The cookie of a new session for the token with that key."""
+        return self._by_id[key_id].begin()
+
+    def session(self, cookie: str) -> Session | None:
+        """None if it is forged, expired, or of a token that is no longer valid. It may have been signed out."""
+        key_id, _, signed = cookie[: _MAX_COOKIE_CHARS + 1].partition(".")
+        token = self._by_id.get(key_id) if len(cookie) <= _MAX_COOKIE_CHARS else None
+        return token.session(signed) if token is not None else None
+
+
+class EndedSessions(Protocol):
+    """Sessions that were signed out before they expired, on any pod. Raises StoreUnavailable: nobody is let in if this
+    cannot be checked."""
+
+    async def end(self, session_id: str) -> None: ...
+
+    async def has_ended(self, session_id: str) -> bool: ...
+
+
+class EndedInMemory:
+    """For a server without a database."""
+
+    def __init__(self) -> None:
+        self._ended: set[str] = set()
+
+    async def end(self, session_id: str) -> None:
+        self._ended.add(session_id)
+
+    async def has_ended(self, session_id: str) -> bool:
+        return session_id in self._ended
+
+
+# Requests -------------------------------------------------------------------------------------------------------------
 
 
 class Access:
@@ -95,12 +183,10 @@ class Access:
         ended: EndedSessions | None = None,
     ) -> None:
         parsed = [ApiToken.parse(token) if isinstance(token, str) else token for token in tokens]
-        self._tokens = [
-            _KnownToken(digest(each.secret.get_secret_value()), key_id_of(each), f"token {number}", _role(each.role))
-            for number, each in enumerate(parsed, 1)
-        ]
-        self._sessions = Sessions(parsed)
-        self._forms = LoginForms(parsed)
+        self._tokens = Tokens(parsed)
+        # CSRF tokens of the login form, which has no session yet, are derived from a cookie that is set with the form.
+        held = "\n".join(sorted(token.secret.get_secret_value() for token in parsed))
+        self._login_key = _derived(held.encode(), "login form") if held else secrets.token_bytes(32)
         self._ended = ended or EndedInMemory()
         self._throttle = throttle or Throttle()
         self.config = config or HttpConfig()
@@ -110,13 +196,13 @@ class Access:
         return bool(self._tokens)
 
     def requires(self, role: Role) -> Any:
-        """A dependency of routes that require the role. Its value is the client's Role. Raises AccessDenied,
-        RoleMissing, TooManyAttempts, CsrfRefused."""
-        return Depends(_ApiAdmission(self, role))
+        """A dependency of routes that require the role; its value is the Principal. Raises AccessDenied, RoleMissing,
+        TooManyAttempts, CsrfRefused."""
+        return Depends(Admission(self, role))
 
     def page(self, role: Role = Role.READ) -> Any:
-        """As `requires`, for pages: unknown clients are sent to the login. Its value is the Principal."""
-        return Depends(_PageAdmission(self, role))
+        """As `requires`, for pages: unknown clients are sent to the login."""
+        return Depends(Admission(self, role, is_page=True))
 
     def reads_metrics(self) -> Any:
         """A dependency of /metrics. Raises AccessDenied, TooManyAttempts."""
@@ -135,15 +221,14 @@ class Access:
             raise AccessDenied("This needs a token.", remedy="Send `Authorization: Bearer TOKEN`.")
         if principal.role < role:
             raise RoleMissing(f"This token may {principal.role.name.lower()}, but not {role.name.lower()}.")
-        if _needs_csrf(request, principal) and not is_form(request):
-            check_csrf(request.headers.get(CSRF_HEADER, ""), principal.csrf)
+        if not _is_form(request):
+            await self.check_csrf(request, principal)
         return principal
 
-    async def check_form(self, request: Request) -> None:
-        """For an admitted request whose body has been read. Raises CsrfRefused."""
-        principal = await self.principal(request)
-        if principal is not None and _needs_csrf(request, principal):
-            check_csrf(await csrf_of(request), principal.csrf)
+    async def check_csrf(self, request: Request, principal: Principal) -> None:
+        """The body must have been read if it is a form. Raises CsrfRefused."""
+        if principal.by == "session" and request.method not in SAFE_METHODS:
+            _compare(await _csrf_of(request), principal.csrf)
 
     async def principal(self, request: Request) -> Principal | None:
         """None if the request has no valid credential. Determined once per request. Raises AccessDenied for a wrong
@@ -169,79 +254,63 @@ class Access:
     async def _principal(self, request: Request) -> Principal | None:
         if not self._tokens:
             return Principal(Role.OPERATE, "anybody")
-        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
-            known = self._verified(request, token.strip())
-            return Principal(known.role, "token", name=known.name, credential=known.key_id)
-        session = self._session(request)
+            token = self._verified(request, secret.strip())
+            return Principal(token.role, "token", name=token.name, credential=token.key_id)
+        session = self.session(request)
         if session is None or await self._ended.has_ended(session.id):
             return None
-        name = next(each.name for each in self._tokens if each.key_id == session.key_id)
-        return Principal(_role(session.role), "session", session.csrf, f"{name}, in a browser", session.id)
+        return Principal(session.token.role, "session", session.csrf, f"{session.token.name}, in a browser", session.id)
 
-    def name_of(self, request: Request) -> str:
-        """The client's name for the history, after `requires` or `page` admitted the request."""
-        return _admitted(request).name
-
-    def credential_of(self, request: Request) -> str:
-        """Identifies the client's credential without revealing it; as `name_of`."""
-        return _admitted(request).credential
+    def session(self, request: Request) -> Session | None:
+        """The session of the request's cookie, signed out or not."""
+        return self._tokens.session(request.cookies.get(self._cookie_name(request, _SESSION), ""))
 
     def login_form(self, request: Request) -> tuple[str, str]:
-        """The CSRF token of the login form, and the cookie that `keep_login_form` sets with it."""
-        cookie = self._forms.cookie(request.cookies.get(self._cookie_name(request, _LOGIN)))
-        return self._forms.csrf(cookie), cookie
+        """The CSRF token of the login form, and the cookie that `keep_login_form` sets with it: the current one if it
+        is valid, because the form may be open in two tabs."""
+        current = request.cookies.get(self._cookie_name(request, _LOGIN), "")
+        cookie = current if re.fullmatch(r"[\w-]{22}", current) else secrets.token_urlsafe(16)
+        return self._login_csrf(cookie), cookie
 
     def keep_login_form(self, request: Request, response: Response, cookie: str) -> None:
         self._set_cookie(request, response, _LOGIN, cookie, _LOGIN_SECONDS)
 
     def may_log_in(self, request: Request) -> bool:
         """Whether the form is worth reading: it has its cookie. Raises TooManyAttempts."""
-        client = _client(request)
-        if self._throttle.checked(client) is Checked.NONE:
-            raise TooManyAttempts(self._throttle.wait_seconds(client))
+        if self._throttle.checked(_client(request)) is Checked.NONE:
+            raise TooManyAttempts(self._throttle.wait_seconds(_client(request)))
         return self._cookie_name(request, _LOGIN) in request.cookies
 
-    def log_in(self, request: Request, response: Response, token: str, csrf: str) -> None:
+    def log_in(self, request: Request, response: Response, secret: str, csrf: str) -> None:
         """Begin a session with the browser that gets `response`. Raises AccessDenied, TooManyAttempts, CsrfRefused."""
         cookie = request.cookies.get(self._cookie_name(request, _LOGIN), "")
-        check_csrf(csrf if cookie else "", self._forms.csrf(cookie))
-        found = self._verified(request, token)
-        self._set_cookie(request, response, _SESSION, self._sessions.begin(found.key_id), SESSION_SECONDS)
+        _compare(csrf if cookie else "", self._login_csrf(cookie))
+        self._set_cookie(request, response, _SESSION, self._verified(request, secret).begin(), SESSION_SECONDS)
         self._set_cookie(request, response, _LOGIN, "", 0)
-
-    def has_session(self, request: Request) -> bool:
-        """Whether the request has a session cookie, signed out or not."""
-        return self._session(request) is not None
 
     async def log_out(self, request: Request, response: Response) -> None:
         """End the session of this browser, on every pod. Raises CsrfRefused, StoreUnavailable."""
-        session = self._session(request)
+        session = self.session(request)
         if session is not None:
-            check_csrf(await csrf_of(request), session.csrf)
+            _compare(await _csrf_of(request), session.csrf)
             await self._ended.end(session.id)
             self._set_cookie(request, response, _SESSION, "", 0)
 
     def _set_cookie(self, request: Request, response: Response, name: str, value: str, seconds: int) -> None:
-        response.set_cookie(
-            self._cookie_name(request, name),
-            value,
-            max_age=seconds,
-            path=self.config.root_path or "/",
-            secure=self._is_secure(request),
-            httponly=True,
-            # Not `strict`: a link to a run in a chat would lead to the login.
-            samesite="lax",
-        )
+        # Not `samesite=strict`: a link to a run in a chat would lead to the login.
+        secure, path = self._is_secure(request), self.config.root_path or "/"
+        name = self._cookie_name(request, name)
+        response.set_cookie(name, value, max_age=seconds, path=path, secure=secure, httponly=True, samesite="lax")
 
-    def _session(self, request: Request) -> Session | None:
-        cookie = request.cookies.get(self._cookie_name(request, _SESSION))
-        return self._sessions.find(cookie) if cookie else None
+    def _login_csrf(self, cookie: str) -> str:
+        return hmac.digest(self._login_key, _bytes(cookie), hashlib.sha256).hex()
 
-    def _verified(self, request: Request, secret: str) -> _KnownToken:
+    def _verified(self, request: Request, secret: str) -> Token:
         client = _client(request)
         checked = self._throttle.checked(client)
-        found = self._find(secret) if checked is not Checked.NONE else None
+        found = self._tokens.find(secret) if checked is not Checked.NONE else None
         if found is not None and (checked is Checked.ALL or self._throttle.is_used(found.key_id)):
             self._throttle.succeeded(found.key_id)
             return found
@@ -250,15 +319,6 @@ class Access:
         if checked is Checked.ALL:
             raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
         raise TooManyAttempts(self._throttle.wait_seconds(client))
-
-    def _find(self, secret: str) -> _KnownToken | None:
-        """In a time that does not depend on the token."""
-        given = digest(secret)
-        found = None
-        for each in self._tokens:
-            if hmac.compare_digest(each.digest, given):
-                found = each
-        return found
 
     def _cookie_name(self, request: Request, name: str) -> str:
         """With the prefixes that make browsers reject the cookie from other hosts and over plain http."""
@@ -279,34 +339,30 @@ class Admission:
 
     access: Access
     role: Role
+    is_page: bool = False
 
-    async def admit(self, request: Request) -> None:
-        await self.access.admit(request, self.role)
-
-    async def check_form(self, request: Request) -> None:
-        await self.access.check_form(request)
-
-    async def _admitted(self, request: Request) -> Principal:
-        # Checked again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
-        await self.admit(request)
-        await self.access.check_form(request)
-        return _admitted(request)
-
-
-class _ApiAdmission(Admission):
-    async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Role:
-        return (await self._admitted(request)).role
-
-
-class _PageAdmission(Admission):
-    async def admit(self, request: Request) -> None:
+    async def admit(self, request: Request) -> Principal:
         try:
-            await self.access.admit(request, self.role)
+            return await self.access.admit(request, self.role)
         except AccessDenied as error:
-            raise LoginNeeded(error.message, _login_of(request, self.access.config.root_path)) from error
+            if not self.is_page:
+                raise
+            root = self.access.config.root_path
+            wanted = quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
+            onward = local_address(wanted if request.method in ("GET", "HEAD") else "", root)
+            raise LoginNeeded(error.message, login_address(root, onward)) from error
 
-    async def __call__(self, request: Request) -> Principal:
-        return await self._admitted(request)
+    async def __call__(self, request: Request, _: Annotated[Any, Security(_documented)]) -> Principal:
+        # Checked again, for routes that are not a `Route`: a forgotten route class must not let anybody in.
+        principal = await self.admit(request)
+        await self.access.check_csrf(request, principal)
+        return principal
+
+
+def admitted(request: Request) -> Principal:
+    """Who sent the request, after `requires` or `page` admitted it."""
+    principal = request.scope.get(_PRINCIPAL)
+    return principal if isinstance(principal, Principal) else Principal(Role.READ, "anybody")
 
 
 def local_address(wanted: str, root: str) -> str:
@@ -324,23 +380,45 @@ def login_address(root: str, onward: str, **reason: str) -> str:
     return f"{root}/login" + (f"?{urlencode(query)}" if query else "")
 
 
-def _login_of(request: Request, root: str) -> str:
-    wanted = quote(request.scope["path"]) + (f"?{request.url.query}" if request.url.query else "")
-    return login_address(root, local_address(wanted if request.method in ("GET", "HEAD") else "", root))
+def key_id_of(token: ApiToken) -> str:
+    return _derived(token.secret.get_secret_value().encode(), "session id").hex()[:16]
 
 
-def _admitted(request: Request) -> Principal:
-    principal = request.scope.get(_PRINCIPAL)
-    return principal if isinstance(principal, Principal) else Principal(Role.READ, "anybody")
+def digest(secret: str) -> bytes:
+    """Of the same length for every secret, so that comparing two does not reveal their lengths."""
+    return hashlib.sha256(_bytes(secret)).digest()
 
 
-def _needs_csrf(request: Request, principal: Principal) -> bool:
-    return principal.by == "session" and request.method not in SAFE_METHODS
+def _is_form(request: Request) -> bool:
+    """Whether the CSRF token may be in the body."""
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == _FORM
+
+
+async def _csrf_of(request: Request) -> str:
+    """The CSRF token of the request, from the header or the form; empty if there is none."""
+    if found := request.headers.get(CSRF_HEADER):
+        return found
+    field = (await request.form()).get(CSRF_FIELD) if _is_form(request) else None
+    return field if isinstance(field, str) else ""
+
+
+def _compare(given: str, expected: str) -> None:
+    """In constant time. Raises CsrfRefused."""
+    if not hmac.compare_digest(digest(given), digest(expected)):
+        raise CsrfRefused(
+            "This request does not prove that a page of this server sent it.",
+            remedy=f"Reload the page. Programs send `Authorization: Bearer TOKEN`, and need no {CSRF_HEADER}.",
+        )
 
 
 def _client(request: Request) -> str:
     return request.client.host if request.client is not None else ""
 
 
-def _role(word: Literal["read", "operate"]) -> Role:
-    return Role.READ if word == "read" else Role.OPERATE
+def _derived(secret: bytes, purpose: str) -> bytes:
+    """32 bytes for one purpose, as in the last step of HKDF (RFC 5869) for a strong secret."""
+    return hmac.digest(secret, f"reposync {purpose} 1".encode(), hashlib.sha256)
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")

@@ -68,24 +68,19 @@ class Shares:
 
     def enter(self, connection: Connection) -> bool:
         """False if it may be used for probes only, or was closed."""
-        network = connection.network
-        own = self._held.setdefault(network, set())
-        is_trusted = self._is_trusted(network)
-        if not is_trusted and len(own) >= self._a_client:
-            victim = _idlest(own)
-        elif sum(map(len, self._held.values())) >= self._most:
-            victim = _idlest(self._candidates(is_trusted))
-        else:
-            own.add(connection)
-            return True
-        if victim is not None:
+        own = self._held.get(connection.network, set())
+        is_trusted = self._is_trusted(connection.network)
+        is_over_share = not is_trusted and len(own) >= self._a_client
+        if is_over_share or sum(map(len, self._held.values())) >= self._most:
+            victim = _idlest(own if is_over_share else self._candidates(is_trusted))
+            if victim is None:
+                self._reserved.add(connection)
+                if len(self._reserved) > self._max_reserved:
+                    self._cut(_idlest(self._reserved - {connection}) or connection)
+                return False
             self._cut(victim)
-            self._held.setdefault(network, set()).add(connection)
-            return True
-        self._reserved.add(connection)
-        if len(self._reserved) > self._max_reserved:
-            self._cut(_idlest(self._reserved - {connection}) or connection)
-        return False
+        self._held.setdefault(connection.network, set()).add(connection)
+        return True
 
     def leave(self, connection: Connection) -> None:
         self._reserved.discard(connection)
@@ -180,24 +175,23 @@ class BoundedProtocol(H11Protocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        body = envelope("BAD_REQUEST", msg)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-            (b"connection", b"close"),
-            (b"cache-control", b"no-store"),
-            *((name.lower().encode(), value.encode()) for name, value in SECURITY_HEADERS.items()),
-        ]
         if self.cycle is not None:
             # The application may still be running; its response is discarded.
             self.cycle.disconnected = True
-        try:
-            head = self.conn.send(h11.Response(status_code=400, headers=headers, reason=b"Bad Request"))
-        except h11.LocalProtocolError:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             # The invalid bytes followed a request whose response has started.
             self.transport.abort()
             return
-        self.transport.write((head or b"") + body)
+        body = envelope("BAD_REQUEST", msg)
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+            "cache-control": "no-store",
+            **SECURITY_HEADERS,
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(f"HTTP/1.1 400 Bad Request\r\n{head}\r\n".encode() + body)
         self.transport.close()
 
     def _await_head(self) -> None:

@@ -21,17 +21,8 @@ MAX_CURSOR_CHARS = 3_100
 DETAIL_KEYS = ("max_attempts", "not_before", "cancel_requested", "removal", "repair")
 """Columns of a run that only its detail shows."""
 REQUEST_KEYS = (
-    "id",
-    "trigger",
-    "asked_by",
-    "asked_at",
-    "scheduled_for",
-    "full",
-    "repair",
-    "removal",
-    "approval",
-    "withdrawn_at",
-    "withdrawn_by",
+    *("id", "trigger", "asked_by", "asked_at", "scheduled_for"),
+    *("full", "repair", "removal", "approval", "withdrawn_at", "withdrawn_by"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -30,11 +30,17 @@ _METHODS = ("GET", "POST", "PATCH", "PUT", "DELETE")
 Responses = dict[int | str, dict[str, Any]]
 
 
-class AccessDenied(RepoSyncError):
+class ApiError(RepoSyncError):
+    """Base of errors that only the API raises. `headers` and `details` are part of the response."""
+
+    headers: Mapping[str, str] = {}
+    details: Mapping[str, Any] = {}
+
+
+class AccessDenied(ApiError, code="UNAUTHENTICATED", status=401):
     """No token, or an unknown one."""
 
-    code = "UNAUTHENTICATED"
-    status = 401
+    headers: Mapping[str, str] = {"WWW-Authenticate": 'Bearer realm="reposync"'}
 
 
 class LoginNeeded(AccessDenied):
@@ -45,156 +51,106 @@ class LoginNeeded(AccessDenied):
         self.address = address
 
 
-class RoleMissing(RepoSyncError):
+class RoleMissing(ApiError, code="FORBIDDEN", status=403):
     """The token is known, but its role does not allow this."""
 
-    code = "FORBIDDEN"
-    status = 403
 
-
-class TooManyAttempts(RepoSyncError):
+class TooManyAttempts(ApiError, code="TOO_MANY_ATTEMPTS", status=429):
     """Too many wrong tokens from this address."""
-
-    code = "TOO_MANY_ATTEMPTS"
-    status = 429
 
     def __init__(self, wait_seconds: float) -> None:
         self.wait_seconds = math.ceil(wait_seconds)
         super().__init__("Too many wrong tokens from this address.", remedy=f"Try again in {self.wait_seconds} s.")
+        self.headers = {"Retry-After": str(self.wait_seconds)}
+        self.details = {"wait_seconds": self.wait_seconds}
 
 
-class CsrfRefused(RepoSyncError):
+class CsrfRefused(ApiError, code="CSRF_REFUSED", status=403):
     """The request has a session cookie but no CSRF token of that session."""
 
-    code = "CSRF_REFUSED"
-    status = 403
 
-
-class CrossSiteRefused(RepoSyncError):
+class CrossSiteRefused(ApiError, code="CROSS_SITE_REFUSED", status=403):
     """A page of another site made the browser send this request."""
 
-    code = "CROSS_SITE_REFUSED"
-    status = 403
+    headers: Mapping[str, str] = {"Connection": "close"}
 
 
-class HostNotAllowed(RepoSyncError):
+class HostNotAllowed(ApiError, code="HOST_NOT_ALLOWED", status=421):
     """The Host header names another server, which may be DNS rebinding."""
 
-    code = "HOST_NOT_ALLOWED"
-    status = 421
+    headers: Mapping[str, str] = {"Connection": "close"}
 
 
-class BodyTooLarge(RepoSyncError):
+class BodyTooLarge(ApiError, code="BODY_TOO_LARGE", status=413):
     """The request body is larger than this route accepts."""
 
-    code = "BODY_TOO_LARGE"
-    status = 413
 
-
-class BodyTooSlow(RepoSyncError):
+class BodyTooSlow(ApiError, code="BODY_TOO_SLOW", status=408):
     """The request body was not complete in time."""
 
-    code = "BODY_TOO_SLOW"
-    status = 408
 
-
-class BodyUnreadable(RepoSyncError):
+class BodyUnreadable(ApiError, code="BAD_REQUEST", status=400):
     """The body does not match its Content-Type."""
 
-    code = "BAD_REQUEST"
-    status = 400
 
-
-class BodiesBusy(RepoSyncError):
+class BodiesBusy(ApiError, code="BUSY", status=503):
     """The bodies that are being received take all the memory reserved for them."""
 
-    code = "BUSY"
-    status = 503
 
-
-class MediaTypeUnsupported(RepoSyncError):
+class MediaTypeUnsupported(ApiError, code="MEDIA_TYPE_UNSUPPORTED", status=415):
     """The Content-Type of the body is not JSON: send `Content-Type: application/json`."""
 
-    code = "MEDIA_TYPE_UNSUPPORTED"
-    status = 415
 
-
-class QueryTooLong(RepoSyncError):
+class QueryTooLong(ApiError, code="QUERY_TOO_LONG", status=414):
     """The query string is too long."""
 
-    code = "QUERY_TOO_LONG"
-    status = 414
 
-
-class PathTooLong(RepoSyncError):
+class PathTooLong(ApiError, code="PATH_TOO_LONG", status=414):
     """The path is too long."""
 
-    code = "PATH_TOO_LONG"
-    status = 414
 
-
-class HeadersTooLarge(RepoSyncError):
+class HeadersTooLarge(ApiError, code="HEADERS_TOO_LARGE", status=431):
     """The request has too many headers, or they are too large."""
 
-    code = "HEADERS_TOO_LARGE"
-    status = 431
 
-
-class RequestInvalid(RepoSyncError):
+class RequestInvalid(ApiError, code="REQUEST_INVALID", status=422):
     """The request is not valid; `details.problems` lists what is wrong, if known."""
 
-    code = "REQUEST_INVALID"
-    status = 422
 
-
-class SearchBusy(RepoSyncError):
+class SearchBusy(ApiError, code="SEARCH_BUSY", status=503, retryable=True):
     """More searches are waiting than can be answered in time."""
 
-    code = "SEARCH_BUSY"
-    status = 503
-    retryable = True
 
-
-class SearchTimeout(RepoSyncError):
+class SearchTimeout(ApiError, code="SEARCH_TIMEOUT", status=504, retryable=True):
     """The embedding model and the index took too long together."""
 
-    code = "SEARCH_TIMEOUT"
-    status = 504
-    retryable = True
+
+class NotSearchableYet(ApiError, code="NOT_SEARCHABLE_YET", status=504):
+    """The commit was not searchable within `timeout`; `details` has the current state."""
+
+    def __init__(self, message: str, details: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.details = details
 
 
-class TooManyConnections(RepoSyncError):
+class TooManyConnections(ApiError, code="TOO_MANY_CONNECTIONS", status=503, retryable=True):
     """All connections of this pod, or of this address, are in use."""
 
-    code = "TOO_MANY_CONNECTIONS"
-    status = 503
-    retryable = True
 
-
-class ShuttingDown(RepoSyncError):
+class ShuttingDown(ApiError, code="SHUTTING_DOWN", status=503):
     """This daemon is shutting down; send the request again."""
 
-    code = "SHUTTING_DOWN"
-    status = 503
+    def __init__(self) -> None:
+        super().__init__("This daemon is shutting down. Try again.")
 
 
-class Unexpected(RepoSyncError):
+class Unexpected(ApiError):
     """An unexpected error; the log has it under the incident id."""
 
 
 EVERYWHERE = (
-    AccessDenied,
-    RoleMissing,
-    TooManyAttempts,
-    HostNotAllowed,
-    RequestInvalid,
-    QueryTooLong,
-    BodyTooLarge,
-    StoreUnavailable,
-    TooManyConnections,
-    Starting,
-    ShuttingDown,
-    Unexpected,
+    *(AccessDenied, RoleMissing, TooManyAttempts, HostNotAllowed, RequestInvalid, QueryTooLong, BodyTooLarge),
+    *(StoreUnavailable, TooManyConnections, Starting, ShuttingDown, Unexpected),
 )
 """Errors of every route of the API."""
 CHANGING = (CsrfRefused, CrossSiteRefused)
@@ -215,21 +171,16 @@ class ErrorAnswer(BaseModel):
     error: ErrorBody
 
 
-def errors(*kinds: type[RepoSyncError]) -> Responses:
-    """`responses` of a route: these errors, and those of every route."""
-    return only_errors(*kinds, *EVERYWHERE)
-
-
-def only_errors(*kinds: type[RepoSyncError]) -> Responses:
-    """`responses` of a route: exactly these errors, described by their docstrings."""
-    described: Responses = {}
+def described(*kinds: type[RepoSyncError]) -> Responses:
+    """`responses` of a route with these errors, described by their docstrings."""
+    found: Responses = {}
     for kind in kinds:
         words = (kind.__doc__ or kind.code).strip().partition("\n\n")[0].replace("\n    ", " ")
-        each = described.setdefault(kind.status, {"model": ErrorAnswer, "description": "", "content": {}})
+        each = found.setdefault(kind.status, {"model": ErrorAnswer, "description": "", "content": {}})
         each["description"] += f"{' ' if each['description'] else ''}`{kind.code}`: {words}"
         examples = each["content"].setdefault("application/json", {"examples": {}})["examples"]
         examples[kind.code] = {"value": {"error": {"code": kind.code, "message": words, "details": {}}}}
-    return described
+    return found
 
 
 def envelope(code: str, message: str, details: Mapping[str, Any] | None = None) -> bytes:
@@ -238,7 +189,7 @@ def envelope(code: str, message: str, details: Mapping[str, Any] | None = None) 
 
 
 class ErrorResponse(Response):
-    """An error as JSON, or as a page if the client wants one.
+    """An error as JSON, or as a page if the client wants one: `page_message` is shown in place of `message` then.
 
     Decided when the response starts: errors are raised in many places, and only the request knows its reader.
     """
@@ -254,18 +205,18 @@ class ErrorResponse(Response):
         headers: Mapping[str, str] | None = None,
         page_message: str | None = None,
     ) -> None:
-        """`page_message`: shown on a page in place of `message`."""
         self.extra_headers = headers or {}
         super().__init__(envelope(code, message, details), status, {"Cache-Control": "no-store", **self.extra_headers})
         self.code = code
         self.page_message = message if page_message is None else page_message
 
     @classmethod
-    def of(
-        cls, error: RepoSyncError, *, details: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
-    ) -> ErrorResponse:
-        wait = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else {}
-        return cls(error.status, error.code, error.for_clients, details, {**wait, **(headers or {})}, error.for_pages)
+    def of(cls, error: RepoSyncError) -> ErrorResponse:
+        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else {}
+        details: Mapping[str, Any] = {}
+        if isinstance(error, ApiError):
+            headers, details = {**headers, **error.headers}, error.details
+        return cls(error.status, error.code, error.for_clients, details, headers, error.for_pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         show: ErrorPage | None = scope.get(ERROR_PAGE_KEY)
@@ -286,7 +237,8 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
         if error.status_code == 405:
             # Starlette lists the methods of the first route of this path only.
             headers["Allow"] = ", ".join(_methods_at(request.scope))
-        return ErrorResponse(error.status_code, _code(error.status_code), _message(request, error), headers=headers)
+        code = HTTPStatus(error.status_code).name
+        return ErrorResponse(error.status_code, code, _message(request, error), headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> Response:
@@ -295,26 +247,17 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
             {"where": [str(part) for part in each["loc"]], "message": each["msg"], "type": each["type"]}
             for each in error.errors()
         ]
+        first = f"{'.'.join(problems[0]['where'])}: {problems[0]['message']}"
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         # A body may contain a hundred thousand mistakes.
         details = {"problems": problems[:MAX_PROBLEMS]}
-        return ErrorResponse(422, RequestInvalid.code, _problem_sentence(problems), details)
-
-    @app.exception_handler(AccessDenied)
-    async def denied(request: Request, error: AccessDenied) -> Response:
-        return ErrorResponse.of(error, headers={"WWW-Authenticate": 'Bearer realm="reposync"'})
-
-    @app.exception_handler(LoginNeeded)
-    async def login_needed(request: Request, error: LoginNeeded) -> Response:
-        return Response(status_code=303, headers={"Location": error.address})
-
-    @app.exception_handler(TooManyAttempts)
-    async def too_many(request: Request, error: TooManyAttempts) -> Response:
-        seconds = error.wait_seconds
-        return ErrorResponse.of(error, details={"wait_seconds": seconds}, headers={"Retry-After": str(seconds)})
+        return ErrorResponse(422, RequestInvalid.code, f"The request is not valid: {first}{more}.", details)
 
     @app.exception_handler(RepoSyncError)
     async def known_error(request: Request, error: RepoSyncError) -> Response:
-        if error.status >= 500:
+        if isinstance(error, LoginNeeded):
+            return Response(status_code=303, headers={"Location": error.address})
+        if error.status >= 500 and not isinstance(error, NotSearchableYet):
             log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         # Other servers quote what was sent to them.
         error.redact(redact)
@@ -322,10 +265,10 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
 
 
 def _message(request: Request, error: HTTPException) -> str:
-    if error.detail != _phrase(error.status_code):
-        return str(error.detail)
     path = request.scope["path"]
     shown, bare = path[:_MAX_PATH_CHARS], path.rstrip("/")
+    if error.detail != HTTPStatus(error.status_code).phrase:
+        return str(error.detail)
     if error.status_code == 404:
         has_bare = bare not in ("", path) and _methods_at({**request.scope, "path": bare, "raw_path": bare.encode()})
         hint = f" Leave out the trailing slash: {bare[:_MAX_PATH_CHARS]}" if has_bare else ""
@@ -349,25 +292,3 @@ def _methods_at(scope: Scope) -> list[str]:
         )
     ]
     return ["GET", "HEAD", *found[1:]] if found[:1] == ["GET"] else found
-
-
-def _problem_sentence(problems: Sequence[Mapping[str, Any]]) -> str:
-    if not problems:
-        return "The request is not valid."
-    first = f"{'.'.join(problems[0]['where'])}: {problems[0]['message']}"
-    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-    return f"The request is not valid: {first}{more}."
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return ""
-
-
-def _code(status: int) -> str:
-    try:
-        return HTTPStatus(status).name
-    except ValueError:
-        return "HTTP_ERROR"

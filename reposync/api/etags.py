@@ -11,24 +11,24 @@ from pydantic_core import to_json
 
 _TAG = re.compile(r'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 
-NOT_MODIFIED: dict[int | str, dict[str, Any]] = {
-    304: {"description": "Unchanged since the response with the ETag in `If-None-Match`; without a body"}
-}
-"""`responses` of routes that answer with `conditional`."""
-
 ETAG_HEADER: dict[str, Any] = {
     "ETag": {"schema": {"type": "string"}, "description": "Send it as `If-None-Match` to get changes only."}
 }
+ETAG_ANSWERS: dict[int | str, dict[str, Any]] = {
+    200: {"headers": ETAG_HEADER},
+    304: {"description": "Unchanged since the response with the ETag in `If-None-Match`; without a body"},
+}
+"""`responses` of routes that answer with `conditional`."""
+# `no-cache` lets a cache keep it, but check each time; `private` because a token or a session was required.
+CACHING = {"Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
 
 
 def conditional(request: Request, document: object, *, version: object = None) -> Response:
     """`document`, a model or anything that JSON can express, or 304 if the client has it already. `version`: see
     `etag_of`."""
     body = to_json(document)
-    tag = _tag(body, version)
-    # `no-cache` lets a cache keep it, but check each time; `private` because a token was required.
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
-    if matches(", ".join(request.headers.getlist("if-none-match")), tag):
+    headers = {"ETag": _tag(body, version), **CACHING}
+    if is_known(request, headers["ETag"]):
         return Response(status_code=304, headers=headers)
     return Response(body, headers=headers, media_type="application/json")
 
@@ -46,9 +46,10 @@ def is_current(if_match: str, version: object) -> bool:
     return if_match.strip() == "*" or any(tag[1:].partition("-")[0] == mine for tag in _TAG.findall(if_match))
 
 
-def matches(if_none_match: str, tag: str) -> bool:
-    # The weak comparison of RFC 9110, 13.1.2: a proxy that compresses makes our tags weak.
-    return if_none_match.strip() == "*" or tag in _TAG.findall(if_none_match)
+def is_known(request: Request, tag: str) -> bool:
+    """Whether the client has it: the weak comparison of RFC 9110, 13.1.2."""
+    given = ", ".join(request.headers.getlist("if-none-match"))
+    return given.strip() == "*" or tag in _TAG.findall(given)
 
 
 def _tag(body: bytes, version: object) -> str:

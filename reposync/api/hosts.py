@@ -5,14 +5,19 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
 from reposync.config.sections import HttpConfig
+from reposync.outgoing import is_loopback
 
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,253})(?::(?P<port>[0-9]{1,5}))?")
 _MAX_FORWARDED = 50
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def split_host(value: str) -> tuple[str, int | None] | None:
@@ -24,16 +29,29 @@ def split_host(value: str) -> tuple[str, int | None] | None:
     return name, int(found["port"]) if found["port"] else None
 
 
+def is_cross_site(headers: Headers) -> bool:
+    """Whether a page of another origin made a browser send this. False if no browser sent it.
+
+    Pages cannot set `Sec-Fetch-Site`, but browsers send it to https and loopback only; `Origin` is part of every POST.
+    `same-site` counts as another site: it is a different port of this machine, or a sibling subdomain.
+    """
+    site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+    if site is not None or origin is None:
+        return site not in (None, "same-origin", "none")
+    host = split_host(headers.get("host", ""))
+    try:
+        split = urlsplit(origin)
+        name, port = split.hostname, split.port or _DEFAULT_PORTS.get(split.scheme)
+    except ValueError:
+        return True
+    return name is None or host is None or (name, port) != (host[0], host[1] or _DEFAULT_PORTS.get(split.scheme))
+
+
 def client_network(client: str) -> str:
     """The network that counts as one client: an IPv6 host owns 2**64 addresses."""
-    try:
-        address = ipaddress.ip_address(client)
-    except ValueError:
-        return client
-    if address.version == 4:
-        return client
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
+    address = _address(client)
+    if address is None or address.version == 4:
+        return client if address is None else str(address)
     return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
 
 
@@ -46,17 +64,14 @@ class AllowedHosts:
 
     def __init__(self, names: Sequence[str], *, has_tokens: bool) -> None:
         self._names = frozenset(name.strip("[]") for name in names if not name.startswith("*."))
-        self._endings = tuple(name[1:] for name in names if name.startswith("*."))
+        self._endings = (*(name[1:] for name in names if name.startswith("*.")), ".localhost")
         self._any = has_tokens and not names
 
     def allows(self, host: str) -> bool:
-        if self._any:
-            return True
         split = split_host(host)
-        if split is None:
-            return False
-        name = split[0]
-        return name in self._names or name.endswith(self._endings or ("\0",)) or _is_loopback(name)
+        return self._any or (
+            split is not None and (split[0] in self._names or split[0].endswith(self._endings) or is_loopback(split[0]))
+        )
 
 
 class TrustedNetworks:
@@ -67,13 +82,8 @@ class TrustedNetworks:
 
     def contain(self, address: str) -> bool:
         """`address` may be an IPv6 network as `client_network` returns it."""
-        try:
-            parsed = ipaddress.ip_address(address.removesuffix("/64"))
-        except ValueError:
-            return False
-        if parsed.version == 6 and parsed.ipv4_mapped is not None:
-            parsed = parsed.ipv4_mapped
-        return any(parsed.version == network.version and parsed in network for network in self._networks)
+        parsed = _address(address.removesuffix("/64"))
+        return parsed is not None and any(parsed in network for network in self._networks)
 
 
 class Proxies:
@@ -86,17 +96,21 @@ class Proxies:
     def correct(self, scope: Scope) -> None:
         """Set what the browser requested: its address, scheme and host if a trusted proxy forwards them, and the whole
         path, whether the proxy strips the root path or not."""
-        headers = Headers(scope=scope)
-        peer = scope.get("client")
+        peer, root, path = scope.get("client"), self._root, scope["path"]
         if peer is not None and self._trusted.contain(peer[0]):
-            self._apply_forwarded(scope, headers, peer)
-        if self._root:
-            self._complete_path(scope)
+            self._apply_forwarded(scope, Headers(scope=scope), peer)
+        if not root:
+            return
+        scope["root_path"] = root
+        if path != root and not path.startswith(f"{root}/"):
+            scope["path"] = root + path
+            if scope.get("raw_path") is not None:
+                scope["raw_path"] = root.encode() + scope["raw_path"]
 
     def _apply_forwarded(self, scope: Scope, headers: Headers, peer: tuple[str, int]) -> None:
         scope["client"] = (self._client(headers, peer[0]), peer[1])
         proto = headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
-        if proto in ("http", "https"):
+        if proto in _DEFAULT_PORTS:
             scope["scheme"] = proto
         host = headers.get("x-forwarded-host", "").partition(",")[0].strip()
         if host and split_host(host) is not None:
@@ -104,41 +118,23 @@ class Proxies:
             scope["headers"] = [(b"host", host.encode("latin-1")), *others]
 
     def _client(self, headers: Headers, peer: str) -> str:
-        """Each proxy appends its client: the last one that is not a trusted proxy."""
-        named = ",".join(headers.getlist("x-forwarded-for")).split(",")[-_MAX_FORWARDED:]
+        """Each proxy appends its client, some with the port: the last one that is not a trusted proxy."""
         client = peer
-        for each in reversed(named):
-            address = _address(each.strip())
-            if address is None:
+        for each in reversed(",".join(headers.getlist("x-forwarded-for")).split(",")[-_MAX_FORWARDED:]):
+            text = each.strip()
+            found = _address(text) or _address(text.rpartition(":")[0].strip("[]")) or _address(text.strip("[]"))
+            if found is None:
                 break
-            client = address
-            if not self._trusted.contain(address):
+            client = str(found)
+            if not self._trusted.contain(client):
                 break
         return client
 
-    def _complete_path(self, scope: Scope) -> None:
-        root, path = self._root, scope["path"]
-        scope["root_path"] = root
-        if path != root and not path.startswith(f"{root}/"):
-            scope["path"] = root + path
-            if scope.get("raw_path") is not None:
-                scope["raw_path"] = root.encode() + scope["raw_path"]
 
-
-def _address(text: str) -> str | None:
-    """Some proxies append the port."""
-    for each in (text, text.rpartition(":")[0].strip("[]"), text.strip("[]")):
-        try:
-            return str(ipaddress.ip_address(each))
-        except ValueError:
-            continue
-    return None
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
+def _address(text: str) -> IpAddress | None:
+    """IPv4 in IPv6 as IPv4."""
     try:
-        return ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(text)
     except ValueError:
-        return False
+        return None
+    return address.ipv4_mapped or address if isinstance(address, ipaddress.IPv6Address) else address

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
+from reposync.api.auth import SAFE_METHODS
 from reposync.api.errors import (
     CrossSiteRefused,
     ErrorResponse,
@@ -24,8 +25,7 @@ from reposync.api.errors import (
     ShuttingDown,
     TooManyConnections,
 )
-from reposync.api.hosts import AllowedHosts, Proxies
-from reposync.api.sessions import SAFE_METHODS, is_cross_site
+from reposync.api.hosts import AllowedHosts, Proxies, is_cross_site
 from reposync.config.sections import HttpConfig
 from reposync.errors import RepoSyncError
 
@@ -49,14 +49,13 @@ SECURITY_HEADERS = {
 }
 
 _HEAD = "reposync.head"
-_HSTS = "max-age=31536000"
 _NUL = re.compile(rb"%00|\x00")
 # An id from a proxy or client is used if it is harmless in logs and headers.
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-# Monitoring requests these by IP address. With tokens, their responses reveal nothing that depends on the client.
-_PROBES = ("/healthz", "/readyz", "/metrics")
-# Only these respond at once, however slow everything else is.
+# These respond at once, however slow everything else is.
 _WITH_RESERVE = ("/healthz", "/readyz")
+# Monitoring requests these by IP address. With tokens, their responses reveal nothing that depends on the client.
+_PROBES = (*_WITH_RESERVE, "/metrics")
 
 
 class Gate:
@@ -86,7 +85,7 @@ class Gate:
         request_id = given_id if _REQUEST_ID.fullmatch(given_id) else uuid.uuid4().hex
         is_head = scope["method"] == "HEAD"
         is_reserved = PROBES_ONLY in scope.get("state", ())
-        is_unread = announces_body(headers)
+        is_unread = "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
         async def received() -> Message:
             nonlocal is_unread
@@ -101,7 +100,7 @@ class Gate:
                 added.setdefault("Cache-Control", "no-store")
                 # Below a path of a host there are other services, for which https is not ours to require.
                 if scope["scheme"] == "https" and not self._root:
-                    added["Strict-Transport-Security"] = _HSTS
+                    added["Strict-Transport-Security"] = "max-age=31536000"
                 if is_reserved or is_unread:
                     added["Connection"] = "close"
             elif is_head and message["type"] == "http.response.body":
@@ -111,8 +110,6 @@ class Gate:
         with bound_contextvars(request=request_id):
             try:
                 self._check(scope, headers, is_reserved)
-            except (HostNotAllowed, CrossSiteRefused) as error:
-                await ErrorResponse.of(error, headers={"Connection": "close"})(scope, received, sent)
             except RepoSyncError as error:
                 await ErrorResponse.of(error)(scope, received, sent)
             else:
@@ -164,7 +161,7 @@ class Incidents:
             return
         except asyncio.CancelledError:
             # Only the server cancels requests, when it shuts down.
-            response = ErrorResponse.of(ShuttingDown("This daemon is shutting down. Try again."))
+            response = ErrorResponse.of(ShuttingDown())
         except Exception:
             incident = secrets.token_hex(6)
             log.exception(
@@ -195,10 +192,6 @@ def _check_size(scope: Scope) -> None:
         raise QueryTooLong(f"The query has {len(query):,} bytes; the limit is {MAX_QUERY_BYTES:,}.")
     if _NUL.search(query) or (scope["path"].startswith("/api/") and "\0" in scope["path"]):
         raise RequestInvalid("The address contains a NUL character.")
-
-
-def announces_body(headers: Headers) -> bool:
-    return "transfer-encoding" in headers or headers.get("content-length", "0").strip("0") != ""
 
 
 def is_head(request: Request) -> bool:

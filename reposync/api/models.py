@@ -5,12 +5,12 @@ Models of runs are made from the records of the store, so that a new column need
 
 from __future__ import annotations
 
-import copy
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar, get_type_hints
 
+from fastapi import Query
 from pydantic import AfterValidator, AwareDatetime, BaseModel, ConfigDict, Field, StrictBool, create_model
 
 from reposync.api.documents import DETAIL_KEYS, MAX_CURSOR_CHARS, REQUEST_KEYS
@@ -18,6 +18,7 @@ from reposync.catalog.overview import Overview
 from reposync.config.fields import VARIABLE
 from reposync.config.registry import Repository
 from reposync.content.model import Skip
+from reposync.store.repository import MAX_NAME_CHARS
 from reposync.store.run import RUN_KEYS, Run, RunAttempt, RunProblem, RunRequest
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.sync.brake import BrakeFacts
@@ -25,7 +26,6 @@ from reposync.sync.brake import BrakeFacts
 MAX_PAGE_ITEMS = 200
 MAX_WAIT_SECONDS = 300
 
-RepositoryStateWord = Literal["active", "paused", "inactive"]
 Item = TypeVar("Item")
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -49,14 +49,27 @@ def _storable_moment(moment: datetime) -> datetime:
 
 PlainText = Annotated[str, AfterValidator(_plain)]
 Moment = Annotated[AwareDatetime, AfterValidator(_storable_moment)]
-Cursor = Annotated[str, Field(max_length=MAX_CURSOR_CHARS, description="`next_cursor` of the previous page.")]
-NameFilter = Annotated[PlainText, Field(max_length=255, description="A part of the name, in upper or lower case.")]
 
 
 class RequestModel(BaseModel):
     """Parameters or a body: an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+NoQuery = Annotated[RequestModel, Query()]
+"""Of routes without a query string."""
+
+
+class PageQuery(RequestModel):
+    limit: int = Field(50, ge=1, le=MAX_PAGE_ITEMS)
+    cursor: str | None = Field(None, max_length=MAX_CURSOR_CHARS, description="`next_cursor` of the previous page.")
+
+
+class NamesQuery(PageQuery):
+    name: PlainText | None = Field(
+        None, max_length=MAX_NAME_CHARS, description="A part of the name, in upper or lower case."
+    )
 
 
 class Page(BaseModel, Generic[Item]):
@@ -66,107 +79,74 @@ class Page(BaseModel, Generic[Item]):
     next_cursor: str | None = None
 
 
-class NoFilters(RequestModel):
-    """For routes without a query string."""
-
-
 # Runs ----------------------------------------------------------------------------------------------------------------
 
+_WORDS = {
+    "repository": "Its name; the last one it had, if it was removed.",
+    "status": "A newer version may know others.",
+    "trigger": "A newer version may know others.",
+    "scheduled_for": "The tick of the schedule that requested it.",
+    "attempt": "0 until a worker has started it.",
+    "files_processed": "Files whose content was stored.",
+    "files_failed": "Files of the commit that could not be read; the index has an older state of them, or nothing. The "
+    "run is completed with the code `FILES_FAILED`, and each further run tries them again.",
+    "chunks_reused": "Chunks whose text was known already, and cost no embedding.",
+    "error_message": "Why it ended this way. Without an `error_code`: a remark on a completed run, such as what was "
+    "repaired.",
+    "not_before": "A waiting run is not started before.",
+    "cancel_requested": "A running one ends at the next heartbeat of its worker.",
+    "removal": "It removes the repository with its index.",
+    "repair": "It compares every point with the manifest, and repairs differences.",
+    "approval": "A deletion that is approved: `{}` in advance, or what a blocked run had stopped at.",
+}
 
-def _fields(record: type, keys: Iterable[str], words: Mapping[str, str]) -> dict[str, Any]:
-    """Fields of a model: attributes of the record, with descriptions of those that need one."""
+
+def _fields(record: type, keys: Iterable[str]) -> dict[str, Any]:
+    """Fields of a model: attributes of the record."""
     hints = get_type_hints(record)
-    return {key: (hints[key], Field(description=words.get(key))) for key in keys}
+    return {key: (hints[key], Field(description=_WORDS.get(key))) for key in keys}
 
+
+_ASKED_BY = (
+    "Who requested it: a token by its position in REPOSYNC_API_TOKEN, user and host of a command, a delivery of a "
+    "webhook, the schedule. The first five, and how many more."
+)
+_PROGRESS = {"phase": "indexing", "files_total": 1204, "files_done": 311, "eta_seconds": 23.0}
 
 RunOut = create_model(
     "Run",
     __doc__="A run of the execution log. Start, worker and duration are those of its latest attempt; the figures are "
     "those of all attempts.",
-    **_fields(
-        Run,
-        RUN_KEYS,
-        {
-            "repository": "Its name; the last one it had, if it was removed.",
-            "status": "A newer version may know others.",
-            "trigger": "A newer version may know others.",
-            "scheduled_for": "The tick of the schedule that requested it.",
-            "attempt": "0 until a worker has started it.",
-            "files_processed": "Files whose content was stored.",
-            "files_failed": "Files of the commit that could not be read; the index has an older state of them, or "
-            "nothing. The run is completed with the code `FILES_FAILED`, and each further run tries them again.",
-            "chunks_reused": "Chunks whose text was known already, and cost no embedding.",
-            "error_message": "Why it ended this way. Without an `error_code`: a remark on a completed run, such as "
-            "what was repaired.",
-        },
-    ),
-    asked_by=(
-        list[str],
-        Field(
-            description="Who requested it: a token by its position in REPOSYNC_API_TOKEN, user and host of a command, "
-            "a delivery of a webhook, the schedule. The first five, and how many more."
-        ),
-    ),
+    **_fields(Run, RUN_KEYS),
+    asked_by=(list[str], Field(description=_ASKED_BY)),
 )
-
 RequestOut = create_model(
     "RunRequest",
     __doc__="A request for the run, which does what all its requests that are not withdrawn ask for.",
-    **_fields(
-        RunRequest,
-        REQUEST_KEYS,
-        {
-            "scheduled_for": "The tick of the schedule that requested it.",
-            "approval": "A deletion that is approved: `{}` in advance, or what a blocked run had stopped at.",
-        },
-    ),
+    **_fields(RunRequest, REQUEST_KEYS),
 )
-
 RunDetail = create_model(
     "RunDetail",
     __base__=RunOut,
-    __doc__="A run with everything that is known of it.",
-    **_fields(
-        Run,
-        DETAIL_KEYS,
-        {
-            "not_before": "A waiting run is not started before.",
-            "cancel_requested": "A running one ends at the next heartbeat of its worker.",
-            "removal": "It removes the repository with its index.",
-            "repair": "It compares every point with the manifest, and repairs differences.",
-        },
-    ),
-    brake=(
-        BrakeFacts | None,
-        Field(description="What the run stopped at and `/approve` allows; it stays after an approval."),
-    ),
-    progress=(
-        dict[str, Any] | None,
-        Field(
-            description="Progress of the attempt that is running; null if there is none.",
-            examples=[{"phase": "indexing", "files_total": 1204, "files_done": 311, "eta_seconds": 23.0}],
-        ),
-    ),
-    requests=(list[RequestOut], Field(description="The oldest one first.")),
-    attempts=(list[RunAttempt], Field(description="The first one first.")),
-    problems=(list[RunProblem], Field(description="The first files that were skipped or failed, by path.")),
+    __doc__="A run with everything that is known of it. `brake`: what it stopped at and `/approve` allows; it stays "
+    "after an approval. `progress`: of the attempt that is running. `requests`, `attempts`: the first one first. "
+    "`problems`: the first files that were skipped or failed, by path; `problems_cursor` leads to the others.",
+    **_fields(Run, DETAIL_KEYS),
+    brake=(BrakeFacts | None, ...),
+    progress=(dict[str, Any] | None, Field(examples=[_PROGRESS])),
+    requests=(list[RequestOut], ...),
+    attempts=(list[RunAttempt], ...),
+    problems=(list[RunProblem], ...),
     problem_counts=(dict[str, int], Field(description="How many files for each reason.", examples=[{"binary": 12}])),
-    problems_cursor=(
-        str | None,
-        Field(description="The cursor for `/runs/{run_id}/problems`; null if `problems` has all of them."),
-    ),
+    problems_cursor=(str | None, ...),
 )
-
 RunPage = create_model("RunPage", __base__=Page[RunOut])
-
-
-class ProblemPage(Page[RunProblem]):
-    """By path. `next_cursor` is null on the last page."""
+ProblemPage = create_model("ProblemPage", __base__=Page[RunProblem])
 
 
 class RunFilters(RequestModel):
     repository: PlainText | None = Field(
-        None, max_length=255, description="Its name, or the last one of a removed one.", examples=["payments-api"]
+        None, max_length=MAX_NAME_CHARS, description="Its name, or the last one of a removed one."
     )
     status: list[RunStatus] = Field([], max_length=20, description="One of these; repeat it for several.")
     trigger: RunTrigger | None = None
@@ -178,12 +158,11 @@ class RunFilters(RequestModel):
     cursor: PlainText | None = Field(None, max_length=100, description="`next_cursor` of the previous page.")
 
 
-class ProblemFilters(RequestModel):
+class ProblemFilters(PageQuery):
     reason: Skip | None = Field(
         None, description="Only those with this reason; `failed`: files that need somebody's attention."
     )
     limit: int = Field(100, ge=1, le=MAX_PAGE_ITEMS)
-    cursor: Cursor | None = None
 
 
 class Waiting(RequestModel):
@@ -199,8 +178,6 @@ class Waiting(RequestModel):
 class SyncRequest(RequestModel):
     """Options of a sync. The body may be omitted."""
 
-    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"full": True}, {"allow_mass_delete": True}]})
-
     full: StrictBool = Field(False, description="Read every file and check every point; known text is not embedded.")
     allow_mass_delete: StrictBool = Field(False, description="Let it delete more than half of the indexed files.")
 
@@ -214,15 +191,11 @@ IDENTITY = frozenset({"name", "gitlab", "project", "git", "path"})
 CHANGEABLE = frozenset(Repository.model_fields) - NOT_OVER_HTTP - IDENTITY
 
 
-class RepositoryPage(Page[Overview]):
-    """By name. `next_cursor` is null on the last page."""
+RepositoryPage = create_model("RepositoryPage", __base__=Page[Overview])
 
 
-class RepositoryFilters(RequestModel):
-    name: NameFilter | None = None
-    state: RepositoryStateWord | None = None
-    limit: int = Field(50, ge=1, le=MAX_PAGE_ITEMS)
-    cursor: Cursor | None = None
+class RepositoryFilters(NamesQuery):
+    state: Literal["active", "paused", "inactive"] | None = None
 
 
 class Pause(RequestModel):
@@ -236,37 +209,28 @@ class Pause(RequestModel):
 
 def new_repository_body() -> dict[str, Any]:
     """`openapi_extra` of the route that registers: the model of the registry file."""
+    handbook = {"name": "handbook", "git": "https://git.example.com/handbook.git", "include": ["*.md"]}
+    project = {"gitlab": "main", "project": "platform/payments-api", "schedule": "every 30 minutes"}
     properties = _properties(frozenset(Repository.model_fields) - NOT_OVER_HTTP)
     examples = {
-        "a project of a GitLab server": {
-            "name": "platform/payments-api",
-            "gitlab": "main",
-            "project": "platform/payments-api",
-            "schedule": "every 30 minutes",
-        },
-        "a public git repository": {
-            "name": "handbook",
-            "git": "https://git.example.com/handbook.git",
-            "include": ["*.md"],
-        },
+        "a project of a GitLab server": {"name": "platform/payments-api", **project},
+        "a public git repository": handbook,
     }
-    return _body({"type": "object", "required": ["name"], "properties": properties}, examples)
+    return _body({"required": ["name"], "properties": properties}, examples)
 
 
 def change_body() -> dict[str, Any]:
     """`openapi_extra` of the route that changes."""
-    properties = {**copy.deepcopy(Pause.model_json_schema()["properties"]), **_properties(CHANGEABLE)}
     examples = {
         "pause": {"is_active": False, "paused_reason": "migration until Friday"},
-        "resume": {"is_active": True},
         "a different schedule, and the default branch again": {"schedule": "daily at 03:00", "branch": None},
     }
-    return _body({"type": "object", "properties": properties}, examples)
+    return _body({"properties": {**Pause.model_json_schema()["properties"], **_properties(CHANGEABLE)}}, examples)
 
 
-def _body(schema: dict[str, Any], examples: Mapping[str, Any]) -> dict[str, Any]:
+def _body(schema: dict[str, Any], examples: dict[str, Any]) -> dict[str, Any]:
     content = {
-        "schema": {**schema, "additionalProperties": False},
+        "schema": {"type": "object", **schema, "additionalProperties": False},
         "examples": {title: {"value": value} for title, value in examples.items()},
     }
     return {"requestBody": {"required": True, "content": {"application/json": content}}}
@@ -274,8 +238,7 @@ def _body(schema: dict[str, Any], examples: Mapping[str, Any]) -> dict[str, Any]
 
 def _properties(keys: frozenset[str]) -> dict[str, Any]:
     schema = Repository.model_json_schema()
-    inlined = _inlined(schema["properties"], schema.get("$defs", {}))
-    return {key: value for key, value in inlined.items() if key in keys}
+    return {key: _inlined(each, schema["$defs"]) for key, each in schema["properties"].items() if key in keys}
 
 
 def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
@@ -284,12 +247,9 @@ def _inlined(node: Any, definitions: dict[str, Any]) -> Any:
     if isinstance(node, list):
         return [_inlined(each, definitions) for each in node]
     if not isinstance(node, dict):
-        return node
+        return node.removesuffix(f"|{VARIABLE}") if isinstance(node, str) else node
     if "$ref" in node:
         return _inlined(definitions[node["$ref"].rpartition("/")[2]], definitions)
-    found = {
+    return {
         key: _inlined(value, definitions) for key, value in node.items() if key != "title" or isinstance(value, dict)
     }
-    if isinstance(found.get("pattern"), str):
-        found["pattern"] = found["pattern"].removesuffix(f"|{VARIABLE}")
-    return found

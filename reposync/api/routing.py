@@ -1,4 +1,4 @@
-"""Routes that admit a request before they read its body, and repository names in paths.
+"""What routes are built from: admission before the body is read, limits of bodies, and repository names in paths.
 
 Names have slashes (`platform/api`), and so have the routes below them. A slash of a name may be written as `/` or as
 `%2F`. A path that ends in one of `ACTIONS` is that action of the repository before it; a repository that is itself
@@ -8,18 +8,40 @@ otherwise its meaning would depend on which repositories exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.message import Message as MimeMessage
 from typing import Annotated, Any, ClassVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
-from starlette.types import Scope
+from starlette.types import Message, Scope
 
-from reposync.api.auth import Admission
-from reposync.api.request_body import BodyLimits, with_body
+from reposync.api.auth import Access, Admission, Role
+from reposync.api.errors import (
+    CHANGING,
+    EVERYWHERE,
+    WITH_BODY,
+    BodiesBusy,
+    BodyTooLarge,
+    BodyTooSlow,
+    BodyUnreadable,
+    MediaTypeUnsupported,
+    Responses,
+    described,
+)
+from reposync.api.etags import ETAG_ANSWERS
+from reposync.app.application import Application
+from reposync.errors import RepoSyncError
 from reposync.store.repository import MAX_NAME_CHARS
+from reposync.telemetry.health import Health
+from reposync.telemetry.metrics import Metrics
+from reposync.telemetry.redaction import Secrets
 
 PREFIX = "/api/v1"
 ACTIONS = ("sync", "wait", "index", "index/rollback", "index/pause", "index/resume")
@@ -36,6 +58,128 @@ RepositoryName = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ApiParts:
+    """`refresh` sets those gauges of `metrics` that only the database knows; it may fail, and is cancelled if it takes
+    longer than a scrape may. `application` raises Starting, and StoreUnavailable while the daemon waits for its
+    database.
+    """
+
+    health: Health
+    metrics: Metrics
+    refresh: Callable[[], Awaitable[None]]
+    version: str
+    application: Callable[[], Application]
+    access: Access
+    secrets: Secrets = field(default_factory=Secrets.of_environment)
+
+    def reads(self, *errors: type[RepoSyncError], has_etag: bool = False) -> dict[str, Any]:
+        """Options of a route that requires the role READ, and may respond with these errors."""
+        answers = {**(ETAG_ANSWERS if has_etag else {}), **described(*errors, *EVERYWHERE)}
+        return {"dependencies": [self.access.requires(Role.READ)], "responses": answers}
+
+    def operates(
+        self, *errors: type[RepoSyncError], has_body: bool = False, also: Responses | None = None
+    ) -> dict[str, Any]:
+        """As `reads`, of a route that changes something. `also`: further responses."""
+        kinds = (*errors, *CHANGING, *(WITH_BODY if has_body else ()), *EVERYWHERE)
+        return {
+            "dependencies": [self.access.requires(Role.OPERATE)],
+            "responses": {**(also or {}), **described(*kinds)},
+        }
+
+
+# Bodies ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """`seconds`: for the whole body to arrive."""
+
+    max_bytes: int = 1_000_000
+    seconds: float = 15.0
+
+
+async def read_body(
+    request: Request, limits: BodyLimits, *, on_piece: Callable[[int], None] = lambda size_bytes: None
+) -> bytearray:
+    """The whole body. `on_piece` is called with the number of bytes about to be kept, and may raise.
+
+    Raises BodyTooLarge, BodyTooSlow, BodyUnreadable.
+    """
+    too_large = BodyTooLarge(f"The body is larger than the {limits.max_bytes:,} bytes that are accepted.")
+    declared = request.headers.get("content-length", "")
+    # The number of digits first: converting a number of a thousand digits is work.
+    if declared.isdecimal() and (len(declared) > 15 or int(declared) > limits.max_bytes):
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(limits.seconds):
+            async for piece in request.stream():
+                if len(body) + len(piece) > limits.max_bytes:
+                    raise too_large
+                on_piece(len(piece))
+                body += piece
+    except TimeoutError:
+        raise BodyTooSlow(f"The body was not complete within {limits.seconds:g} s.") from None
+    except ClientDisconnect:
+        raise BodyUnreadable("The connection ended within the body.") from None
+    return body
+
+
+async def with_body(request: Request, limits: BodyLimits) -> Request:
+    """The same request with its body already read. Raises as `read_body` does."""
+    body = bytes(await read_body(request, limits))
+    rest: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return rest.pop() if rest else await request.receive()
+
+    return Request(request.scope, replay)
+
+
+class SharedBodies:
+    """Bodies within `limits` that take at most `total_bytes` of memory together."""
+
+    def __init__(self, limits: BodyLimits, *, total_bytes: int) -> None:
+        self._limits = limits
+        self._free_bytes = total_bytes
+
+    @contextmanager
+    def reading(self, request: Request) -> Iterator[Callable[[], Awaitable[bytearray]]]:
+        """Yields a function that reads the body: raises BodiesBusy, and as `read_body` does. The memory is held until
+        the block ends."""
+        held_bytes = 0
+
+        def hold(size_bytes: int) -> None:
+            nonlocal held_bytes
+            if size_bytes > self._free_bytes:
+                raise BodiesBusy("Too many bodies are being sent at once.", remedy="Try again in a moment.")
+            self._free_bytes -= size_bytes
+            held_bytes += size_bytes
+
+        try:
+            yield lambda: read_body(request, self._limits, on_piece=hold)
+        finally:
+            self._free_bytes += held_bytes
+
+
+async def _check_json(request: Request) -> None:
+    """`application/json` with or without parameters, and `application/*+json`: what FastAPI parses as JSON."""
+    parsed = MimeMessage()
+    parsed["content-type"] = request.headers.get("content-type", "")
+    kind = parsed.get_content_subtype()
+    is_json = parsed.get_content_maintype() == "application" and (kind == "json" or kind.endswith("+json"))
+    # `curl -X POST -d ''` declares a form without a body.
+    if not is_json and await request.body():
+        raise MediaTypeUnsupported(
+            "The Content-Type of the body is not JSON.", remedy="Send the header `Content-Type: application/json`."
+        )
+
+
+# Routes ---------------------------------------------------------------------------------------------------------------
+
+
 class Route(APIRoute):
     """Admits the request by its head, then reads its body within `body_limits`, then calls the handler.
 
@@ -49,16 +193,17 @@ class Route(APIRoute):
         handle = super().get_route_handler()
         calls: list[object] = [each.call for each in self.dependant.dependencies]
         admissions = [call for call in calls if isinstance(call, Admission)]
-        limits = self.body_limits
+        limits, takes_json = self.body_limits, self.body_field is not None
 
         async def admitted(request: Request) -> Response:
-            for admission in admissions:
-                await admission.admit(request)
+            principals = [await admission.admit(request) for admission in admissions]
             # No route uses the body of a GET, and none needs to wait for it.
             if limits is not None and request.method not in ("GET", "HEAD"):
                 request = await with_body(request, limits)
-            for admission in admissions:
-                await admission.check_form(request)
+            for admission, principal in zip(admissions, principals, strict=True):
+                await admission.access.check_csrf(request, principal)
+            if takes_json:
+                await _check_json(request)
             return await handle(request)
 
         return admitted

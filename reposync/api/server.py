@@ -61,6 +61,13 @@ def stopping_of(request: Request) -> asyncio.Event:
     return found if isinstance(found, asyncio.Event) else asyncio.Event()
 
 
+async def pause(stopping: asyncio.Event, seconds: float) -> None:
+    """Sleep, but not while the server shuts down."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await stopping.wait()
+
+
 @contextlib.asynccontextmanager
 async def serve_http(
     app: ASGIApp, host: str, port: int, *, limits: HttpLimits | None = None
@@ -147,9 +154,7 @@ class _Server(uvicorn.Server):
         await self.on_tick(0)
         self.up.set()
         while not self.stopping.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DATE_SECONDS):
-                    await self.stopping.wait()
+            await pause(self.stopping, _DATE_SECONDS)
             # Updates the Date header of responses.
             await self.on_tick(0)
 
@@ -181,44 +186,31 @@ class _Server(uvicorn.Server):
         return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
 
 
+_REMEDIES = {
+    errno.EADDRINUSE: "Is a daemon running already? Stop it, or choose a different port with --port (0: a free one).",
+    errno.EACCES: "Ports below 1024 usually require root: choose a different one with --port.",
+}
+_LOCAL_ONLY = "Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses."
+
+
 def _listen(host: str, port: int) -> socket.socket:
     """A listening socket. Raises UsageError that says what is wrong with the address."""
-    machine = host or "this machine"
-    is_ipv6 = ":" in host
     if not 0 <= port <= 65_535:
         raise UsageError(f"{port} is not a port.", remedy="Ports are 1 to 65535; 0 takes a free one.")
     try:
         listener = socket.create_server(
             (host, port),
-            family=socket.AF_INET6 if is_ipv6 else socket.AF_INET,
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
             backlog=_BACKLOG,
             dualstack_ipv6=host == "::" and socket.has_dualstack_ipv6(),
         )
     except (OSError, ValueError) as error:
         code = error.errno if isinstance(error, OSError) else None
-        if code is None or code < 0:  # a name that cannot be resolved (socket.EAI_*), or not a name at all
-            raise UsageError(
-                f"{host!r} is neither an address nor a name that can be resolved.",
-                remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
-            ) from error
-        if code == errno.EADDRINUSE:
-            raise UsageError(
-                f"Port {port} of {machine} is in use by another process.",
-                remedy="Is a daemon running already? Stop it, or choose a different port with --port "
-                "(0 takes a free one).",
-            ) from error
-        if code in (errno.EACCES, errno.EPERM):
-            raise UsageError(
-                f"This user may not listen on port {port} of {machine}.",
-                remedy="Ports below 1024 usually require root: choose a different one with --port.",
-            ) from error
-        if code in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-            raise UsageError(
-                f"{host} is not an address of this machine.",
-                remedy="Use 127.0.0.1 for this machine only, or 0.0.0.0 for all its addresses.",
-            ) from error
+        # A name that cannot be resolved (socket.EAI_*), or not a name at all, has no errno.
+        reason = "it is neither an address nor a known name" if code is None or code < 0 else os.strerror(code)
         raise UsageError(
-            f"Cannot listen on port {port} of {machine}: {os.strerror(code)}.", remedy="Choose a different one."
+            f"Cannot listen on port {port} of {host or 'this machine'}: {reason}.",
+            remedy=_REMEDIES.get(code or 0, _LOCAL_ONLY),
         ) from error
     # Connections inherit it. asyncio sets it only on sockets with an explicit protocol, and each response with head and
     # body in two writes would otherwise take 40 ms.

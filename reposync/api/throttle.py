@@ -24,11 +24,11 @@ _Value = TypeVar("_Value")
 
 
 class Checked(Enum):
-    """Which credentials those of a client are compared with."""
+    """Which credentials those of a client are compared with: all, those that were used successfully before (from any
+    address), or none."""
 
     ALL = "all"
     USED = "used"
-    """Those that were used successfully before, from any address."""
     NONE = "none"
 
 
@@ -56,7 +56,7 @@ class _Bucket:
 class _Client:
     failures: _Bucket
     failures_of_used: _Bucket
-    failed_at: float
+    failed_at: float = float("-inf")
     limited_at: float = float("-inf")
 
 
@@ -85,8 +85,7 @@ class Throttle:
         window_seconds: float = WINDOW_SECONDS,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._per_client, self._of_used = per_client, of_used
-        self._window_seconds = window_seconds
+        self._per_client, self._of_used, self._window_seconds = per_client, of_used, window_seconds
         self._monotonic = monotonic
         self._all = _Bucket(in_total, window_seconds)
         self._clients: OrderedDict[str, _Client] = OrderedDict()
@@ -96,21 +95,12 @@ class Throttle:
 
     def checked(self, client: str) -> Checked:
         """Which credentials the next one from this address is compared with."""
-        found = self._clients.get(client_network(client))
-        if found is None:
-            return Checked.ALL
-        now = self._monotonic()
-        if found.failures_of_used.wait_seconds(now):
-            return Checked.NONE
-        return Checked.USED if self._wait_seconds(found, now) else Checked.ALL
+        of_all, of_used = self._waits(client)
+        return Checked.NONE if of_used else Checked.USED if of_all else Checked.ALL
 
     def wait_seconds(self, client: str) -> float:
         """Until the credentials of this address are compared with all again; 0 if they are."""
-        found = self._clients.get(client_network(client))
-        if found is None:
-            return 0.0
-        now = self._monotonic()
-        return max(self._wait_seconds(found, now), found.failures_of_used.wait_seconds(now))
+        return max(self._waits(client))
 
     def failed(self, client: str, digest: bytes) -> bool:
         """Count a wrong credential with that digest. Returns True if this reaches the limit, once per window."""
@@ -118,19 +108,16 @@ class Throttle:
             self._wrong.move_to_end(digest)
             return False
         _keep(self._wrong, digest, None, _MAX_WRONG)
-        now, network = self._monotonic(), client_network(client)
-        found = self._clients.get(network)
-        if found is None:
-            window = self._window_seconds
-            found = _Client(_Bucket(self._per_client, window), _Bucket(self._of_used, window), now)
+        now, network, window = self._monotonic(), client_network(client), self._window_seconds
+        found = self._clients.get(network) or _Client(_Bucket(self._per_client, window), _Bucket(self._of_used, window))
         _keep(self._clients, network, found, _MAX_CLIENTS)
         found.failed_at = now
         found.failures_of_used.add(now)
-        if self._wait_seconds(found, now):
+        if self._waits(client)[0]:
             return False
         found.failures.add(now)
         self._all.add(now)
-        if not self._wait_seconds(found, now) or now - found.limited_at < self._window_seconds:
+        if not self._waits(client)[0] or now - found.limited_at < window:
             return False
         found.limited_at = now
         return True
@@ -141,10 +128,15 @@ class Throttle:
     def is_used(self, key_id: str) -> bool:
         return key_id in self._used
 
-    def _wait_seconds(self, client: _Client, now: float) -> float:
-        if now - client.failed_at >= self._window_seconds:
-            return 0.0
-        return max(client.failures.wait_seconds(now), self._all.wait_seconds(now))
+    def _waits(self, client: str) -> tuple[float, float]:
+        """Seconds until the credentials of this address are compared with all, and with those in use."""
+        found, now = self._clients.get(client_network(client)), self._monotonic()
+        if found is None:
+            return 0.0, 0.0
+        of_used = found.failures_of_used.wait_seconds(now)
+        if now - found.failed_at >= self._window_seconds:
+            return 0.0, of_used
+        return max(found.failures.wait_seconds(now), self._all.wait_seconds(now)), of_used
 
 
 def _keep(kept: OrderedDict[_Key, _Value], key: _Key, value: _Value, most: int) -> None:

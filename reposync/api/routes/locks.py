@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from reposync.api.auth import Role
-from reposync.api.dependencies import ApiParts
-from reposync.api.errors import CHANGING, errors
-from reposync.api.models import NoFilters, RequestModel
-from reposync.api.routing import PREFIX, Router
+from reposync.api.auth import admitted
+from reposync.api.models import NoQuery, Page, RequestModel
+from reposync.api.routing import PREFIX, ApiParts, Router
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
 from reposync.runs.locks import Lock, LockRelease, lock_overviews, release_lock
 from reposync.store.repository import MAX_NAME_CHARS
@@ -26,11 +24,8 @@ class ReleaseOptions(RequestModel):
     force: bool = Field(False, description="Whoever holds it.")
 
 
-class Locks(BaseModel):
+class Locks(Page[Lock]):
     """All locks, by repository: `next_cursor` is always null."""
-
-    items: list[Lock]
-    next_cursor: None = None
 
 
 def lock_routes(parts: ApiParts) -> APIRouter:
@@ -40,22 +35,19 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         "/locks",
         summary="The locks of running syncs",
         description="The locks in Redis, and the running syncs without one.",
-        dependencies=[parts.access.requires(Role.READ)],
-        responses=errors(RedisUnavailable),
+        **parts.reads(RedisUnavailable),
     )
-    async def list_locks(_: Annotated[NoFilters, Query()]) -> Locks:
+    async def list_locks(_: NoQuery) -> Locks:
         app = parts.application()
         async with _timeout():
-            found = await lock_overviews(app.locks, app.repositories, app.runs)
-        return Locks(items=found)
+            return Locks(items=await lock_overviews(app.locks, app.repositories, app.runs))
 
     @routes.delete(
         "/locks/{repository:path}",
         summary="Release a lock",
         description="Of a holder that is no longer valid. This is seldom needed: the next run replaces such a lock. "
         "With `force`, of any holder, and its run is cancelled.",
-        dependencies=[parts.access.requires(Role.OPERATE)],
-        responses=errors(LockNotFound, LockHeld, RedisUnavailable, *CHANGING),
+        **parts.operates(LockNotFound, LockHeld, RedisUnavailable),
     )
     async def delete_lock(
         request: Request,
@@ -64,9 +56,8 @@ def lock_routes(parts: ApiParts) -> APIRouter:
         ],
         options: Annotated[ReleaseOptions, Query()],
     ) -> LockRelease:
-        app = parts.application()
+        app, by = parts.application(), admitted(request).name
         async with _timeout():
-            by = parts.access.name_of(request)
             return await release_lock(repository, app.locks, app.repositories, app.runs, force=options.force, by=by)
 
     return routes

@@ -9,10 +9,9 @@ from datetime import datetime
 from typing import Literal
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
-from reposync.api.dependencies import ApiParts
-from reposync.api.routing import Router
+from reposync.api.routing import ApiParts, Router
 from reposync.telemetry.metrics import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
@@ -23,6 +22,8 @@ REFRESH_SECONDS = 5.0
 FRESH_SECONDS = 1.0
 """Figures of this age are not fetched again: several scrapers, or a held-down F5 key, cost one query."""
 
+Status = Literal["ok", "degraded", "starting", "down"]
+
 
 class Alive(BaseModel):
     status: Literal["ok"] = "ok"
@@ -32,17 +33,19 @@ class ComponentHealth(BaseModel):
     """`since`: when the status last changed. Clients without a token get the status only: reasons quote addresses, and
     lines of the registry file."""
 
-    status: Literal["ok", "degraded", "starting", "down"]
+    status: Status
     reason: str | None = None
     since: datetime | None = None
     latency_seconds: float | None = None
+
+    model_config = ConfigDict(from_attributes=True)
 
 
 class Readiness(BaseModel):
     """`degraded`: some dependencies do not work; `starting`: the database was not checked yet; `down`: nothing
     works."""
 
-    status: Literal["ok", "degraded", "starting", "down"]
+    status: Status
     components: dict[str, ComponentHealth]
 
 
@@ -51,8 +54,7 @@ def probe_routes(parts: ApiParts) -> APIRouter:
     figures = _Figures(parts)
 
     @routes.get("/healthz", summary="Liveness: the event loop of the process works")
-    async def healthz(response: Response) -> Alive:
-        response.headers["Cache-Control"] = "no-store"
+    async def healthz() -> Alive:
         return Alive()
 
     @routes.get(
@@ -67,18 +69,11 @@ def probe_routes(parts: ApiParts) -> APIRouter:
         # A wrong token does not make the daemon unready.
         is_known = await parts.access.principal_or_none(request) is not None
         response.status_code = 503 if found.status in ("starting", "down") else 200
-        response.headers["Cache-Control"] = "no-store"
-        return Readiness(
-            status=found.status,
-            components={
-                name: ComponentHealth(
-                    status=each.status, reason=each.reason, since=each.since, latency_seconds=each.latency_seconds
-                )
-                if is_known
-                else ComponentHealth(status=each.status)
-                for name, each in found.components.items()
-            },
-        )
+        components = {
+            name: ComponentHealth.model_validate(each) if is_known else ComponentHealth(status=each.status)
+            for name, each in found.components.items()
+        }
+        return Readiness(status=found.status, components=components)
 
     @routes.get(
         "/metrics",
@@ -96,7 +91,7 @@ def probe_routes(parts: ApiParts) -> APIRouter:
         for piece in parts.metrics.pieces():
             body += piece
             await asyncio.sleep(0)
-        return Response(bytes(body), headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
+        return Response(bytes(body), headers={"Content-Type": CONTENT_TYPE})
 
     return routes
 
@@ -108,7 +103,7 @@ class _Figures:
         self._parts = parts
         self._one_at_a_time = asyncio.Lock()
         self._refreshed_at = float("-inf")
-        self._failing = False
+        self._is_failing = False
 
     async def refresh(self) -> None:
         health = self._parts.health.snapshot()
@@ -118,23 +113,15 @@ class _Figures:
             # Everybody who waited meanwhile shares the result, even a failure.
             if self._refreshed_at >= requested_at - FRESH_SECONDS:
                 return
-            await self._refresh()
+            was_failing, self._is_failing = self._is_failing, False
+            try:
+                async with asyncio.timeout(REFRESH_SECONDS):
+                    await self._parts.refresh()
+            except Exception as error:  # noqa: BLE001 (the counters of this pod are useful without the database)
+                self._is_failing = True
+                self._parts.metrics.refresh_failed()
+                if not was_failing:
+                    log.warning("The metrics lack the figures of the database", extra={"error": repr(error)})
+            if was_failing and not self._is_failing:
+                log.info("The metrics have the figures of the database again")
             self._refreshed_at = time.monotonic()
-
-    async def _refresh(self) -> None:
-        try:
-            async with asyncio.timeout(REFRESH_SECONDS):
-                await self._parts.refresh()
-        except Exception as error:  # noqa: BLE001 (the counters of this pod are useful without the database)
-            self._parts.metrics.refresh_failed()
-            if not self._failing:
-                log.warning("The metrics lack the figures of the database", extra={"error": _reason(error)})
-            self._failing = True
-            return
-        if self._failing:
-            log.info("The metrics have the figures of the database again")
-        self._failing = False
-
-
-def _reason(error: Exception) -> str:
-    return f"no response within {REFRESH_SECONDS:.0f} s" if isinstance(error, TimeoutError) else str(error)

@@ -12,16 +12,14 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
 
-from reposync.api.auth import Role
-from reposync.api.dependencies import ApiParts
+from reposync.api.auth import admitted
 from reposync.api.documents import page_of_names, run_document
-from reposync.api.errors import CHANGING, WITH_BODY, errors
-from reposync.api.etags import ETAG_HEADER, NOT_MODIFIED, conditional, etag_of, is_current
+from reposync.api.etags import ETAG_HEADER, conditional, etag_of, is_current
 from reposync.api.models import (
     CHANGEABLE,
     IDENTITY,
     NOT_OVER_HTTP,
-    NoFilters,
+    NoQuery,
     Pause,
     RepositoryFilters,
     RepositoryPage,
@@ -31,11 +29,9 @@ from reposync.api.models import (
     change_body,
     new_repository_body,
 )
-from reposync.api.request_body import TAKES_JSON
 from reposync.api.routes.runs import LOCATION, end_of, run_path
-from reposync.api.routing import PREFIX, RepositoryName, Router, path_of
+from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router, path_of
 from reposync.api.source_policy import check_source
-from reposync.app.application import Application
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository
@@ -70,31 +66,26 @@ IdempotencyKey = Annotated[
         pattern=r"^[\x21-\x7e]+$",
         description="The same key with the same request gets the same response for 24 hours, on every pod, and "
         "requests one run only. `wait` may differ.",
-        examples=["8e03978e-40d5-43dd-bc93-6894a57f9324"],
     ),
 ]
-
 IfMatch = Annotated[
     str | None,
     Header(
         alias="If-Match",
         max_length=1_000,
         description="Change it only if nobody has changed it since the response with this ETag.",
-        examples=['"0a1b2c3d4e5f6071-9c8b7a6f5e4d3c2b1a0f9e8d7c6b5a4f"'],
     ),
 ]
 
-REPLAYED = {"Idempotency-Replayed": {"schema": {"type": "string"}, "description": "`true` for a repeated response."}}
-_RUN_ANSWERS: dict[int | str, dict[str, Any]] = {
-    200: {"model": RunOut, "description": "The run, which ended within `wait`", "headers": LOCATION},
-    202: {"headers": LOCATION},
+_REPLAYED = {"Idempotency-Replayed": {"schema": {"type": "string"}, "description": "`true` for a repeated response."}}
+_ADDRESS = {"Location": {"schema": {"type": "string"}, "description": "Its address."}}
+_RUN_ENDED: dict[int | str, dict[str, Any]] = {
+    200: {"model": RunOut, "description": "The run, which ended within `wait`", "headers": LOCATION}
 }
 
 
 def repository_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["repositories"])
-    reads = [parts.access.requires(Role.READ)]
-    operates = [parts.access.requires(Role.OPERATE)]
 
     async def fetch(ids: Collection[str]) -> dict[str, Run]:
         return await parts.application().runs.by_ids(ids)
@@ -110,12 +101,15 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         response.status_code = 200
         return await run_document(parts.application().runs, ended)
 
+    async def detail(name: str) -> tuple[RepositoryDetail, Repository]:
+        app = parts.application()
+        return await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
+
     @routes.get(
         "/repositories",
         summary="The registered repositories, by name",
-        dependencies=reads,
         response_model=RepositoryPage,
-        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(UsageError)},
+        **parts.reads(UsageError, has_etag=True),
     )
     async def list_repositories(request: Request, filters: Annotated[RepositoryFilters, Query()]) -> Response:
         app = parts.application()
@@ -131,30 +125,17 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         description="Takes the keys of an entry under `repositories` of the registry file, with the same validation; "
         "but `${VARIABLE}` is plain text here, and passwords are refused. Folders of the server, and addresses outside "
         "the public internet, are refused unless the operator allows them. It is synced within seconds.",
-        dependencies=[*operates, TAKES_JSON],
         status_code=201,
-        responses={
-            201: {
-                "headers": {"Location": {"schema": {"type": "string"}, "description": "Its address."}, **ETAG_HEADER}
-            },
-            **errors(
-                ConfigError,
-                UsageError,
-                SourceNotAllowed,
-                RepositoryNotFound,  # it was removed at the same moment
-                RepositoryExists,
-                RepositoryReadOnly,
-                *CHANGING,
-                *WITH_BODY,
-            ),
-        },
         openapi_extra=new_repository_body(),
+        **parts.operates(
+            *(ConfigError, UsageError, SourceNotAllowed, RepositoryExists, RepositoryReadOnly),
+            RepositoryNotFound,  # it was removed at the same moment
+            has_body=True,
+            also={201: {"headers": _ADDRESS | ETAG_HEADER}},
+        ),
     )
     async def register_repository(
-        request: Request,
-        response: Response,
-        definition: Annotated[dict[str, Any], Body()],
-        _: Annotated[NoFilters, Query()],
+        request: Request, response: Response, definition: Annotated[dict[str, Any], Body()], _: NoQuery
     ) -> RepositoryDetail:
         app = parts.application()
         registry = app.configuration.registry
@@ -163,23 +144,22 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         row = await add_repository(app.catalog, definition, origin=HTTP)
         root = request.scope.get("root_path", "")
         response.headers["Location"] = f"{root}{PREFIX}/repositories/{path_of(row.name)}"
-        detail, row = await _detail(app, row.name)
-        response.headers["ETag"] = etag_of(detail, row.changeable)
-        return detail
+        shown, row = await detail(row.name)
+        response.headers["ETag"] = etag_of(shown, row.changeable)
+        return shown
 
     @routes.post(
         "/repositories/{name:path}/sync",
         summary="Request a sync",
         description="Responds at once with the run that does it. A run that is already queued is returned, and no "
         "second one is queued; a running one is followed by a new one. `wait` waits for the end.",
-        dependencies=[*operates, TAKES_JSON],
         status_code=202,
         response_model=RunOut,
-        responses={
-            **_RUN_ANSWERS,
-            202: {"headers": {**LOCATION, **REPLAYED}},
-            **errors(RepositoryNotFound, RepositoryInactive, IdempotencyKeyReused, *CHANGING, *WITH_BODY),
-        },
+        **parts.operates(
+            *(RepositoryNotFound, RepositoryInactive, IdempotencyKeyReused),
+            has_body=True,
+            also={**_RUN_ENDED, 202: {"headers": LOCATION | _REPLAYED}},
+        ),
     )
     async def sync_repository(
         request: Request,
@@ -191,7 +171,7 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     ) -> dict[str, Any]:
         app = parts.application()
         options = options or SyncRequest()
-        asked_by = parts.access.name_of(request)
+        asked_by = admitted(request).name
         how: dict[str, Any] = {
             "asked_by": asked_by,
             "full": options.full,
@@ -206,8 +186,9 @@ def repository_routes(parts: ApiParts) -> APIRouter:
                 row = await syncable(app.repositories, name)
                 run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, **how)
             return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
-        fingerprint = _fingerprint("sync", name, options.full, options.allow_mass_delete)
-        credential = parts.access.credential_of(request)
+        request_parts = json.dumps(("sync", name, options.full, options.allow_mass_delete))
+        fingerprint = hashlib.sha256(request_parts.encode()).hexdigest()
+        credential = admitted(request).credential
         answered = await app.runs.answered(key, fingerprint, asked_by=asked_by, credential=credential)
         if answered is None:
             row = await syncable(app.repositories, name)
@@ -227,13 +208,12 @@ def repository_routes(parts: ApiParts) -> APIRouter:
     @routes.get(
         "/repositories/{name:path}",
         summary="One repository",
-        dependencies=reads,
         response_model=RepositoryDetail,
-        responses={200: {"headers": ETAG_HEADER}, **NOT_MODIFIED, **errors(RepositoryNotFound)},
+        **parts.reads(RepositoryNotFound, has_etag=True),
     )
-    async def get_repository(request: Request, name: RepositoryName, _: Annotated[NoFilters, Query()]) -> Response:
-        detail, row = await _detail(parts.application(), name)
-        return conditional(request, detail, version=row.changeable)
+    async def get_repository(request: Request, name: RepositoryName, _: NoQuery) -> Response:
+        shown, row = await detail(name)
+        return conditional(request, shown, version=row.changeable)
 
     @routes.patch(
         "/repositories/{name:path}",
@@ -242,35 +222,29 @@ def repository_routes(parts: ApiParts) -> APIRouter:
         "group can be paused and resumed here; everything else is changed in the file. Concurrent changes of different "
         "keys do not undo each other. With `If-Match`, the ETag of an earlier response, it is changed only if nobody "
         "has changed it since; syncs do not count.",
-        dependencies=[*operates, TAKES_JSON],
-        responses={
-            200: {"headers": ETAG_HEADER},
-            **errors(
-                ConfigError,
-                UsageError,
-                RepositoryNotFound,
-                RepositoryReadOnly,
-                RepositoryInactive,
-                RepositoryChanged,
-                *CHANGING,
-                *WITH_BODY,
-            ),
-        },
         openapi_extra=change_body(),
+        **parts.operates(
+            *(ConfigError, UsageError, RepositoryNotFound, RepositoryReadOnly, RepositoryInactive, RepositoryChanged),
+            has_body=True,
+            also={200: {"headers": ETAG_HEADER}},
+        ),
     )
     async def patch_repository(
         request: Request,
         response: Response,
         name: RepositoryName,
         changes: Annotated[dict[str, Any], Body()],
-        _: Annotated[NoFilters, Query()],
+        _: NoQuery,
         if_match: IfMatch = None,
     ) -> RepositoryDetail:
         app = parts.application()
         pause, definition = _split(changes)
-        expected = None
-        if if_match is not None:
-            expected = await _expected(app, name, if_match)
+        # The repository as the client knows it.
+        expected = None if if_match is None else await app.repositories.get(name)
+        if expected is not None and not is_current(if_match or "", expected.changeable):
+            raise RepositoryChanged(
+                f"{name!r} was changed since the ETag in If-Match; nothing was written.", remedy="Read it again."
+            )
         if definition:
             changed = await change_repository(app.catalog, name, definition, expected=expected)
             expected = changed if expected is not None else None
@@ -279,46 +253,30 @@ def repository_routes(parts: ApiParts) -> APIRouter:
             await syncable(app.repositories, name)
         if pause.is_active is False:
             reason = pause.paused_reason or "Paused over HTTP."
-            await app.repositories.pause(name, reason, expected=expected, by=parts.access.name_of(request))
+            await app.repositories.pause(name, reason, expected=expected, by=admitted(request).name)
         elif pause.is_active:
             await app.repositories.resume(name, expected=expected)
-        detail, row = await _detail(app, name)
-        response.headers["ETag"] = etag_of(detail, row.changeable)
-        return detail
+        shown, row = await detail(name)
+        response.headers["ETag"] = etag_of(shown, row.changeable)
+        return shown
 
     @routes.delete(
         "/repositories/{name:path}",
         summary="Remove a repository with its index",
         description="A run does it, after the current one has ended. Its history stays.",
-        dependencies=operates,
         status_code=202,
         response_model=RunOut,
-        responses={**_RUN_ANSWERS, **errors(RepositoryNotFound, RepositoryReadOnly, *CHANGING)},
+        **parts.operates(RepositoryNotFound, RepositoryReadOnly, also={**_RUN_ENDED, 202: {"headers": LOCATION}}),
     )
     async def remove_repository(
         request: Request, response: Response, name: RepositoryName, waiting: Annotated[Waiting, Query()]
     ) -> dict[str, Any]:
         app = parts.application()
-        run = await request_removal(
-            app.repositories, app.runs, name, RunTrigger.HTTP, asked_by=parts.access.name_of(request)
-        )
+        asked_by = admitted(request).name
+        run = await request_removal(app.repositories, app.runs, name, RunTrigger.HTTP, asked_by=asked_by)
         return await run_response(request, response, await run_document(app.runs, run), waiting.wait)
 
     return routes
-
-
-async def _detail(app: Application, name: str) -> tuple[RepositoryDetail, Repository]:
-    return await repository_detail(app.repositories, app.manifests, app.runs, Ticks(app.database), name)
-
-
-async def _expected(app: Application, name: str, if_match: str) -> Repository:
-    """The repository, which is as the client knows it. Raises RepositoryNotFound, RepositoryChanged."""
-    row = await app.repositories.get(name)
-    if not is_current(if_match, row.changeable):
-        raise RepositoryChanged(
-            f"{name!r} was changed since the ETag in If-Match; nothing was written.", remedy="Read it again."
-        )
-    return row
 
 
 def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
@@ -338,7 +296,3 @@ def _split(changes: Mapping[str, Any]) -> tuple[Pause, dict[str, Any]]:
     if pause.paused_reason is not None and pause.is_active is not False:
         raise ConfigError("`paused_reason` requires `is_active: false`.")
     return pause, {key: value for key, value in changes.items() if key in CHANGEABLE}
-
-
-def _fingerprint(*parts: object) -> str:
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()

@@ -9,11 +9,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from reposync.api.auth import Role
-from reposync.api.dependencies import ApiParts
-from reposync.api.errors import SearchBusy, SearchTimeout, errors
-from reposync.api.models import PlainText, RequestModel
-from reposync.api.routing import PREFIX, Router
+from reposync.api.errors import SearchBusy, SearchTimeout
+from reposync.api.models import Page, PlainText, RequestModel
+from reposync.api.routing import PREFIX, ApiParts, Router
 from reposync.errors import (
     EmbeddingError,
     EmbeddingUnavailable,
@@ -76,11 +74,8 @@ class Hit(BaseModel):
     model_config = ConfigDict(from_attributes=True)
 
 
-class Hits(BaseModel):
+class Hits(Page[Hit]):
     """The best first. There are no further pages: `next_cursor` is always null."""
-
-    items: list[Hit]
-    next_cursor: None = None
 
 
 class ConcurrencyLimit:
@@ -129,18 +124,9 @@ def search_routes(parts: ApiParts) -> APIRouter:
         summary="Search the indexed code",
         description="By a description of what the code does, or by its identifiers: both kinds of matches are ranked "
         "together.",
-        dependencies=[parts.access.requires(Role.READ)],
-        responses=errors(
-            RepositoryNotFound,
-            UsageError,
-            IndexMismatch,
-            IndexUnsupported,
-            VectorIndexError,
-            EmbeddingError,
-            IndexUnavailable,
-            EmbeddingUnavailable,
-            SearchBusy,
-            SearchTimeout,
+        **parts.reads(
+            *(RepositoryNotFound, UsageError, IndexMismatch, IndexUnsupported, VectorIndexError, EmbeddingError),
+            *(IndexUnavailable, EmbeddingUnavailable, SearchBusy, SearchTimeout),
         ),
     )
     async def search_code(query: Annotated[SearchQuery, Query()]) -> Hits:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Request
 from pydantic import BaseModel, Field
 from pydantic_core import to_jsonable_python
 
-from reposync.api.auth import Role
-from reposync.api.dependencies import ApiParts
-from reposync.api.errors import ErrorAnswer, ErrorResponse, Responses, ShuttingDown, errors
+from reposync.api.errors import NotSearchableYet, ShuttingDown
 from reposync.api.models import MAX_WAIT_SECONDS, RequestModel
-from reposync.api.routing import PREFIX, RepositoryName, Router
+from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
 from reposync.api.server import stopping_of
 from reposync.app.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
 from reposync.errors import RepositoryNotFound
@@ -31,26 +29,6 @@ commit of the index for all waiting clients. **Plain git servers cannot compare 
 counts, and a run that began after the request (`relation` is then `later`); otherwise the wait ends in 504, \
 `details.tells_descendants` is false and `details.limit` gives the reason. It also says if some files of the commit \
 could not be read: the commit does not count before they can be."""
-
-
-_NOT_YET: Responses = {
-    504: {
-        "model": ErrorAnswer,
-        "description": "`NOT_SEARCHABLE_YET`: the timeout; `details` has the current state.",
-        "content": {
-            "application/json": {
-                "example": {
-                    "error": {
-                        "code": "NOT_SEARCHABLE_YET",
-                        "message": "Commit 8843d7f of 'payments-api' is not searchable yet: the index holds "
-                        "3f786850e3. Run 0198b7c2-5f3e-7c1a-9d2b-3f6a1c5e8d70 is running.",
-                        "details": {},
-                    }
-                }
-            }
-        },
-    }
-}
 
 
 class WaitQuery(RequestModel):
@@ -82,15 +60,11 @@ def wait_routes(parts: ApiParts) -> APIRouter:
         "/repositories/{name:path}/wait",
         summary="Wait until a commit can be searched",
         description=_DESCRIPTION,
-        response_model=Searchable,
-        dependencies=[parts.access.requires(Role.READ)],
-        responses=errors(RepositoryNotFound, CommitNotFound, CommitAmbiguous, TooManyWatchers) | _NOT_YET,
+        **parts.reads(RepositoryNotFound, CommitNotFound, CommitAmbiguous, TooManyWatchers, NotSearchableYet),
     )
     async def wait_for_commit(
-        request: Request,
-        name: RepositoryName,
-        query: Annotated[WaitQuery, Query()],
-    ) -> Searchable | Response:
+        request: Request, name: RepositoryName, query: Annotated[WaitQuery, Query()]
+    ) -> Searchable:
         stopping = stopping_of(request)
 
         async def is_wanted() -> bool:
@@ -106,42 +80,32 @@ def wait_routes(parts: ApiParts) -> APIRouter:
                 last_sync_at=state.last_sync_at,
             )
         if stopping.is_set():
-            raise ShuttingDown("This daemon is shutting down. Try again.")
-        return await _not_yet(commits, name, query.commit, state)
+            raise ShuttingDown
+        raise await _not_yet(commits, name, query.commit, state)
 
     return routes
 
 
-async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: CommitState) -> Response:
+async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: CommitState) -> NotSearchableYet:
     run = await commits.run_of(name)
     limit = state.limit
     if unread := await commits.unread_files(name, commit.lower()):
         files = "1 file" if unread == 1 else f"{unread:,} files"
         limit = f"{files} of this commit could not be read; the next run tries again. All others can be searched."
-    details: dict[str, Any] = {
-        "repository": state.repository,
-        "commit": commit,
-        "last_commit": state.last_commit,
-        "last_sync_at": state.last_sync_at,
-        "is_active": state.is_active,
-        "paused_reason": state.paused_reason,
-        "tells_descendants": state.tells_descendants,
-        "trouble": state.trouble,
-        "limit": limit,
-        "run": run.document if run is not None else None,
-    }
     holds = (
         f"the index holds {state.last_commit[:10]}" if state.last_commit else "no commit of it is indexed completely"
     )
-    sentences = [f"Commit {commit} of {state.repository!r} is not searchable yet: {holds}."]
     if run is None:
-        sentences.append("It has never been synced.")
+        latest = "It has never been synced."
     elif run.is_final:
-        sentences.append(f"No run is queued or running; the latest is {run.status}.")
+        latest = f"No run is queued or running; the latest is {run.status}."
     else:
-        sentences.append(f"Run {run.id} is {run.status}.")
+        latest = f"Run {run.id} is {run.status}."
+    sentences = [f"Commit {commit} of {state.repository!r} is not searchable yet: {holds}.", latest]
     if state.trouble is not None:
         sentences.append(f"The source could not say whether it is a descendant of the commit: {state.trouble}")
     elif limit is not None:
         sentences.append(limit)
-    return ErrorResponse(504, "NOT_SEARCHABLE_YET", " ".join(sentences), to_jsonable_python(details))
+    details = {**to_jsonable_python(state), "commit": commit, "limit": limit}
+    del details["relation"]
+    return NotSearchableYet(" ".join(sentences), to_jsonable_python({**details, "run": run and run.document}))

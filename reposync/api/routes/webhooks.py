@@ -7,12 +7,11 @@ import logging
 import time
 from collections.abc import Coroutine
 from hashlib import sha256
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NoReturn
 
 from fastapi import APIRouter, Header, Request, Response
 from pydantic import BaseModel
 
-from reposync.api.dependencies import ApiParts
 from reposync.api.errors import (
     BodiesBusy,
     BodyTooLarge,
@@ -25,12 +24,10 @@ from reposync.api.errors import (
     ShuttingDown,
     TooManyAttempts,
     Unexpected,
-    only_errors,
+    described,
 )
-from reposync.api.request_body import BodyLimits, ReadBody, SharedBodies
-from reposync.api.routing import PREFIX, Router, UnreadRoute
+from reposync.api.routing import PREFIX, ApiParts, BodyLimits, Router, SharedBodies, UnreadRoute
 from reposync.api.throttle import Checked, Throttle
-from reposync.app.application import Application
 from reposync.app.webhooks import (
     Credentials,
     Ignored,
@@ -51,7 +48,7 @@ from reposync.app.webhooks import (
     senders_by_token,
 )
 from reposync.config.registry import GitLabInstance
-from reposync.errors import RepoSyncError, Starting, StoreUnavailable
+from reposync.errors import Starting, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -59,17 +56,13 @@ PATH = f"{PREFIX}/webhooks/gitlab"
 
 MAX_BODY_BYTES = 25 * 1024 * 1024
 """The limit of GitLab itself."""
-
 MAX_BODIES_BYTES = 3 * MAX_BODY_BYTES
 BODY_SECONDS = 10.0
 """The timeout of GitLab."""
-
 ANSWER_SECONDS = 5.0
 """For the database. GitLab waits for ten, and counts a timeout as a failure of the hook."""
-
 MAX_LATE = 100
 """Deliveries that may wait for the database at the same time."""
-
 HINT_EVERY_SECONDS = 60.0
 
 
@@ -87,24 +80,10 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "model": DeliveryAnswer,
         "description": "A run is queued, or was queued already, for each repository whose branch moved",
     },
-    **only_errors(
-        BodyUnreadable,
-        WebhookRefused,
-        WebhooksOff,
-        WebhookSecretMissing,
-        CrossSiteRefused,
-        BodyTooSlow,
-        BodyTooLarge,
-        QueryTooLong,
-        HostNotAllowed,
-        WebhookInvalid,
-        RequestInvalid,
-        TooManyAttempts,
-        StoreUnavailable,
-        Starting,
-        BodiesBusy,
-        ShuttingDown,
-        Unexpected,
+    **described(
+        *(BodyUnreadable, WebhookRefused, WebhooksOff, WebhookSecretMissing, CrossSiteRefused, BodyTooSlow),
+        *(BodyTooLarge, QueryTooLong, HostNotAllowed, WebhookInvalid, RequestInvalid, TooManyAttempts),
+        *(StoreUnavailable, Starting, BodiesBusy, ShuttingDown, Unexpected),
     ),
 }
 _BODY = {
@@ -140,13 +119,12 @@ def webhook_routes(parts: ApiParts) -> APIRouter:
         webhook_signature: Annotated[str, Header()] = "",
         x_gitlab_event_uuid: Annotated[str, Header()] = "",
     ) -> DeliveryAnswer:
-        response.headers["Cache-Control"] = "no-store"
         given = Credentials(x_gitlab_token, webhook_id, webhook_timestamp, webhook_signature)
-        delivery = webhook_id or x_gitlab_event_uuid
-        outcomes = await receiver.receive(request, given, x_gitlab_event, delivery)
-        answer = _answer(outcomes)
-        response.status_code = 202 if answer.runs else 200
-        return answer
+        outcomes = await receiver.receive(request, given, x_gitlab_event, webhook_id or x_gitlab_event_uuid)
+        runs = [each for each in outcomes if isinstance(each, TriggeredRun)]
+        ignored = [each for each in outcomes if isinstance(each, Ignored)]
+        response.status_code = 202 if runs else 200
+        return DeliveryAnswer(status="queued" if runs else "ignored", runs=runs, ignored=ignored)
 
     return routes
 
@@ -163,8 +141,25 @@ class WebhookReceiver:
 
     async def receive(self, request: Request, given: Credentials, kind: str, delivery: str) -> list[Outcome]:
         app = self._parts.application()
+        address = request.client.host if request.client else ""
+        servers = self._listening(app.configuration.registry.gitlab)
+        checked = self._throttle.checked(address)
+        if checked is Checked.NONE:
+            raise TooManyAttempts(self._throttle.wait_seconds(address))
+        if checked is Checked.USED:
+            servers = [server for server in servers if self._throttle.is_used(_key_id(server))]
+        senders = senders_by_token(servers, given)
+        # Without a valid token the body is read only if there is a signature of it to check.
+        if not senders and not needs_body(servers, given):
+            self._refuse(address, given, checked)
         with self._bodies.reading(request) as read_body:
-            senders, content = await self._authenticated(app, request, given, read_body)
+            content = await read_body()
+            if not senders:
+                senders = _signers(servers, given, content, address)
+            if not senders:
+                self._refuse(address, given, checked)
+            for server in senders:
+                self._throttle.succeeded(_key_id(server))
             event = read_event(kind, content)
         # The memory of the body is free again: the event has what is needed of it.
         if isinstance(event, Reason):
@@ -174,83 +169,48 @@ class WebhookReceiver:
     async def _queued(self, work: Coroutine[Any, Any, list[Outcome]]) -> list[Outcome]:
         """What `work` returns, if it does in time. Otherwise it continues: the run may be queued a little later, and
         GitLab does not resend every push."""
+        too_slow = StoreUnavailable(
+            f"The database did not respond within {ANSWER_SECONDS:g} s.",
+            remedy="The next scheduled sync finds the push.",
+        )
         if len(self._late) >= MAX_LATE:
             work.close()
-            raise self._too_slow()
+            raise too_slow
         task = asyncio.ensure_future(work)
         self._late.add(task)
         task.add_done_callback(self._late.discard)
         await asyncio.wait({task}, timeout=ANSWER_SECONDS)
         if not task.done():
             task.add_done_callback(_log_failure)
-            raise self._too_slow()
+            raise too_slow
         return task.result()
 
-    def _too_slow(self) -> StoreUnavailable:
-        return StoreUnavailable(
-            f"The database did not respond within {ANSWER_SECONDS:g} s.",
-            remedy="The next scheduled sync finds the push.",
-        )
-
-    async def _authenticated(
-        self, app: Application, request: Request, given: Credentials, read_body: ReadBody
-    ) -> tuple[list[GitLabInstance], bytearray]:
-        address = request.client.host if request.client else ""
-        servers = self._listening(app)
-        checked = self._throttle.checked(address)
-        if checked is Checked.NONE:
-            raise TooManyAttempts(self._throttle.wait_seconds(address))
-        if checked is Checked.USED:
-            servers = [server for server in servers if self._throttle.is_used(_key_id(server))]
-        senders = senders_by_token(servers, given)
-        # Without a valid token the body is read only if there is a signature of it to check.
-        if not senders and not needs_body(servers, given):
-            raise self._refused(address, given, checked)
-        content = await read_body()
-        if not senders:
-            senders = self._by_signature(servers, given, content, address, checked)
-        for server in senders:
-            self._throttle.succeeded(_key_id(server))
-        return senders, content
-
-    def _by_signature(
-        self, servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str, checked: Checked
-    ) -> list[GitLabInstance]:
+    def _listening(self, servers: tuple[GitLabInstance, ...]) -> list[GitLabInstance]:
         try:
-            senders = senders_by_signature(servers, given, body, time.time())
-        except WebhookRefused as error:
-            log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
-            raise
-        if not senders:
-            raise self._refused(address, given, checked)
-        return senders
-
-    def _listening(self, app: Application) -> list[GitLabInstance]:
-        try:
-            return listening(app.configuration.registry.gitlab)
+            return listening(servers)
         except WebhooksOff as error:
             if time.monotonic() - self._hinted_at > HINT_EVERY_SECONDS:
                 self._hinted_at = time.monotonic()
-                log.warning(
-                    "a webhook was received, but webhooks are off", extra={"code": error.code, "error": str(error)}
-                )
+                log.warning("a webhook was received, but webhooks are off", extra={"error": str(error)})
             # The sender is unknown: only the log names the keys of the registry.
             raise WebhooksOff(error.message, remedy="The log of reposync names the setting.") from error
 
-    def _refused(self, address: str, given: Credentials, checked: Checked) -> RepoSyncError:
+    def _refuse(self, address: str, given: Credentials, checked: Checked) -> NoReturn:
         self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
         if checked is not Checked.ALL:
-            return TooManyAttempts(self._throttle.wait_seconds(address))
+            raise TooManyAttempts(self._throttle.wait_seconds(address))
         shown = "signature" if given.signature else "secret token" if given.token else "nothing"
-        log.warning(
-            "a webhook was refused",
-            extra={
-                "address": address,
-                "shown": shown,
-                "remedy": "Set the hook's secret in GitLab.",
-            },
-        )
-        return WebhookRefused("Neither the secret token nor the signature is valid.")
+        remedy = "Set the hook's secret in GitLab."
+        log.warning("a webhook was refused", extra={"address": address, "shown": shown, "remedy": remedy})
+        raise WebhookRefused("Neither the secret token nor the signature is valid.")
+
+
+def _signers(servers: list[GitLabInstance], given: Credentials, body: bytearray, address: str) -> list[GitLabInstance]:
+    try:
+        return senders_by_signature(servers, given, body, time.time())
+    except WebhookRefused as error:
+        log.warning("a webhook was refused", extra={"address": address, "error": str(error)})
+        raise
 
 
 def _log_failure(late: asyncio.Task[list[Outcome]]) -> None:
@@ -260,9 +220,3 @@ def _log_failure(late: asyncio.Task[list[Outcome]]) -> None:
 
 def _key_id(server: GitLabInstance) -> str:
     return f"webhooks of {server.url}"
-
-
-def _answer(outcomes: list[Outcome]) -> DeliveryAnswer:
-    runs = [each for each in outcomes if isinstance(each, TriggeredRun)]
-    ignored = [each for each in outcomes if isinstance(each, Ignored)]
-    return DeliveryAnswer(status="queued" if runs else "ignored", runs=runs, ignored=ignored)

@@ -1,86 +1,124 @@
-"""All pages, the page of locks, and the actions of buttons. Pages work without scripts."""
+"""All pages, but those of repositories and runs: search, locks, the API, the login, and the actions of buttons. Pages
+work without scripts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from fastapi import APIRouter, Request, Response
 
-from reposync.api.auth import ANONYMOUS, Principal, Role, local_address
-from reposync.api.dependencies import ApiParts
-from reposync.api.routes.runs import whole_id
-from reposync.api.routing import Router
-from reposync.api.web.login_page import login_page
-from reposync.api.web.rendering import Renderer
+from reposync.api.auth import ANONYMOUS, CSRF_FIELD, Principal, Role, admitted, local_address, login_address
+from reposync.api.errors import EVERYWHERE, AccessDenied, CsrfRefused, TooManyAttempts
+from reposync.api.routes.runs import act_on_run
+from reposync.api.routes.search import MAX_CONCURRENT, MAX_WAITING, ConcurrencyLimit
+from reposync.api.routing import ApiParts, BodyLimits, Router, UnreadRoute, with_body
+from reposync.api.web.rendering import Renderer, highlighted
 from reposync.api.web.repositories_page import repositories_page
 from reposync.api.web.runs_page import run_pages
-from reposync.api.web.search_page import search_page
 from reposync.app.application import Application
 from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.targets import syncable
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
-from reposync.runs.locks import lock_overviews, release_lock
-from reposync.store.run import Run
+from reposync.runs.locks import Lock, lock_overviews, release_lock
+from reposync.search.searching import MAX_QUERY_CHARS
 from reposync.store.status import RunTrigger
 
+FORM = BodyLimits(max_bytes=16_384)
+PAGE_HITS = 10
 
-def page_routes(parts: ApiParts, renderer: Renderer) -> APIRouter:
+
+def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapping[str, Any]]) -> APIRouter:
+    """`document`: the OpenAPI document of the application; public, as the document itself is."""
     routes = Router(include_in_schema=False)
     reader = parts.access.page(Role.READ)
-    for pages in (repositories_page, run_pages, search_page, login_page):
+    searches = ConcurrencyLimit(MAX_CONCURRENT, MAX_WAITING)
+    for pages in (repositories_page, run_pages, _login_page):
         routes.include_router(pages(parts, renderer))
+
+    @routes.get("/search")
+    async def search(request: Request, principal: Principal = reader) -> Response:
+        fields = ("q", "repository", "path", "language")
+        given: dict[str, Any] = {key: request.query_params.get(key, "").strip() or None for key in fields}
+        hits: list[dict[str, Any]] = []
+        problem = None
+        if given["q"]:
+            try:
+                hits = await _hits(parts.application(), searches, given)
+            except StoreUnavailable:
+                raise
+            except RepoSyncError as error:
+                # Shown with the form: most of these are about its fields.
+                problem = error.for_pages
+        return renderer.page(
+            request, "search.html", principal, **given, longest=MAX_QUERY_CHARS, hits=hits, problem=problem
+        )
 
     @routes.get("/locks")
     async def locks(request: Request, principal: Principal = reader) -> Response:
         app = parts.application()
+        found: list[Lock] = []
+        problem = None
         try:
-            found, problem = await lock_overviews(app.locks, app.repositories, app.runs), None
+            found = await lock_overviews(app.locks, app.repositories, app.runs)
         except StoreUnavailable:
             raise
         except RepoSyncError as error:
             # Redis is not available, which this page reports.
-            found, problem = [], error.for_pages
+            problem = error.for_pages
         return renderer.page(request, "locks.html", principal, locks=found, problem=problem)
+
+    @routes.get("/docs")
+    async def docs(request: Request) -> Response:
+        """The OpenAPI document as a page, without scripts and without anything from other servers."""
+        principal = await parts.access.principal_or_none(request)
+        operations = [
+            {"tags": ["other"], "summary": "", **operation, "path": path, "method": method.upper()}
+            for path, methods in document()["paths"].items()
+            for method, operation in methods.items()
+        ]
+        common = {error.code: error for error in EVERYWHERE}
+        return renderer.page(
+            request, "api_docs.html", principal, operations=operations, type_of=_type_of, common=common
+        )
 
     @routes.post("/actions/{action}", dependencies=[parts.access.page(Role.OPERATE)])
     async def act(request: Request, action: str) -> Response:
         """Redirects, so that reloading does not repeat the action: to `back`, the page of the button, if given."""
-        form = {key: value for key, value in (await request.form()).items() if isinstance(value, str)}
-        name = parts.access.name_of(request)
+        form = _fields(await request.form())
+        name = admitted(request).name
         by = "page" if name == ANONYMOUS else name
         onward = renderer.root + await _perform(parts.application(), action, form, by)
         if form.get("back"):
             onward = local_address(form["back"], renderer.root)
-        return Response(status_code=303, headers={"Location": _with_notice(onward, action)})
+        # With the notice that the page shows.
+        split = urlsplit(onward)
+        kept = [(key, value) for key, value in parse_qsl(split.query) if key != "done"]
+        return _redirect(f"{split.path}?{urlencode([*kept, ('done', action)])}")
 
     return routes
 
 
 async def _perform(app: Application, action: str, form: Mapping[str, str], by: str) -> str:
     """Returns the path of the page to show."""
-    name, run_id = form.get("name", ""), form.get("run", "")
-    max_attempts = app.configuration.registry.daemon.max_attempts
-    again: dict[str, Any] = {"by": by, "trigger": RunTrigger.HTTP, "max_attempts": max_attempts}
-    run: Run | None = None
+    name = form.get("name", "")
     match action:
         case "sync":
             row = await syncable(app.repositories, name)
-            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=max_attempts)
-        case "cancel":
-            run = await app.runs.request_cancel(whole_id(run_id), by=by)
-        case "retry":
-            run = await app.runs.retry(whole_id(run_id), **again)
-        case "approve":
-            run = await app.runs.approve(whole_id(run_id), **again)
+            attempts = app.configuration.registry.daemon.max_attempts
+            run, _ = await app.runs.enqueue(row.name, RunTrigger.HTTP, asked_by=by, max_attempts=attempts)
+            return f"/runs/{run.id}"
+        case "cancel" | "retry" | "approve":
+            return f"/runs/{(await act_on_run(app, action, form.get('run', ''), by)).id}"
+        case "release":
+            await release_lock(name, app.locks, app.repositories, app.runs, by=by)
+            return "/locks"
         case "pause":
             await app.repositories.pause(name, "Paused on the page.", by=by)
         case "resume":
             await app.repositories.resume(name)
-        case "release":
-            await release_lock(name, app.locks, app.repositories, app.runs, by=by)
-            return "/locks"
         case "index-rollback":
             await roll_back(app, name)
         case "index-pause":
@@ -89,11 +127,112 @@ async def _perform(app: Application, action: str, form: Mapping[str, str], by: s
             await release(app, [name])
         case _:
             raise UsageError(f"There is no action {action[:50]!r}.")
-    return f"/runs/{run.id}" if run is not None else "/"
+    return "/"
 
 
-def _with_notice(address: str, action: str) -> str:
-    """The address, with the notice that the page shows."""
-    split = urlsplit(address)
-    kept = [(key, value) for key, value in parse_qsl(split.query) if key != "done"]
-    return f"{split.path}?{urlencode([*kept, ('done', action)])}"
+async def _hits(app: Application, searches: ConcurrencyLimit, given: Mapping[str, str | None]) -> list[dict[str, Any]]:
+    found = await searches.search(
+        lambda: app.searching.search(
+            given["q"] or "",
+            repository=given["repository"],
+            path_glob=given["path"],
+            language=given["language"],
+            limit=PAGE_HITS,
+        )
+    )
+    return [
+        {
+            "hit": hit,
+            # Links come from the configuration; a browser must not open anything but a web page.
+            "url": hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None,
+            "code": await asyncio.to_thread(highlighted, hit.text, hit.language, hit.start_line),
+        }
+        for hit in found
+    ]
+
+
+def _type_of(schema: Mapping[str, Any]) -> str:
+    if "anyOf" in schema:
+        return " or ".join(_type_of(each) for each in schema["anyOf"] if each.get("type") != "null")
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if "enum" in schema:
+        return ", ".join(map(str, schema["enum"]))
+    return f"list of {_type_of(schema['items'])}" if "items" in schema else str(schema.get("type", "any"))
+
+
+# Login ----------------------------------------------------------------------------------------------------------------
+
+
+def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
+    """`GET /login`, `POST /login` with the form fields `token`, `csrf` and `next`, and `POST /logout` with `csrf`.
+
+    A failed login leads back to the form. The query gives the reason, `failed`: `token`, `csrf` or `attempts` (with
+    `wait`, in seconds).
+    """
+    # Forms are read by the handlers: not before it is clear that the client can have a session, or begin one.
+    routes = Router(route_class=UnreadRoute)
+    access, root = parts.access, renderer.root
+
+    @routes.get("/login")
+    async def login_form(request: Request) -> Response:
+        if not access.has_tokens:
+            return _redirect(f"{root}/")
+        query = request.query_params
+        csrf, cookie = access.login_form(request)
+        onward, problem = query.get("next", ""), _problem(query)
+        response = renderer.page(request, "login.html", None, csrf=csrf, problem=problem, next=onward)
+        access.keep_login_form(request, response, cookie)
+        return response
+
+    @routes.post("/login")
+    async def log_in(request: Request) -> Response:
+        onward = f"{root}/"
+        try:
+            if access.has_tokens and not access.may_log_in(request):
+                return _redirect(login_address(root, onward, failed="csrf"))
+            form = _fields(await (await with_body(request, FORM)).form())
+            onward = local_address(form.get("next", ""), root)
+            response = _redirect(onward)
+            if access.has_tokens:
+                access.log_in(request, response, form.get("token", "").strip(), form.get(CSRF_FIELD, ""))
+        except CsrfRefused:
+            return _redirect(login_address(root, onward, failed="csrf"))
+        except AccessDenied:
+            return _redirect(login_address(root, onward, failed="token"))
+        except TooManyAttempts as error:
+            return _redirect(login_address(root, onward, failed="attempts", wait=str(error.wait_seconds)))
+        return response
+
+    @routes.post("/logout")
+    async def log_out(request: Request) -> Response:
+        response = _redirect(f"{root}/login" if access.has_tokens else f"{root}/")
+        if access.session(request) is not None:
+            await access.log_out(await with_body(request, FORM), response)
+        return response
+
+    return routes
+
+
+def _problem(query: Mapping[str, str]) -> str | None:
+    match query.get("failed"):
+        case "token":
+            return "This token is unknown."
+        case "csrf":
+            return "The form was too old. Please try again."
+        case "attempts":
+            wait = query.get("wait", "")
+            wait = f"{wait} s" if wait.isdecimal() and len(wait) < 5 else "a minute"
+            return f"Too many wrong tokens came from your address. Please wait {wait}."
+        case _:
+            return None
+
+
+def _fields(form: Mapping[str, object]) -> dict[str, str]:
+    """Without uploaded files."""
+    return {name: value for name, value in form.items() if isinstance(value, str)}
+
+
+def _redirect(address: str) -> Response:
+    # Without scheme and host, which are unknown behind a proxy.
+    return Response(status_code=303, headers={"Location": address})

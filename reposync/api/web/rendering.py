@@ -22,10 +22,9 @@ from starlette.responses import HTMLResponse
 from starlette.staticfiles import PathLike, StaticFiles
 from starlette.types import Scope
 
-from reposync.api.auth import Principal
-from reposync.api.dependencies import ApiParts
-from reposync.api.etags import matches
-from reposync.api.sessions import CSRF_FIELD
+from reposync.api.auth import CSRF_FIELD, Principal
+from reposync.api.etags import CACHING, is_known
+from reposync.api.routing import ApiParts
 from reposync.words import ago, duration, escape_unprintable, until
 
 IDLE_REFRESH_SECONDS = 5
@@ -77,14 +76,14 @@ class Renderer:
             "refresh_seconds": IDLE_REFRESH_SECONDS,
         }
         html = self._environment.get_template(template).render({**common, **values})
+        content = html.encode("utf-8", "replace")
         if status != 200:
-            return HTMLResponse(html.encode("utf-8", "replace"), status, {"Cache-Control": "no-store"})
+            return HTMLResponse(content, status)
         tag = f'"{hashlib.sha256(_VOLATILE.sub("", html).encode("utf-8", "replace")).hexdigest()[:24]}"'
-        # The pages of a session must not be cached for others, or after its end.
-        headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Authorization, Cookie"}
-        if matches(request.headers.get("if-none-match", ""), tag):
+        headers = {"ETag": tag, **CACHING}
+        if is_known(request, tag):
             return Response(status_code=304, headers=headers)
-        return HTMLResponse(html.encode("utf-8", "replace"), headers=headers)
+        return HTMLResponse(content, headers=headers)
 
     def _static(self, name: str) -> str:
         return f"{self.root}/static/{name}?{_digests()[name]}"
@@ -123,7 +122,7 @@ def _environment() -> Environment:
         "iso": lambda when: when.astimezone(UTC).isoformat().replace("+00:00", "Z"),
         "utc": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC",
         "utc_short": lambda when: f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%S}",
-        "relative": relative,
+        "relative": lambda when: ago(when) if when <= datetime.now(UTC) else until(when),
         "duration": duration,
         "rounded_duration": lambda seconds: duration(max(10.0, seconds)) if seconds >= 9.5 else f"{seconds:.0f} s",
         "size": size,
@@ -132,10 +131,6 @@ def _environment() -> Environment:
     }
     environment.filters.update(filters)
     return environment
-
-
-def relative(when: datetime) -> str:
-    return ago(when) if when <= datetime.now(UTC) else until(when)
 
 
 def size(count: float) -> str:
@@ -148,15 +143,11 @@ def size(count: float) -> str:
 
 def highlighted(text: str, language: str | None, first_line: int) -> Markup:
     """`text` as HTML with classes (static/code.css) and the line numbers of the file."""
-    lines = "\n".join(visible_code(line) for line in text.split("\n"))
+    # Tabs stay; characters that would move the cursor or change the writing direction are made visible.
+    lines = re.sub(r"[^\t\n]+", lambda found: escape_unprintable(found[0]), text.replace("\r\n", "\n").rstrip("\r"))
     lexer = _lexer(language if len(lines) <= MAX_HIGHLIGHTED_CHARS else None)
     formatter = HtmlFormatter(linenos="inline", linenostart=first_line, wrapcode=True)
     return Markup(highlight(lines, lexer, formatter))  # noqa: S704 - Pygments escapes
-
-
-def visible_code(line: str) -> str:
-    """Tabs stay; characters that would move the cursor or change the writing direction are made visible."""
-    return "\t".join(escape_unprintable(part) for part in line.rstrip("\r").split("\t"))
 
 
 @lru_cache(maxsize=64)

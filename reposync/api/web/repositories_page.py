@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
 from reposync.api.auth import Principal, Role
-from reposync.api.dependencies import ApiParts
 from reposync.api.documents import cursor_after, key_before
-from reposync.api.routing import Router
+from reposync.api.routing import ApiParts, Router
 from reposync.api.web.rendering import Renderer
 from reposync.app.application import Application
 from reposync.app.index_overview import collection_changes
@@ -27,6 +25,7 @@ PAGE_REPOSITORIES = 50
 Freshness = Literal["fresh", "late", "never", ""]
 # Filters, by their value in the query.
 _CHOICES = {
+    "": "all",
     "active": "active",
     "paused": "paused",
     "inactive": "not in the registry",
@@ -35,19 +34,17 @@ _CHOICES = {
 }
 
 _BAD = frozenset({RunStatus.FAILED, RunStatus.BLOCKED})
-_DISTINGUISHED = _BAD | {RunStatus.RUNNING}
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
+class _Known(NamedTuple):
     name: str
     state: str
     latest: RunStatus | str | None
     lacks_files: bool
 
-    def is_in(self, choice: str | None) -> bool:
+    def is_in(self, choice: str) -> bool:
         match choice:
-            case None:
+            case "":
                 return True
             case "running":
                 return self.latest is RunStatus.RUNNING
@@ -65,34 +62,40 @@ def repositories_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
     async def repositories(request: Request, principal: Principal = reader) -> Response:
         app = parts.application()
         query = request.query_params
-        name = query.get("name", "").strip()[:MAX_NAME_CHARS] or None
-        choice = query.get("show") if query.get("show") in _CHOICES else None
-        after = key_before(query["after"]) if query.get("after") else None
+        name = query.get("name", "").strip()[:MAX_NAME_CHARS]
+        choice = query.get("show", "") if query.get("show") in _CHOICES else ""
+        after = key_before(query["after"]) if query.get("after") else ""
         known = await _known(app)
-        matching = [each for each in known if name is None or name.casefold() in each.name.casefold()]
+        matching = [each for each in known if name.casefold() in each.name.casefold()]
         chosen = [each.name for each in matching if each.is_in(choice)]
-        left = [each for each in chosen if after is None or each > after]
-        names = left[:PAGE_REPOSITORIES]
+        left = [each for each in chosen if each > after]
+        names, seen = left[:PAGE_REPOSITORIES], len(chosen) - len(left)
         found = await overviews(app.repositories, app.manifests, app.runs, names) if names else []
         now = app.runs.now()
-        kept = {key: value for key, value in (("name", name), ("show", choice)) if value}
+
+        def address(**extra: str) -> str:
+            return f"{renderer.root}/{_query(name=name, show=choice, **extra)}"
+
         return renderer.page(
             request,
             "repositories.html",
             principal,
             repositories=[(each, freshness(each, now)) for each in found],
             changes=[each for each in await collection_changes(app, count_chunks=False) if each.is_under_way],
-            choices=_choices(matching, choice, name),
-            choice=choice,
-            name=name,
+            # Query, label, count, and whether it is chosen; without empty ones.
+            choices=[
+                (_query(name=name, show=word), label, number, word == choice)
+                for word, label in _CHOICES.items()
+                if (number := sum(each.is_in(word) for each in matching)) or word in ("", choice)
+            ],
+            choice=choice or None,
+            name=name or None,
             is_any=bool(known),
-            back=_address(renderer.root, kept | ({"after": query["after"]} if after else {})),
-            first_link=_address(renderer.root, kept) if after else None,
-            next_link=_address(renderer.root, kept | {"after": cursor_after(names[-1])})
-            if len(left) > len(names)
-            else None,
-            shown_from=len(chosen) - len(left) + 1,
-            shown_to=len(chosen) - len(left) + len(names),
+            back=address(after=query.get("after", "")),
+            first_link=address() if after else None,
+            next_link=address(after=cursor_after(names[-1])) if len(left) > len(names) else None,
+            shown_from=seen + 1,
+            shown_to=seen + len(names),
             shown_of=len(chosen),
         )
 
@@ -113,23 +116,11 @@ def freshness(each: Overview, now: datetime) -> Freshness:
 async def _known(app: Application) -> list[_Known]:
     """By name."""
     states = await state_words(app.repositories)
-    latest = await app.runs.latest_statuses(_DISTINGUISHED)
+    latest = await app.runs.latest_statuses(_BAD | {RunStatus.RUNNING})
     incomplete = await incomplete_versions(app.database)
     return [_Known(name, state, latest.get(name), name in incomplete) for name, state in sorted(states.items())]
 
 
-def _choices(matching: list[_Known], chosen: str | None, name: str | None) -> list[tuple[str, str, int, bool]]:
-    """Query, label, count, and whether it is chosen; without empty ones."""
-    rows = [("", "all", len(matching), chosen is None)]
-    for word, label in _CHOICES.items():
-        number = sum(each.is_in(word) for each in matching)
-        if number or word == chosen:
-            rows.append((word, label, number, word == chosen))
-    return [
-        (urlencode({key: value for key, value in (("name", name), ("show", word)) if value}), label, number, is_chosen)
-        for word, label, number, is_chosen in rows
-    ]
-
-
-def _address(root: str, query: dict[str, str]) -> str:
-    return f"{root}/" + (f"?{urlencode(query)}" if query else "")
+def _query(**values: str) -> str:
+    kept = {key: value for key, value in values.items() if value}
+    return f"?{urlencode(kept)}" if kept else ""

@@ -6,7 +6,6 @@ import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from urllib.parse import urlencode
@@ -15,8 +14,7 @@ from fastapi import APIRouter, Request, Response
 from markupsafe import Markup, escape
 
 from reposync.api.auth import Principal, Role
-from reposync.api.dependencies import ApiParts
-from reposync.api.routing import Router
+from reposync.api.routing import ApiParts, Router
 from reposync.api.web.rendering import IDLE_REFRESH_SECONDS, Renderer
 from reposync.app.application import Application
 from reposync.app.index_overview import index_overview
@@ -58,22 +56,14 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         before = request.query_params.get("before") or None
         page = await app.runs.history(**_wanted(filters), limit=PAGE_RUNS + 1, before=before)
         shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
-        chart = None
-        index = None
-        missed: list[MissedTick] = []
-        if filters["repository"]:
-            with contextlib.suppress(RepositoryNotFound):  # it was removed, but its history is kept
-                index = await index_overview(app, filters["repository"])
-                row = await app.repositories.get(filters["repository"])
-                missed = await Ticks(app.database).missed(row.id, MISSED_TICKS + 1)
-            chart = run_chart(await app.runs.history(repository=filters["repository"], limit=CHART_RUNS))
-        unknown = None
-        if not page and filters["repository"]:
+        repository, unknown = filters["repository"], None
+        if not page and repository:
             try:
-                await app.runs.require_known(filters["repository"])
+                await app.runs.require_known(repository)
             except RepositoryNotFound as error:
                 unknown = error.for_pages
         kept = {key: value for key, value in filters.items() if value}
+        first = f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else "")
         older = urlencode({**kept, "before": shown[-1].cursor}) if more else None
         return renderer.page(
             request,
@@ -81,18 +71,15 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
             principal,
             runs=shown,
             askers=await app.runs.askers([run.id for run in shown]),
-            chart=chart,
-            index=index,
-            missed=missed[:MISSED_TICKS],
-            more_missed=len(missed) > MISSED_TICKS,
+            **await _of_repository(app, repository),
             filters=filters,
             filtered=bool(kept),
             unknown=unknown,
             statuses=[each.value for each in RunStatus],
             triggers=[each.value for each in RunTrigger],
             before=before,
-            back=f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else ""),
-            newest_link=f"{renderer.root}/runs" + (f"?{urlencode(kept)}" if kept else ""),
+            back=first,
+            newest_link=first,
             older_link=f"{renderer.root}/runs?{older}" if older else None,
             # An older page does not change.
             refresh_seconds=IDLE_REFRESH_SECONDS if before is None else "",
@@ -106,15 +93,20 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
         problems = await _problems(app, found, counts) if counts else []
         brake = read_brake(found.brake)
         requests = (await app.runs.requests([found.id])).get(found.id, [])
+        live = len(askers_of([each for each in requests if each.is_live]))
         return renderer.page(
             request,
             "run.html",
             principal,
             run=found,
             askers=askers_of(requests),
-            requests=request_lines(requests[:PAGE_REQUESTS]),
+            requests=[
+                {"request": each, "wants": _wants(each), "taken_by": _run_of(each.withdrawn_by)}
+                for each in requests[:PAGE_REQUESTS]
+            ],
             more_requests=len(requests) - PAGE_REQUESTS,
-            cancel_label=_cancel_label(requests),
+            # Cancelling a run withdraws the requests of everybody.
+            cancel_label=f"Cancel for all {live:,} requesters" if live > 1 else "Cancel",
             attempts=await app.runs.attempts(found.id),
             progress=_progress(found),
             counts=counts,
@@ -129,6 +121,20 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
+async def _of_repository(app: Application, name: str | None) -> dict[str, Any]:
+    """What the history shows of a single repository."""
+    index, chart = None, None
+    missed: list[MissedTick] = []
+    if name:
+        with contextlib.suppress(RepositoryNotFound):  # it was removed, but its history is kept
+            index = await index_overview(app, name)
+            row = await app.repositories.get(name)
+            missed = await Ticks(app.database).missed(row.id, MISSED_TICKS + 1)
+        chart = run_chart(await app.runs.history(repository=name, limit=CHART_RUNS))
+    more_missed = len(missed) > MISSED_TICKS
+    return {"chart": chart, "index": index, "missed": missed[:MISSED_TICKS], "more_missed": more_missed}
+
+
 async def _problems(app: Application, run: Run, counts: Mapping[str, int]) -> list[RunProblem]:
     """Failures first: they need attention, the others are skipped on purpose."""
     failed = await app.runs.problems(run.id, PAGE_PROBLEMS, reason=Skip.FAILED) if Skip.FAILED in counts else []
@@ -140,12 +146,6 @@ def _approve_label(run: Run, brake: BrakeFacts | None) -> str:
     if brake is not None:
         return f"Approve: {brake.lost:,} of {brake.indexed:,} files lose their points"
     return "Make it live anyway" if run.error_code == GateClosed.code else "Approve the deletion"
-
-
-def _cancel_label(requests: Sequence[RunRequest]) -> str:
-    """Cancelling a run withdraws the requests of everybody."""
-    live = len(askers_of([each for each in requests if each.is_live]))
-    return f"Cancel for all {live:,} requesters" if live > 1 else "Cancel"
 
 
 def _filters(request: Request) -> dict[str, str | None]:
@@ -163,40 +163,34 @@ def _filters(request: Request) -> dict[str, str | None]:
 
 
 def _wanted(filters: Mapping[str, str | None]) -> dict[str, Any]:
-    wanted: dict[str, Any] = {}
-    if filters["repository"]:
-        wanted["repository"] = filters["repository"]
-    if filters["status"]:
-        wanted["status"] = RunStatus(filters["status"])
-    if filters["trigger"]:
-        wanted["trigger"] = RunTrigger(filters["trigger"])
+    """Arguments of `history`."""
     # Days in the time zone of the browser, as the times on the page are.
     here = zone(filters["zone"]) if filters["zone"] else UTC
-    if since := _day(filters["since"] or ""):
-        wanted["since"] = datetime.combine(since, time.min, here).astimezone(UTC)
-    if until := _day(filters["until"] or ""):
-        wanted["until"] = datetime.combine(until + timedelta(days=1), time.min, here).astimezone(UTC)
-    return wanted
+    since, until = _day(filters["since"] or ""), _day(filters["until"] or "")
+    return {
+        "repository": filters["repository"],
+        "status": RunStatus(filters["status"]) if filters["status"] else None,
+        "trigger": RunTrigger(filters["trigger"]) if filters["trigger"] else None,
+        "since": datetime.combine(since, time.min, here).astimezone(UTC) if since else None,
+        "until": datetime.combine(until + timedelta(days=1), time.min, here).astimezone(UTC) if until else None,
+    }
 
 
 def _zone(name: str) -> str | None:
     """None if it is not the name of a time zone."""
-    if not name or len(name) > _MAX_ZONE_CHARS:
-        return None
-    try:
-        zone(name)
-    except ScheduleError:
-        return None
-    return name
+    with contextlib.suppress(ScheduleError):
+        if 0 < len(name) <= _MAX_ZONE_CHARS:
+            zone(name)
+            return name
+    return None
 
 
 def _day(text: str) -> date | None:
     """None if it is not a date within the range that `timedelta` and the database can handle."""
-    try:
+    with contextlib.suppress(ValueError):
         day = date.fromisoformat(text)
-    except ValueError:
-        return None
-    return day if 1971 <= day.year <= 9_000 else None
+        return day if 1971 <= day.year <= 9_000 else None
+    return None
 
 
 def _progress(run: Run) -> dict[str, Any]:
@@ -205,19 +199,6 @@ def _progress(run: Run) -> dict[str, Any]:
     numbers = ("files_total", "files_done", "chunks_done", "bytes_read", "files_per_second", "eta_seconds")
     found = {key: reported.get(key) if isinstance(reported.get(key), int | float) else 0 for key in numbers}
     return {**found, "phase": str(reported.get("phase", "starting"))}
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLine:
-    """A request as the page shows it. `wants`: what the run does for it. `taken_by`: the run that does it instead."""
-
-    request: RunRequest
-    wants: str
-    taken_by: str | None
-
-
-def request_lines(requests: Sequence[RunRequest]) -> list[RequestLine]:
-    return [RequestLine(each, _wants(each), _run_of(each.withdrawn_by)) for each in requests]
 
 
 def askers_of(requests: Sequence[RunRequest]) -> list[str]:
@@ -242,43 +223,27 @@ def _run_of(withdrawn_by: str | None) -> str | None:
     return match[1] if match else None
 
 
-@dataclass(frozen=True, slots=True)
-class RunChart:
-    """Bar charts and figures of the latest runs that were executed and have ended. Drawn as SVG on the server: without
-    scripts, and without style attributes, which the CSP would refuse."""
-
-    runs: int
-    success_rate: str
-    mean: str
-    p95: str
-    longest: str
-    most_files: str
-    durations: Markup
-    files: Markup
-
-
-def run_chart(runs: Sequence[Run]) -> RunChart | None:
-    """`runs`: the newest first. None if none has ended."""
+def run_chart(runs: Sequence[Run]) -> dict[str, Any] | None:
+    """Bar charts and figures of the latest runs that were executed and have ended; None if none has. `runs`: the newest
+    first. Drawn as SVG on the server: without scripts, and without style attributes, which the CSP would refuse."""
     ended = [run for run in reversed(runs) if run.status in FINAL and run.attempt and run.duration_seconds is not None]
     if not ended:
         return None
     seconds = [run.duration_seconds or 0.0 for run in ended]
     completed = sum(run.status is RunStatus.COMPLETED and not run.files_failed for run in ended)
     files = [float(run.files_processed) for run in ended]
-    return RunChart(
-        runs=len(ended),
-        success_rate=f"{100 * completed / len(ended):.0f}%",
-        mean=duration(sum(seconds) / len(seconds)),
-        p95=duration(_percentile(seconds, 0.95)),
-        longest=duration(max(seconds)),
-        most_files=f"{max(files):,.0f}",
-        durations=_bars(seconds, [f"{_ending(run)}, {duration(run.duration_seconds)}" for run in ended], ended),
-        files=_bars(files, [f"{run.files_processed:,} files" for run in ended], ended),
-    )
-
-
-def _ending(run: Run) -> str:
-    return f"{run.status}, {run.files_failed:,} failed" if run.files_failed else str(run.status)
+    endings = [f"{run.status}, {run.files_failed:,} failed" if run.files_failed else str(run.status) for run in ended]
+    spans = [f"{ending}, {duration(run.duration_seconds)}" for ending, run in zip(endings, ended, strict=True)]
+    return {
+        "runs": len(ended),
+        "success_rate": f"{100 * completed / len(ended):.0f}%",
+        "mean": duration(sum(seconds) / len(seconds)),
+        "p95": duration(_percentile(seconds, 0.95)),
+        "longest": duration(max(seconds)),
+        "most_files": f"{max(files):,.0f}",
+        "durations": _bars(seconds, spans, ended),
+        "files": _bars(files, [f"{run.files_processed:,} files" for run in ended], ended),
+    }
 
 
 def _percentile(values: Sequence[float], share: float) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import update
@@ -26,7 +27,7 @@ async def handbook(rest: Rest) -> Rest:
 
 
 async def test_of_two_who_change_different_keys_at_once_none_undoes_the_others(handbook: Rest) -> None:
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"schedule": "daily at 04:00"},
         {"timezone": "Europe/Berlin"},
         {"include": ["docs/"]},

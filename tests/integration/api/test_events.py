@@ -169,7 +169,7 @@ async def test_silence_is_broken_by_comments_and_a_purged_run_ends_its_stream(wo
 
     watched = RowWatch(fetch, look_seconds=0.01)
     with watched.watching(run.id):
-        stream = events.RunEvents(watched, run, asyncio.Event(), keep_alive_seconds=0.05)
+        stream = events.run_events(watched, run, asyncio.Event(), keep_alive_seconds=0.05)
         assert (await anext(stream)).startswith(b"event: progress\n")
         assert await anext(stream) == b": no change\n\n"
         is_away = True
@@ -189,7 +189,7 @@ async def test_a_stream_does_not_go_on_for_ever(world: World):
 
     watched = RowWatch(fetch, look_seconds=0.01)
     with watched.watching(run.id):
-        stream = events.RunEvents(watched, run, asyncio.Event(), max_seconds=0.05)
+        stream = events.run_events(watched, run, asyncio.Event(), max_seconds=0.05)
         assert [said async for said in stream][1:] == [b": reconnect\nretry: 2000\n\n"]
 
 

@@ -81,7 +81,7 @@ async def test_a_port_that_is_taken_is_named_with_a_way_out(app: FastAPI) -> Non
             async with serve_http(app, "127.0.0.1", address.port):
                 pass
 
-    assert caught.value.message == f"Port {address.port} of 127.0.0.1 is in use by another process."
+    assert caught.value.message == f"Cannot listen on port {address.port} of 127.0.0.1: Address already in use."
     assert "--port" in (caught.value.remedy or "")
     # It is free again at once.
     async with serve_http(app, "127.0.0.1", address.port):
@@ -91,9 +91,9 @@ async def test_a_port_that_is_taken_is_named_with_a_way_out(app: FastAPI) -> Non
 @pytest.mark.parametrize(
     ("host", "port", "message"),
     [
-        ("192.0.2.1", 0, "192.0.2.1 is not an address of this machine."),
-        ("no-such-host.invalid", 0, "'no-such-host.invalid' is neither an address nor a name that can be resolved."),
-        ("a" * 80 + ".example", 0, f"'{'a' * 80}.example' is neither an address nor a name that can be resolved."),
+        ("192.0.2.1", 0, "Cannot listen on port 0 of 192.0.2.1: Cannot assign requested address."),
+        ("no-such.invalid", 0, "Cannot listen on port 0 of no-such.invalid: it is neither an address nor a known name."),
+        ("a" * 80 + ".example", 0, f"Cannot listen on port 0 of {'a' * 80}.example: it is neither an address nor a known name."),
         ("127.0.0.1", 65536, "65536 is not a port."),
         ("127.0.0.1", -1, "-1 is not a port."),
     ],

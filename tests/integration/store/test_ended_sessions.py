@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import select, update
 
-from reposync.api.sessions import EndedInMemory, EndedSessions
+from reposync.api.auth import EndedInMemory, EndedSessions
 from reposync.store.tables import ENDED_SESSIONS
 from reposync.store.workers import SESSIONS_KEPT_SECONDS as KEPT_SECONDS
 from reposync.store.workers import StoredEndedSessions

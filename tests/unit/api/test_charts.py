@@ -30,17 +30,17 @@ def test_success_rate_mean_and_p95_are_those_of_the_runs_that_ended() -> None:
     chart = run_chart([*others, missed, *ended])
 
     assert chart is not None
-    assert (chart.runs, chart.success_rate) == (20, "75%")
-    assert (chart.mean, chart.p95, chart.longest) == ("10 s", "19 s", "20 s")
+    assert (chart["runs"], chart["success_rate"]) == (20, "75%")
+    assert (chart["mean"], chart["p95"], chart["longest"]) == ("10 s", "19 s", "20 s")
 
 
 def test_files_over_time_stand_from_the_oldest_to_the_newest_in_proportion() -> None:
     chart = run_chart([run(1.0, 40, RunStatus.FAILED), run(1.0, 0), run(1.0, 20)])
 
-    assert chart is not None and chart.most_files == "40"
-    assert heights(chart.files) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
-    assert re.findall(r'class="(\w+)" x', chart.files) == ["completed", "completed", "failed"]
-    assert re.findall("<title>(.*?)</title>", chart.files) == ["20 files", "0 files", "40 files"]
+    assert chart is not None and chart["most_files"] == "40"
+    assert heights(chart["files"]) == [CHART_HEIGHT / 2, MIN_BAR_HEIGHT, CHART_HEIGHT]
+    assert re.findall(r'class="(\w+)" x', chart["files"]) == ["completed", "completed", "failed"]
+    assert re.findall("<title>(.*?)</title>", chart["files"]) == ["20 files", "0 files", "40 files"]
 
 
 def test_where_nothing_ended_there_is_no_chart() -> None:
@@ -52,6 +52,6 @@ def test_a_run_that_could_not_read_every_file_is_no_success_and_its_bar_says_why
     chart = run_chart([run(2.0).model_copy(update={"files_failed": 3}), run(1.0)])
 
     assert chart is not None
-    assert chart.success_rate == "50%"
-    assert '<rect class="failed"' in chart.durations
-    assert "completed, 3 failed, 2.00 s" in chart.durations
+    assert chart["success_rate"] == "50%"
+    assert '<rect class="failed"' in chart["durations"]
+    assert "completed, 3 failed, 2.00 s" in chart["durations"]
