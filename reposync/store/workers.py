@@ -70,7 +70,7 @@ SESSIONS_KEPT_SECONDS = 24 * 3600.0
 
 
 class StoredEndedSessions:
-    """`api.sessions.EndedSessions` for all pods. `database` may raise StoreUnavailable, as every method does."""
+    """`api.auth.EndedSessions` for all pods. `database` may raise StoreUnavailable, as every method does."""
 
     def __init__(self, database: Callable[[], Database]) -> None:
         self._database = database
