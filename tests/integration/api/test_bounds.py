@@ -14,8 +14,7 @@ from fastapi import FastAPI, Request
 
 from reposync.api.errors import add_error_handlers
 from reposync.api.middleware import MAX_QUERY_BYTES, Gate, Incidents
-from reposync.api.routing import BodyLimits
-from reposync.api.routing import Route
+from reposync.api.routing import BodyLimits, Route
 from reposync.api.server import HttpAddress, serve_http
 from reposync.config.sections import HttpConfig
 from tests.integration.api.conftest import Daemon

@@ -92,8 +92,16 @@ async def test_a_port_that_is_taken_is_named_with_a_way_out(app: FastAPI) -> Non
     ("host", "port", "message"),
     [
         ("192.0.2.1", 0, "Cannot listen on port 0 of 192.0.2.1: Cannot assign requested address."),
-        ("no-such.invalid", 0, "Cannot listen on port 0 of no-such.invalid: it is neither an address nor a known name."),
-        ("a" * 80 + ".example", 0, f"Cannot listen on port 0 of {'a' * 80}.example: it is neither an address nor a known name."),
+        (
+            "no-such.invalid",
+            0,
+            "Cannot listen on port 0 of no-such.invalid: it is neither an address nor a known name.",
+        ),
+        (
+            "a" * 80 + ".example",
+            0,
+            f"Cannot listen on port 0 of {'a' * 80}.example: it is neither an address nor a known name.",
+        ),
         ("127.0.0.1", 65536, "65536 is not a port."),
         ("127.0.0.1", -1, "-1 is not a port."),
     ],

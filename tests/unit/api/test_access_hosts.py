@@ -7,8 +7,7 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from reposync.api.auth import local_address
-from reposync.api.hosts import AllowedHosts, Proxies
-from reposync.api.hosts import is_cross_site
+from reposync.api.hosts import AllowedHosts, Proxies, is_cross_site
 from reposync.config.sections import HttpConfig
 
 LOOPBACK = ["localhost", "localhost:8080", "LOCALHOST", "127.0.0.1:8080", "127.9.9.9", "[::1]:8080", "app.localhost"]
