@@ -168,24 +168,24 @@ def _too_many(document: Document, place: Place) -> RegistryErrors:
     return RegistryErrors([document.problem(place, f"more than {MAX_VALUES:,} values, aliases expanded")])
 
 
+_SYNTAX = {
+    "another document": "a second document (`---`): a file holds one",
+    "undefined alias": "a value that starts with * is an alias in YAML: write it in quotes",
+    "cannot start": "not YAML: indent with spaces, not tabs, and write a value that starts with a special character in "
+    "quotes",
+    "mapping values are not allowed": "not YAML: a second `: ` in one line, or wrong indentation; a text that holds "
+    "`: ` needs quotes",
+    "": "not YAML: wrong indentation, or a missing quote, bracket, colon or dash",
+}
+
+
 def _syntax_message(error: Any, line: list[str]) -> str:
     """Never the parser's own message: it quotes the file, which may hold a secret."""
-    finding = str(error.problem)
     if type(error).__name__ == "MaxDepthExceededError":
         return f"values are nested more than {MAX_DEPTH} deep"
-    if "another document" in finding:
-        return "a second document (`---`): a file holds one"
-    if "undefined alias" in finding:
-        return "a value that starts with * is an alias in YAML: write it in quotes"
-    if "cannot start" in finding:
-        return (
-            "not YAML: indent with spaces, not tabs, and write a value that starts with a special character in quotes"
-        )
-    if "${" in "".join(line) and "flow" in f"{error.context} {finding}":
+    if "${" in "".join(line) and "flow" in f"{error.context} {error.problem}":
         return "not YAML: inside { } and [ ] write a ${VARIABLE} in quotes"
-    if "mapping values are not allowed" in finding:
-        return "not YAML: a second `: ` in one line, or wrong indentation; a text that holds `: ` needs quotes"
-    return "not YAML: wrong indentation, or a missing quote, bracket, colon or dash"
+    return next(message for finding, message in _SYNTAX.items() if finding in str(error.problem))
 
 
 class _Reader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import SplitResult, urlsplit
@@ -19,11 +20,15 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     PlainSerializer,
     SecretStr,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from reposync.config.references import (
     Interpolated,
@@ -48,8 +53,10 @@ limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _NAME = r"[A-Za-z0-9._/][A-Za-z0-9._/-]{0,199}"
+_EMPTY_OR_DOTS = r"(?:.*/)?\.{0,2}(?:/.*)?"  # as a part of a path
 _COLLECTION = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}"
-_PROJECT = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
+_GROUP = r"[A-Za-z0-9_.][A-Za-z0-9_.-]*(?:/[A-Za-z0-9_.][A-Za-z0-9_.-]*)*"
+_PROJECT = _GROUP.removesuffix("*") + "+"
 _DURATION = re.compile(r"(?P<count>[0-9]+(?:\.[0-9]+)?)(?P<unit>[smhd])")
 _UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_DURATION_SECONDS = 366 * 86_400
@@ -185,37 +192,6 @@ def _header_secret(value: SecretStr | None) -> SecretStr | None:
     return value
 
 
-def _name(value: str) -> str:
-    if not re.fullmatch(_NAME, value) or any(part in ("", ".", "..") for part in value.split("/")):
-        raise InvalidValue(
-            "must be 1 to 200 letters (a-z), digits and . _ - /, must not start with -, and must have no empty, "
-            ". or .. part between its slashes"
-        )
-    return value
-
-
-def _collection(value: str) -> str:
-    if not re.fullmatch(_COLLECTION, value):
-        raise InvalidValue("must be 1 to 255 letters (a-z), digits and . _ -, and must not start with . or -")
-    return value
-
-
-def _project(value: str) -> str:
-    if "://" in value or value.startswith("git@"):
-        raise InvalidValue("must be the path of the project (group/project), not its address")
-    if not re.fullmatch(_PROJECT, value) or "/" not in value:
-        raise InvalidValue("must be the path of a project with its group: group/project, or group/subgroup/project")
-    if value.endswith((".git", ".atom")):
-        raise InvalidValue("must not end in .git or .atom")
-    return value
-
-
-def _group(value: str) -> str:
-    if not re.fullmatch(_PROJECT, value):
-        raise InvalidValue("must be the path of a group: group, or group/subgroup")
-    return value
-
-
 def _branch(value: str) -> str:
     # The rules of git-check-ref-format(1).
     wrong = (
@@ -330,6 +306,27 @@ def _pattern(pattern: str) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "pattern": f"^(?:{pattern})$|{VARIABLE}"})
 
 
+@dataclass(frozen=True)
+class Matching:
+    """A text all of which matches `pattern`; `words`: the message if it does not. The JSON schema has `shown`."""
+
+    pattern: str
+    words: str
+    shown: str | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"type": "string", "pattern": f"^(?:{self.shown or self.pattern})$|{VARIABLE}"}
+
+    def _checked(self, value: Any) -> Any:
+        text = _plain_text(value)
+        if not re.fullmatch(self.pattern, text):
+            raise InvalidValue(self.words)
+        return text
+
+
 _NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
 _NOT_EMPTY_OR_NULL = WithJsonSchema({"anyOf": [{"type": "string", "minLength": 1}, {"type": "null"}]})
 _HTTP = WithJsonSchema({"type": "string", "pattern": f"^https?://|{VARIABLE}"})
@@ -356,10 +353,19 @@ Secret = Annotated[
 """Null, or a secret. JSON for the database holds the reference to it."""
 HeaderSecret = Annotated[Secret, AfterValidator(_header_secret)]
 """A secret that is sent in an HTTP header."""
-Name = Annotated[str, _TEXT, AfterValidator(_name), _pattern(_NAME)]
-Collection = Annotated[str, _TEXT, AfterValidator(_collection), _pattern(_COLLECTION)]
-Project = Annotated[str, _TEXT, AfterValidator(_project), _pattern(_PROJECT.removesuffix("*") + "+")]
-Group = Annotated[str, _TEXT, AfterValidator(_group), _pattern(_PROJECT)]
+_NAME_WORDS = (
+    "must be 1 to 200 letters (a-z), digits and . _ - /, must not start with -, and must have no empty, . or .. part "
+    "between its slashes"
+)
+_COLLECTION_WORDS = "must be 1 to 255 letters (a-z), digits and . _ -, and must not start with . or -"
+_PROJECT_WORDS = (
+    "must be the path of a project with its group (group/project, group/subgroup/project), not its address, and must "
+    "not end in .git or .atom"
+)
+Name = Annotated[str, Matching(rf"(?!{_EMPTY_OR_DOTS}$){_NAME}", _NAME_WORDS, _NAME)]
+Collection = Annotated[str, Matching(_COLLECTION, _COLLECTION_WORDS)]
+Project = Annotated[str, Matching(rf"(?!.*\.(?:git|atom)$){_PROJECT}", _PROJECT_WORDS, _PROJECT)]
+Group = Annotated[str, Matching(_GROUP, "must be the path of a group: group, or group/subgroup")]
 Branch = Annotated[str, _TEXT, AfterValidator(_branch), _pattern(r"[^\s~^:?*\[\\-][^\s~^:?*\[\\]*")]
 Glob = Annotated[str, _TEXT, AfterValidator(_glob), _pattern(r"(?!#).*[^\s/!].*")]
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]

@@ -206,8 +206,7 @@ def _sentence(details: ErrorDetails, document: Document, model: type[BaseModel],
     if kind == "missing":
         return f"{prefix}`{loc[-1]}` is missing"
     if kind == "contradiction":
-        other = context.get("other")
-        return f"{key}: {context['message']}{f', in line {document.place_of(other).line}' if other else ''}"
+        return f"{key}: {context['message']}"
     if kind == "value_error":
         error = context["error"]
         text = document.interpolated.get(loc)

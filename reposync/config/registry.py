@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
+from typing import Any, Literal, TypeGuard, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -304,34 +304,24 @@ class Registry(ConfigModel):
     @model_validator(mode="after")
     def _is_consistent(self) -> Registry:
         errors: list[InitErrorDetails] = [
-            {
-                "type": PydanticCustomError(
-                    "contradiction", "{message}", {"message": each.message, "other": each.other}
-                ),
-                "loc": each.loc,
-                "input": None,
-            }
-            for each in self._contradictions()
+            {"type": PydanticCustomError("contradiction", "{message}", {"message": message}), "loc": loc, "input": None}
+            for loc, message in self._contradictions()
         ]
         if errors:
             raise ValidationError.from_exception_data("Registry", errors, hide_input=True)
         return self
 
-    def _contradictions(self) -> Iterator[_Contradiction]:
-        yield from _repeated("gitlab", "name", [server.name for server in self.gitlab])
-        yield from _repeated("repositories", "name", [repository.name for repository in self.repositories])
-        yield from _repeated("groups", "group", [group.group for group in self.groups], self._group_places())
-        sections: list[tuple[str, Sequence[Repository | Group]]]
-        sections = [("repositories", self.repositories), ("groups", self.groups)]
-        for section, entries in sections:
-            for index, entry in enumerate(entries):
-                for loc, message in self._entry_contradictions(entry):
-                    yield _Contradiction((section, index, *loc), message)
-
-    def _group_places(self) -> list[Hashable]:
+    def _contradictions(self) -> Iterator[tuple[Loc, str]]:
         # One server may be listed under two names, and paths in GitLab ignore case.
         urls = {server.name: server.url for server in self.gitlab}
-        return [(urls.get(group.gitlab, group.gitlab), group.group.lower()) for group in self.groups]
+        places = [(urls.get(group.gitlab, group.gitlab), group.group.lower()) for group in self.groups]
+        yield from _repeated("gitlab", "name", self.gitlab, [server.name for server in self.gitlab])
+        yield from _repeated("repositories", "name", self.repositories, [each.name for each in self.repositories])
+        yield from _repeated("groups", "group", self.groups, places)
+        for section in ("repositories", "groups"):
+            for index, entry in enumerate(getattr(self, section)):
+                for loc, message in self._entry_contradictions(entry):
+                    yield (section, index, *loc), message
 
     def _entry_contradictions(self, entry: Repository | Group) -> Iterator[tuple[Loc, str]]:
         names = [server.name for server in self.gitlab]
@@ -378,24 +368,15 @@ class Registry(ConfigModel):
         )
 
 
-class _Contradiction(NamedTuple):
-    """`other` is the path to the value that the one at `loc` contradicts."""
-
-    loc: Loc
-    message: str
-    other: Loc | None = None
-
-
 def _repeated(
-    section: str, key: str, names: Sequence[str], identities: Sequence[Hashable] | None = None
-) -> Iterator[_Contradiction]:
-    """Entries with an identity (by default their name) that an entry before them has."""
+    section: str, key: str, entries: Sequence[ConfigModel], identities: Sequence[Hashable]
+) -> Iterator[tuple[Loc, str]]:
+    """Entries with an identity that an entry before them has."""
     seen: dict[Hashable, int] = {}
-    for index, (name, identity) in enumerate(zip(names, identities or names, strict=True)):
+    for index, identity in enumerate(identities):
         first = seen.setdefault(identity, index)
         if first != index:
-            message = f"{name!r} is there already: {section}[{first}]"
-            yield _Contradiction((section, index, key), message, (section, first, key))
+            yield (section, index, key), f"{getattr(entries[index], key)!r} is there already: {section}[{first}]"
 
 
 def _first(value: T | None, default: T) -> T:

@@ -239,12 +239,12 @@ def _check_interval(seconds: int, written: str) -> None:
     if seconds > _DAY:
         raise ValueError(f"{written} is more than a day; write a crontab, for example `0 0 */2 * *`, or `@weekly`")
     if _DAY % seconds:
-        below = max(each for each in _SUGGESTED if each < seconds)
-        above = min(each for each in _SUGGESTED if each > seconds)
-        raise ValueError(
-            f"{written} does not divide a day evenly; the nearest intervals that do are "
-            f"`@every {_duration_text(below)}` and `@every {_duration_text(above)}`"
+        below, above = (
+            max(each for each in _SUGGESTED if each < seconds),
+            min(each for each in _SUGGESTED if each > seconds),
         )
+        near = f"`@every {_duration_text(below)}` and `@every {_duration_text(above)}`"
+        raise ValueError(f"{written} does not divide a day evenly; the nearest intervals that do are {near}")
 
 
 def _duration_text(seconds: int) -> str:

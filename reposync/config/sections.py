@@ -181,17 +181,17 @@ def _network(value: str) -> str:
         raise InvalidValue("must be an IP address or a network, such as 10.0.0.0/8") from None
 
 
-def _host(value: str) -> str:
-    host = r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]"
-    if not re.fullmatch(host, value):
-        raise InvalidValue("must be a host name without scheme and port, such as reposync.example.com or *.example.com")
-    return value.lower()
-
-
 _NOT_EMPTY = WithJsonSchema({"type": "string", "minLength": 1})
 RootPath = Annotated[fields.AnyText, AfterValidator(root_path), WithJsonSchema({"type": "string"})]
 Network = Annotated[fields.AnyText, AfterValidator(_network), _NOT_EMPTY]
-HostName = Annotated[fields.AnyText, AfterValidator(_host), _NOT_EMPTY]
+HostName = Annotated[
+    str,
+    fields.Matching(
+        r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9._-]*[A-Za-z0-9_])?|\[[0-9A-Fa-f:.]+\]",
+        "must be a host name without scheme and port, such as reposync.example.com or *.example.com",
+    ),
+    AfterValidator(str.lower),
+]
 
 
 class HttpConfig(ConfigModel):

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote, urlsplit
 
 import platformdirs
@@ -24,8 +24,6 @@ from reposync.outgoing import proxy_passwords
 if TYPE_CHECKING:
     from reposync.config.registry import Registry
     from reposync.config.sections import QdrantConfig
-
-T = TypeVar("T")
 
 TokenRole = Literal["read", "operate"]
 ROLES: tuple[TokenRole, ...] = ("read", "operate")
@@ -70,32 +68,17 @@ class Settings(BaseModel):
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Settings:
         """Read the variables. Raises ConfigError that names every variable with an invalid value."""
         wrong: list[str] = []
-
-        def read(name: str, parse: Callable[[Mapping[str, str]], T], default: T) -> T:
+        found: dict[str, Any] = {}
+        for name, (field, parse) in _VARIABLES.items():
             try:
-                return parse(environ)
+                found[field] = parse(environ)
             except ConfigError as error:
                 wrong.append(str(error))
             except ValueError as error:
                 wrong.append(f"{name} {error}.")
-            return default
-
-        no_tokens: tuple[ApiToken, ...] = ()
-        state_dir = read("REPOSYNC_STATE_DIR", _state_dir, Path())
-        settings = cls(
-            config_path=read("REPOSYNC_CONFIG", _config_path, None),
-            state_dir=state_dir,
-            database_url=read("DATABASE_URL", lambda env: _database_url(env, state_dir), ""),
-            redis_url=read("REDIS_URL", _redis_url, None),
-            qdrant_url=read("QDRANT_URL", qdrant_url, None),
-            qdrant_api_key=read("QDRANT_API_KEY", qdrant_api_key, None),
-            api_tokens=read("REPOSYNC_API_TOKEN", lambda env: api_tokens(_value(env, "REPOSYNC_API_TOKEN")), no_tokens),
-            pod_name=read("POD_NAME", _pod_name, ""),
-            log_format=read("REPOSYNC_LOG_FORMAT", _log_format, "console"),
-        )
         if wrong:
             raise ConfigError("\n".join(wrong))
-        return settings
+        return cls(**found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +137,11 @@ def qdrant_api_key(environ: Mapping[str, str]) -> SecretStr | None:
     return SecretStr(value) if value else None
 
 
-def api_tokens(value: str) -> tuple[ApiToken, ...]:
+def api_tokens(environ: Mapping[str, str]) -> tuple[ApiToken, ...]:
     """The tokens of a comma-separated list, each once. Raises ValueError without any part of a secret."""
     found: dict[str, ApiToken] = {}
-    for position, text in enumerate(filter(None, (part.strip() for part in value.split(","))), 1):
+    parts = (part.strip() for part in _value(environ, "REPOSYNC_API_TOKEN").split(","))
+    for position, text in enumerate(filter(None, parts), 1):
         if not re.fullmatch(r"[\x21-\x7e]+", text):
             raise ValueError("must be a comma-separated list of tokens of printable ASCII without spaces")
         word, separator, _ = text.partition(":")
@@ -212,10 +196,12 @@ def _state_dir(environ: Mapping[str, str]) -> Path:
     return folder
 
 
-def _database_url(environ: Mapping[str, str], state_dir: Path) -> str:
+def _database_url(environ: Mapping[str, str]) -> str:
     value = _value(environ, "DATABASE_URL")
     if not value:
-        return sqlite_url(state_dir / "reposync.db")
+        with contextlib.suppress(ConfigError, ValueError):  # reported of REPOSYNC_STATE_DIR
+            return sqlite_url(_state_dir(environ) / "reposync.db")
+        return ""
     address = parse_address(value)
     # A relative path stays the same file when the process changes its folder.
     return sqlite_url(address.path.absolute()) if isinstance(address, SqliteAddress) else value
@@ -249,8 +235,21 @@ def _pod_name(environ: Mapping[str, str]) -> str:
     return name
 
 
-def _log_format(environ: Mapping[str, str]) -> Literal["console", "json"]:
+def _log_format(environ: Mapping[str, str]) -> str:
     value = _value(environ, "REPOSYNC_LOG_FORMAT").lower() or "console"
     if value not in ("console", "json"):
         raise ValueError("must be console or json")
-    return cast(Literal["console", "json"], value)
+    return value
+
+
+_VARIABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], Any]]] = {
+    "REPOSYNC_STATE_DIR": ("state_dir", _state_dir),
+    "REPOSYNC_CONFIG": ("config_path", _config_path),
+    "DATABASE_URL": ("database_url", _database_url),
+    "REDIS_URL": ("redis_url", _redis_url),
+    "QDRANT_URL": ("qdrant_url", qdrant_url),
+    "QDRANT_API_KEY": ("qdrant_api_key", qdrant_api_key),
+    "REPOSYNC_API_TOKEN": ("api_tokens", api_tokens),
+    "POD_NAME": ("pod_name", _pod_name),
+    "REPOSYNC_LOG_FORMAT": ("log_format", _log_format),
+}

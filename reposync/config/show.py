@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import re
-from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
@@ -35,9 +35,8 @@ def effective_configuration(settings: Settings, loaded: LoadedRegistry) -> dict[
         **{name: getattr(registry, name).model_dump(by_alias=True) for name in ("embedding", "qdrant", "index")},
         **{name: getattr(registry, name).model_dump() for name in ("daemon", "http")},
     }
-    masked = _masked(document)
-    assert isinstance(masked, dict)  # noqa: S101 - for the type checker
-    return masked
+    plain: dict[str, Any] = json.loads(json.dumps(document, default=_plain))
+    return plain
 
 
 def without_password(url: str) -> str:
@@ -84,15 +83,5 @@ def _common(repository: ResolvedRepository) -> dict[str, Any]:
     }
 
 
-def _masked(value: Any) -> Any:
-    match value:
-        case SecretStr():
-            return MASK
-        case Path():
-            return str(value)
-        case dict():
-            return {key: _masked(each) for key, each in value.items()}
-        case list() | tuple():
-            return [_masked(each) for each in value]
-        case _:
-            return value
+def _plain(value: object) -> str:
+    return MASK if isinstance(value, SecretStr) else str(value)

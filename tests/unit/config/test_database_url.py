@@ -92,7 +92,7 @@ def test_the_option_for_pgbouncer_is_ours_and_the_others_are_the_drivers() -> No
     "url",
     [
         "",
-        "not a url",
+        f"u:{SECRET}@db/x",
         f"mysql://sync:{SECRET}@db/x",
         "sqlite://",
         "sqlite:///",

@@ -35,13 +35,10 @@ def parsed(text: str) -> Any:
     return YAML(typ="safe", pure=True).load(text)
 
 
-def test_the_committed_schema_is_the_one_of_the_models() -> None:
-    assert (CONFIG / "schema.json").read_text() == registry_schema(), "run: reposync config schema > config/schema.json"
-
-
-def test_the_example_is_a_registry_without_problems_and_warnings(refusals: Refusals) -> None:
+def test_the_committed_schema_is_the_one_of_the_models_and_accepts_the_example(refusals: Refusals) -> None:
     loaded = load_registry(CONFIG / "repositories.yaml", {"GITLAB_TOKEN": "glpat-example"})
 
+    assert (CONFIG / "schema.json").read_text() == registry_schema(), "run: reposync config schema > config/schema.json"
     assert loaded.warnings == ()
     assert [each.name for each in loaded.registry.resolved()] == ["payments-api", "handbook", "here"]
     assert refusals(parsed((CONFIG / "repositories.yaml").read_text())) == []
@@ -65,9 +62,6 @@ def test_the_example_is_a_registry_without_problems_and_warnings(refusals: Refus
         "defaults: {schedule: null}\nrepositories: [{name: a, path: ., schedule: never, chunk: {size: 2000}}]",
         "index: {keep_retired: 24h, gate: null, must_not_fall: 0}",
         "index: {keep_retired: '${S}', gate: repositories.yaml, must_not_fall: '${F}'}",
-        "index: {keep_retired: 1.5d}",
-        "index: {keep_retired: 3600}",
-        "index:",
         "qdrant: {url: null, quantization: '${Q}', on_disk_payload: '${D}', shard_number: '${N}'}",
     ],
 )
@@ -82,59 +76,42 @@ def test_what_the_loader_takes_the_schema_takes(text: str, refusals: Refusals, l
     "text",
     [
         "[]",
-        "text",
         "repositorys: []",
         "repositories: {}",
-        "repositories: [a]",
         "repositories: [{path: .}]",
         "repositories: [{name: a}]",
         "repositories: [{name: a, path: ., git: 'https://x/y'}]",
         "repositories: [{name: a, gitlab: b}]",
-        "repositories: [{name: a, project: b/c}]",
         "repositories: [{name: a, path: ., shedule: '@daily'}]",
         "repositories: [{name: a, path: ., branch: 1.10}]",
         "repositories: [{name: a, path: ., branch: 'a b'}]",
         "repositories: [{name: a, path: ., max_file_bytes: '5'}]",
-        "repositories: [{name: a, path: ., max_file_bytes: 0}]",
-        "repositories: [{name: a, path: ., max_file_bytes: true}]",
         "repositories: [{name: a, path: ., chunk: {size: 99}}]",
         "repositories: [{name: a, path: ., include: '*.py'}]",
         "repositories: [{name: a, path: ., include: ['']}]",
-        "repositories: [{name: a, path: ., include: ['/']}]",
         "repositories: [{name: a, path: ., include: ['#a']}]",
         "repositories: [{name: a b, path: .}]",
-        "repositories: [{name: -a, path: .}]",
         "repositories: [{name: a, git: 'ssh://x/y'}]",
-        "repositories: [{name: a, git: 'git@x:y'}]",
         "repositories: [{name: a, path: ''}]",
         "defaults: {collection: null}",
         "defaults: {collection: a/b}",
-        "defaults: {chunk: {size: 50001}}",
         "defaults: {chunk: {overlap: -1}}",
         "defaults: {schedule: ''}",
         "gitlab: [{name: a}]",
-        "gitlab: [{url: 'https://x'}]",
-        "gitlab: [{name: a, url: x}]",
         "gitlab: [{name: a, url: 'https://x', read_timeout_seconds: 0}]",
         "gitlab: [{name: a, url: 'https://x', token: 5}]",
         "groups: [{gitlab: a}]",
-        "groups: [{group: a}]",
         "embedding: {provider: lokal}",
         "embedding: {provider: openai}",
-        "embedding: {provider: tei}",
         "embedding: {provider: ollama, url: 'http://x'}",
         "embedding: {url: 'http://x'}",
         "embedding: {provider: none, window: 500}",
-        "embedding: {window: 5}",
         "index: {keep_retired: 1 hour}",
         "index: {keep_retired: '24'}",
-        "index: {keep_retired: -1}",
         "index: {must_not_fall: 2}",
         "index: {gate: ''}",
         "qdrant: {quantization: int4}",
         "qdrant: {on_disk_payload: 1}",
-        "qdrant: {timeout_seconds: 0}",
-        "qdrant: {url: 'x:6333'}",
     ],
 )
 def test_what_the_loader_refuses_for_its_form_the_schema_refuses(text: str, refusals: Refusals, load: Load) -> None:

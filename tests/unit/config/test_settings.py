@@ -22,68 +22,51 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_configured_means_one_process_with_its_state_in_the_users_folder(tmp_path: Path) -> None:
+    names = "REPOSYNC_CONFIG REPOSYNC_STATE_DIR DATABASE_URL REDIS_URL QDRANT_URL QDRANT_API_KEY REPOSYNC_API_TOKEN"
+    names += " POD_NAME REPOSYNC_LOG_FORMAT"
     settings = Settings.from_environment({})
 
     state = tmp_path / "home/.local/state/reposync"
-    assert settings == Settings(
-        config_path=None,
-        state_dir=state,
-        database_url=f"sqlite:///{state}/reposync.db",
-        pod_name=socket.gethostname(),
-    )
-    assert (settings.redis_url, settings.qdrant_url, settings.qdrant_api_key, settings.api_tokens) == (
-        None,
+    url = f"sqlite:///{state}/reposync.db"
+    assert settings == Settings(config_path=None, state_dir=state, database_url=url, pod_name=socket.gethostname())
+    assert (settings.redis_url, settings.qdrant_url, settings.api_tokens, settings.log_format) == (
         None,
         None,
         (),
+        "console",
     )
-    assert settings.log_format == "console"
     assert not state.exists()
+    assert Settings.from_environment(dict.fromkeys(names.split(), "")) == settings
 
 
 def test_every_variable_is_read(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").touch()
-    settings = Settings.from_environment(
-        {
-            "REPOSYNC_CONFIG": str(tmp_path / "r.yaml"),
-            "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
-            "DATABASE_URL": "postgresql://u:p@db/reposync",
-            "REDIS_URL": "redis://:p@redis:6379/1",
-            "QDRANT_URL": "https://qdrant:6333/",
-            "QDRANT_API_KEY": "key",
-            "REPOSYNC_API_TOKEN": "read:a-secret-for-one-1, operate:a-secret-for-two-2,a-secret-for-three,",
-            "POD_NAME": "pod-1",
-            "REPOSYNC_LOG_FORMAT": "json",
-        }
-    )
+    twice = "operate:hush:for:two:12345"
+    environ = {
+        "REPOSYNC_CONFIG": str(tmp_path / "r.yaml"),
+        "REPOSYNC_STATE_DIR": str(tmp_path / "state"),
+        "DATABASE_URL": "postgresql://u:hush@db/reposync",
+        "REDIS_URL": "redis://:hush@redis:6379/1",
+        "QDRANT_URL": "https://qdrant:6333/",
+        "QDRANT_API_KEY": "hush-key",
+        "REPOSYNC_API_TOKEN": f"read:hush-for-one-1234, {twice},hush-for-three-12,{twice},",
+        "POD_NAME": "pod-1",
+        "REPOSYNC_LOG_FORMAT": "json",
+    }
+    settings = Settings.from_environment(environ)
 
-    assert settings.config_path == tmp_path / "r.yaml"
-    assert settings.state_dir == tmp_path / "state"
-    assert settings.database_url == "postgresql://u:p@db/reposync"
-    assert settings.redis_url == "redis://:p@redis:6379/1"
+    assert (settings.config_path, settings.state_dir) == (tmp_path / "r.yaml", tmp_path / "state")
+    assert (settings.database_url, settings.redis_url) == (environ["DATABASE_URL"], environ["REDIS_URL"])
     assert settings.qdrant_url == "https://qdrant:6333"
     assert settings.qdrant_api_key is not None
-    assert settings.qdrant_api_key.get_secret_value() == "key"
+    assert settings.qdrant_api_key.get_secret_value() == "hush-key"
     assert [(token.role, token.secret.get_secret_value()) for token in settings.api_tokens] == [
-        ("read", "a-secret-for-one-1"),
-        ("operate", "a-secret-for-two-2"),
-        ("operate", "a-secret-for-three"),
+        ("read", "hush-for-one-1234"),
+        ("operate", "hush:for:two:12345"),
+        ("operate", "hush-for-three-12"),
     ]
     assert (settings.pod_name, settings.log_format) == ("pod-1", "json")
-
-
-def test_the_same_token_twice_is_one_and_a_secret_may_have_a_colon_behind_its_role() -> None:
-    said = "operate:hush:hush:hush:hush,operate:hush:hush:hush:hush,"
-    (token,) = Settings.from_environment({"REPOSYNC_API_TOKEN": said}).api_tokens
-
-    assert (token.role, token.secret.get_secret_value()) == ("operate", "hush:hush:hush:hush")
-
-
-def test_a_variable_that_is_set_to_nothing_is_not_set() -> None:
-    names = "REPOSYNC_CONFIG REPOSYNC_STATE_DIR DATABASE_URL REDIS_URL QDRANT_URL QDRANT_API_KEY REPOSYNC_API_TOKEN"
-    names += " POD_NAME REPOSYNC_LOG_FORMAT"
-
-    assert Settings.from_environment(dict.fromkeys(names.split(), "")) == Settings.from_environment({})
+    assert "hush" not in f"{settings!r} {settings}"
 
 
 def test_the_registry_is_looked_for_here_and_then_in_the_users_configuration(tmp_path: Path) -> None:
@@ -112,12 +95,6 @@ def test_a_sqlite_file_is_found_again_from_every_folder(folder: str, tmp_path: P
         ("REPOSYNC_CONFIG", ".", "names ., which is a folder"),
         ("REPOSYNC_STATE_DIR", "/dev/null", "is /dev/null, which is not a folder"),
         ("DATABASE_URL", "mysql://u:hush@h/d", "must start with postgresql:// or sqlite://"),
-        ("DATABASE_URL", "u:hush@h/d", "is not a URL"),
-        ("DATABASE_URL", "postgres://u:hu/sh@h/d", "is malformed"),
-        ("DATABASE_URL", "postgres://u:hu?sh=1@h/d", "is malformed"),
-        ("DATABASE_URL", "postgres://u:hu#sh@h/d", "is malformed"),
-        ("DATABASE_URL", "sqlite://", "must name a file"),
-        ("DATABASE_URL", "sqlite:///:memory:", "must name a file"),
         ("REDIS_URL", "redis+sentinel://h:26379/mymaster", "names a Sentinel or a Cluster"),
         ("REDIS_URL", "rediss+cluster://h:6379", "that leads to the primary"),
         ("REDIS_URL", "http://h", "must start with redis://, rediss:// or unix://"),
@@ -156,16 +133,3 @@ def test_all_wrong_variables_are_named_at_once() -> None:
 
     lines = str(caught.value).splitlines()
     assert [line.split()[0] for line in lines] == ["DATABASE_URL", "REDIS_URL", "REPOSYNC_LOG_FORMAT"]
-
-
-def test_no_secret_is_in_the_repr() -> None:
-    settings = Settings.from_environment(
-        {
-            "DATABASE_URL": "postgres://u:hush@h/d",
-            "REDIS_URL": "redis://:hush@h",
-            "QDRANT_API_KEY": "hush",
-            "REPOSYNC_API_TOKEN": "hush-hush-hush-hush",
-        }
-    )
-
-    assert "hush" not in f"{settings!r} {settings}"
