@@ -132,13 +132,7 @@ class DenseVectors:
     order."""
 
     def __init__(
-        self,
-        embedder: Embedder,
-        spec: EmbeddingSpec,
-        index: Index,
-        *,
-        others: Sequence[Index] = (),
-        counts: Counts,
+        self, embedder: Embedder, spec: EmbeddingSpec, index: Index, *, others: Sequence[Index] = (), counts: Counts
     ) -> None:
         self._embedder = embedder
         self._spec = spec

@@ -284,11 +284,7 @@ async def preview(
     same_model = [each for each in indexes if spec.dimension and await each.spec() == spec]
     to_embed: dict[str, int] = {}
     batches = read_batches(
-        parts.source,
-        entries,
-        target.keeps_generated,
-        max_file_bytes=settings.content.max_file_bytes,
-        progress=progress,
+        parts.source, entries, target.keeps_generated, max_file_bytes=settings.content.max_file_bytes, progress=progress
     )
     async with ContentWorkers(len(entries), settings.content) as workers, contextlib.aclosing(batches):
         async for batch in batches:

@@ -135,7 +135,7 @@ def test_what_built_it_is_not_in_it(image: Image):
         *("dumb-init", "reposync", "reposync-health"),
     }
     assert sorted(path.name for path in (image.files / ENVIRONMENT).iterdir() if path.name != "lib64") == [
-        *("bin", "include", "lib", "pyvenv.cfg", "sbom.cdx.json"),
+        *("bin", "include", "lib", "pyvenv.cfg", "sbom.cdx.json")
     ]
 
 

@@ -288,7 +288,4 @@ def test_a_repository_has_one_definition_at_a_time_and_its_index_is_of_it(
 
         Kept.folder, Kept.database, Kept.qdrant_url = tmp_path, upgraded_sqlite_file, qdrant.url
         Kept.loop = runner.get_loop()
-        run_state_machine_as_test(
-            Kept,
-            settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25),
-        )
+        run_state_machine_as_test(Kept, settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25))

@@ -43,7 +43,4 @@ def test_the_index_keeps_its_promises_in_any_order_of_events(
 
     with asyncio.Runner(loop_factory=HurriedLoop) as runner:
         Kept.loop, Kept.make = runner.get_loop(), staticmethod(make)
-        run_state_machine_as_test(
-            Kept,
-            settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25),
-        )
+        run_state_machine_as_test(Kept, settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25))

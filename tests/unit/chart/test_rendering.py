@@ -9,28 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fixtures.chart import (
-    CUSTOM,
-    LATEST,
-    NAME,
-    NAMESPACE,
-    VERSIONS,
-    Refused,
-    complaints,
-    render,
-    together,
-)
+from tests.fixtures.chart import CUSTOM, LATEST, NAME, NAMESPACE, VERSIONS, Refused, complaints, render, together
 from tests.fixtures.chart import Rendered as Rendering
-from tests.unit.chart.matrix import (
-    DATABASE,
-    FEATURES,
-    FENCED,
-    GITLAB,
-    INGRESS,
-    INSTALLATIONS,
-    QDRANT,
-    SERVERS,
-)
+from tests.unit.chart.matrix import DATABASE, FEATURES, FENCED, GITLAB, INGRESS, INSTALLATIONS, QDRANT, SERVERS
 
 pytestmark = pytest.mark.full
 
