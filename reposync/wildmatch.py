@@ -7,7 +7,7 @@ takes seconds for one path, and `re` holds the interpreter's lock all that time:
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 _MOST_REGEX_CHARS: Final = 4_000
@@ -24,16 +24,18 @@ class PathPatterns:
     Latin 1.
     """
 
-    def __init__(self, lines: Sequence[str]) -> None:
-        """As for git, a line that cannot be read matches nothing; `check_pattern` says which."""
+    def __init__(self, lines: Sequence[str], regex_of: Callable[[str], str | None] | None = None) -> None:
+        """As for git, a line that cannot be read matches nothing; `check_pattern` says which. `regex_of`:
+        `wildmatch_regex`, if they are patterns of a gitattributes file."""
         self._lines = tuple(lines)
+        regex_of = regex_of or _line_regex
         # The last lines first: (line of the first group, regular expression of one group a line).
         self._regexes: list[tuple[int, re.Pattern[str]]] = []
         last = len(self._lines) - 1
         groups: list[str] = []
         chars = 0
         for number in range(last, -1, -1):
-            groups.append(f"({_line_regex(self._lines[number]) or '(?!)'})")
+            groups.append(f"({regex_of(self._lines[number]) or '(?!)'})")
             chars += len(self._lines[number])
             if chars >= _MOST_REGEX_CHARS or number == 0:
                 self._regexes.append((last, re.compile("|".join(groups), re.DOTALL)))

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from reposync.wildmatch import wildmatch_regex
+from reposync.wildmatch import PathPatterns, wildmatch_regex
 
 _LONGEST_LINE: Final = 2048
 """git itself ignores longer lines (`ATTR_MAX_LINE_LENGTH`)."""
@@ -40,13 +40,8 @@ class _Line:
     values: Mapping[str, bool | None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Matcher:
-    """All lines of one file about one attribute, the last one first: one group of `regex` each."""
-
-    regex: re.Pattern[str]
-    values: tuple[bool | None, ...]
-    patterns: tuple[str, ...]
+_Matcher = tuple[PathPatterns, list[_Line]]
+"""The lines of one file about one attribute, and their patterns."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,11 @@ class Attributes:
                     lines.append(line)
             if lines:
                 sources.append((folder.strip(b"/"), relevant))
-                matchers[folder.strip(b"/")] = {name: matcher for name in _NAMES if (matcher := _matcher(lines, name))}
+                by_name = {name: [line for line in lines if name in line.values] for name in _NAMES}
+                matchers[folder.strip(b"/")] = {
+                    name: (PathPatterns([line.pattern for line in mine], wildmatch_regex), mine)
+                    for name, mine in by_name.items()
+                }
         return cls(tuple(sources), matchers)
 
     @staticmethod
@@ -107,29 +106,25 @@ class Attributes:
 
     def rule(self, path: bytes, name: str) -> tuple[bytes, str] | None:
         """The file and the pattern that decide about the attribute `name` of `path`; None if none does."""
-        found = self._found(path, name)
-        if found is None:
+        if (found := self._found(path, name)) is None:
             return None
-        folder, matcher, group = found
-        return (folder + b"/.gitattributes" if folder else b".gitattributes"), matcher.patterns[group]
+        folder, line = found
+        return (folder + b"/.gitattributes" if folder else b".gitattributes"), line.pattern
 
     def _value(self, path: bytes, name: str) -> bool | None:
         found = self._found(path, name)
-        return None if found is None else found[1].values[found[2]]
+        return None if found is None else found[1].values[name]
 
-    def _found(self, path: bytes, name: str) -> tuple[bytes, _Matcher, int] | None:
-        if not self._matchers or len(path) > _LONGEST_PATH:
-            return None
-        cut = len(path)
+    def _found(self, path: bytes, name: str) -> tuple[bytes, _Line] | None:
+        cut = len(path) if self._matchers and len(path) <= _LONGEST_PATH else -1
         while cut >= 0:
             cut = path.rfind(b"/", 0, cut)
             folder = path[:cut] if cut > 0 else b""
-            named = self._matchers.get(folder)
-            if named and (matcher := named.get(name)):
-                found = matcher.regex.match(path[cut + 1 :].decode("latin-1"))
-                if found is not None and found.lastindex is not None:
+            if (matcher := self._matchers.get(folder, {}).get(name)) is not None:
+                patterns, lines = matcher
+                if (number := patterns.match(path[cut + 1 :].decode("latin-1"))) is not None:
                     # `!attr` resets what less specific lines set: the search ends here as well.
-                    return folder, matcher, found.lastindex - 1
+                    return folder, lines[number]
         return None
 
 
@@ -165,17 +160,3 @@ def _parsed(line: str) -> _Line | None:
 def _unescaped(escape: re.Match[str]) -> str:
     code = escape[1]
     return chr(int(code, 8) & 0xFF) if len(code) == 3 else _C_ESCAPED.get(code, code)
-
-
-def _matcher(lines: list[_Line], name: str) -> _Matcher | None:
-    # The last line first: it overrides those before it.
-    found = [
-        (regex, line)
-        for line in reversed(lines)
-        if name in line.values and (regex := wildmatch_regex(line.pattern)) is not None
-    ]
-    if not found:
-        return None
-    joined = "|".join(f"({regex})" for regex, _ in found)
-    values = tuple(line.values[name] for _, line in found)
-    return _Matcher(re.compile(joined, re.DOTALL), values, tuple(line.pattern for _, line in found))

@@ -32,12 +32,10 @@ _LONGEST_SHIFT: Final = 3
 _SMALLEST_SIZE: Final = 16
 _LONGEST_FRAGMENT: Final = 64
 
-_SAME_SEPARATORS: Final = frozenset(
-    {
-        "c", "cobol", "cpp", "csharp", "elixir", "go", "haskell", "html", "java", "kotlin", "latex", "lua", "markdown",
-        "php", "powershell", "python", "r", "rst", "ruby", "rust", "scala", "swift",
-    }
-)  # fmt: skip
+_SAME_SEPARATORS: Final = frozenset({
+    "c", "cobol", "cpp", "csharp", "elixir", "go", "haskell", "html", "java", "kotlin", "latex", "lua", "markdown",
+    "php", "powershell", "python", "r", "rst", "ruby", "rust", "scala", "swift",
+})  # fmt: skip
 """Languages that langchain knows under the same name."""
 
 _SEPARATORS: Final = {

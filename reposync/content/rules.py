@@ -48,25 +48,21 @@ _SUBMODULE: Final = 0o160000
 _IS_SUBMODULE: Final = Skipped(Skip.SUBMODULE, "a submodule: its files belong to another repository")
 _IS_SYMLINK: Final = Skipped(Skip.SYMLINK, "a symbolic link, which is never followed")
 _NOT_INCLUDED: Final = Skipped(Skip.NOT_INCLUDED, "matches none of the include patterns")
-_VENDORED_FOLDERS: Final = frozenset(
-    {
-        "3rd-party", "3rd_party", "3rdparty", "_vendor", "ace-builds", "bower_components", "jspm_packages",
-        "node_modules", "site-packages", "third-party", "third_party", "thirdparty", "vendored", "web_modules",
-    }
-)  # fmt: skip
+_VENDORED_FOLDERS: Final = frozenset({
+    "3rd-party", "3rd_party", "3rdparty", "_vendor", "ace-builds", "bower_components", "jspm_packages", "node_modules",
+    "site-packages", "third-party", "third_party", "thirdparty", "vendored", "web_modules",
+})  # fmt: skip
 """At any depth."""
 
 _VENDORED_AT_THE_TOP: Final = frozenset({"Carthage", "Pods", "vendor"})
 """Go, Composer, Bundler, CocoaPods and Carthage write there. Further down, a folder of vendors (of a shop, of hardware)
 is as likely the project's own code, and no package manager writes `Vendor` or `vendors`."""
 
-_VENDORED_PAIRS: Final = frozenset(
-    {
-        (".mvn", "wrapper"), ("gradle", "wrapper"), (".yarn", "cache"), (".yarn", "plugins"), (".yarn", "releases"),
-        ("Carthage", "Build"), ("Carthage", "Checkouts"), ("Example", "Pods"), ("Godeps", "_workspace"),
-        ("ios", "Pods"), ("macos", "Pods"), ("public", "vendor"), ("vendor", "bundle"),
-    }
-)  # fmt: skip
+_VENDORED_PAIRS: Final = frozenset({
+    (".mvn", "wrapper"), ("gradle", "wrapper"), (".yarn", "cache"), (".yarn", "plugins"), (".yarn", "releases"),
+    ("Carthage", "Build"), ("Carthage", "Checkouts"), ("Example", "Pods"), ("Godeps", "_workspace"), ("ios", "Pods"),
+    ("macos", "Pods"), ("public", "vendor"), ("vendor", "bundle"),
+})  # fmt: skip
 """One folder in the other, at any depth: `public/vendor` is Laravel's, `vendor/bundle` Bundler's."""
 
 _HOST: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}")
@@ -74,12 +70,10 @@ _HOST: Final = re.compile(r"[a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,}")
 
 _GENERATED_FOLDERS: Final = frozenset({"__generated__", "__pycache__", ".ipynb_checkpoints", "DerivedData"})
 
-_VENDORED_NAMES: Final = frozenset(
-    {
-        "config.guess", "config.sub", "cpplint.py", "erlang.mk", "gradlew", "gradlew.bat", "libtool.m4", "ltmain.sh",
-        "ltoptions.m4", "ltsugar.m4", "ltversion.m4", "lt~obsolete.m4", "mvnw", "mvnw.cmd", "ppport.h",
-    }
-)  # fmt: skip
+_VENDORED_NAMES: Final = frozenset({
+    "config.guess", "config.sub", "cpplint.py", "erlang.mk", "gradlew", "gradlew.bat", "libtool.m4", "ltmain.sh",
+    "ltoptions.m4", "ltsugar.m4", "ltversion.m4", "lt~obsolete.m4", "mvnw", "mvnw.cmd", "ppport.h",
+})  # fmt: skip
 
 _VENDORED_SCRIPTS: Final = re.compile(
     r"(?:jquery(?:[-.](?:\d[\w.]*|ui[\w.-]*|slim|validate[\w.]*|migrate[\w.-]*))?|bootstrap(?:\.bundle|[-.]\d[\w.]*)"
@@ -87,14 +81,10 @@ _VENDORED_SCRIPTS: Final = re.compile(
     r"|html5shiv|tiny_mce\w*|ckeditor|mootools[-\w.]*\d|prototype-\d[\w.]*|dojo|font-awesome|normalize)\.(?:js|css|scss|less)"
 )
 
-_LOCK_NAMES: Final = frozenset(
-    {
-        ".pnp.cjs", ".pnp.js", ".pnp.loader.mjs", "bun.lockb", "cartfile.resolved", "go.sum", "go.work.sum",
-        "gradle.lockfile", "manifest.toml.lock", "npm-shrinkwrap.json", "package-lock.json", "package.resolved",
-        "packages.lock.json", "paket.lock", "pnpm-lock.yaml", "project.assets.json", "rebar.lock", "shrinkwrap.yaml",
-        "yarn.lock",
-    }
-)  # fmt: skip
+_LOCK_NAMES: Final = frozenset({
+    ".pnp.cjs", ".pnp.js", ".pnp.loader.mjs", "bun.lockb", "cartfile.resolved", "go.sum", "go.work.sum",
+    "npm-shrinkwrap.json", "package.resolved", "project.assets.json", "shrinkwrap.yaml",
+})  # fmt: skip
 
 _LOCK_SUFFIXES: Final = (".lock", ".lockfile", "-lock.json", "-lock.yaml", "-lock.yml", ".lock.json", ".lock.hcl")
 
@@ -110,25 +100,21 @@ _GENERATED: Final = re.compile(
     r"|.*\.zep\.(?:c|h|php)|.*\.xcuserstate|.*\.xcworkspacedata|.*\.nib|.*\.pbxproj|.*_tlb\.pas"
 )
 
-_MEDIA: Final = frozenset(
-    {
-        "3gp", "7z", "a", "aac", "aar", "aif", "aiff", "apk", "avi", "beam", "blend", "br", "cab", "class", "crx",
-        "cur", "db3", "dds", "deb", "der", "dex", "dmg", "doc", "docx", "dvi", "dylib", "elc", "elf", "epub", "exr",
-        "fbx", "feather", "flac", "flv", "gem", "glb", "h5", "hdf5", "heic", "heif", "img", "iso", "jks", "jp2", "jxl",
-        "keystore", "lz", "lz4", "lzma", "m4a", "m4v", "mdb", "mid", "midi", "mkv", "mov", "mp3", "mp4", "mpeg", "mpg",
-        "msi", "npy", "npz", "nupkg", "o", "odp", "ods", "odt", "oga", "ogg", "ogv", "onnx", "opus", "parquet", "pcap",
-        "pfx", "pickle", "ppt", "pptx", "psd", "pth", "pyc", "pyd", "pyo", "qm", "rar", "rdb", "rlib", "rpm",
-        "safetensors", "sketch", "so", "sqlite", "sqlite3", "suo", "tflite", "tga", "tgz", "tif", "wasm", "wav", "webm",
-        "wma", "wmf", "wmv", "woff", "xcf", "xls", "xlsm", "xlsx", "xpi", "xz", "z", "zst",
-    }
-)  # fmt: skip
+_MEDIA: Final = frozenset({
+    "3gp", "7z", "a", "aac", "aar", "aif", "aiff", "apk", "avi", "beam", "blend", "br", "cab", "class", "crx", "cur",
+    "db3", "dds", "deb", "der", "dex", "dmg", "doc", "docx", "dvi", "dylib", "elc", "elf", "epub", "exr", "fbx",
+    "feather", "flac", "flv", "gem", "glb", "h5", "hdf5", "heic", "heif", "img", "iso", "jks", "jp2", "jxl", "keystore",
+    "lz", "lz4", "lzma", "m4a", "m4v", "mdb", "mid", "midi", "mkv", "mov", "mp3", "mp4", "mpeg", "mpg", "msi", "npy",
+    "npz", "nupkg", "o", "odp", "ods", "odt", "oga", "ogg", "ogv", "onnx", "opus", "parquet", "pcap", "pfx", "pickle",
+    "ppt", "pptx", "psd", "pth", "pyc", "pyd", "pyo", "qm", "rar", "rdb", "rlib", "rpm", "safetensors", "sketch", "so",
+    "sqlite", "sqlite3", "suo", "tflite", "tga", "tgz", "tif", "wasm", "wav", "webm", "wma", "wmf", "wmv", "woff",
+    "xcf", "xls", "xlsm", "xlsx", "xpi", "xz", "z", "zst",
+})  # fmt: skip
 
-_ALSO_TEXT: Final = frozenset(
-    {
-        "ai", "bin", "cer", "db", "egg", "eps", "idx", "ko", "lib", "mat", "mo", "node", "obj", "orc", "pack", "pb",
-        "pdb", "pkl", "pt", "snap",
-    }
-)  # fmt: skip
+_ALSO_TEXT: Final = frozenset({
+    "ai", "bin", "cer", "db", "egg", "eps", "idx", "ko", "lib", "mat", "mo", "node", "obj", "orc", "pack", "pb", "pdb",
+    "pkl", "pt", "snap",
+})  # fmt: skip
 """Zope's templates are .pt, Liberty's cells .lib, EPICS' records .db, proteins .pdb, Apple's configuration .pkl. The
 content decides; a binary costs one fetch."""
 
