@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urljoin
 
 import httpx
 
@@ -34,7 +35,6 @@ from reposync.outgoing import (
     iter_decoded,
     origin,
     printable,
-    redirected,
     same_origin,
 )
 
@@ -48,28 +48,21 @@ RATE_LIMIT_FACTOR = 4
 """If a 429 names no wait, the delay is so many times that of an error: retrying soon makes it worse."""
 
 
+@dataclass(slots=True, eq=False)
 class TransientFailure(Exception):
     """A call failed in a way that may pass. `reason` completes "... failed: ". `overloaded`: the server was reached and
     gave up, so that a smaller request may work; `corrupt`: it answered, but not what it should; `body`: of an error
     status."""
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        rate_limited: bool = False,
-        wait_seconds: float | None = None,
-        overloaded: bool = False,
-        corrupt: bool = False,
-        body: bytes = b"",
-    ) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.rate_limited = rate_limited
-        self.wait_seconds = wait_seconds
-        self.overloaded = overloaded
-        self.corrupt = corrupt
-        self.body = body
+    reason: str
+    rate_limited: bool = False
+    wait_seconds: float | None = None
+    overloaded: bool = False
+    corrupt: bool = False
+    body: bytes = b""
+
+    def __str__(self) -> str:
+        return self.reason
 
 
 class HttpRefused(Exception):
@@ -186,7 +179,7 @@ class HttpClient:
         *,
         doing: str,
         policy: RetryPolicy | None = None,
-        on_attempt: Callable[[int], None] | None = None,
+        on_attempt: Callable[[int], None] = lambda attempt: None,
         remedy: str | None = "The next run tries again.",
     ) -> T:
         """The result of `call`, repeated after a TransientFailure. A wait that a server requests is kept by all calls.
@@ -195,9 +188,31 @@ class HttpClient:
         tree of group/project".
         """
         policy = policy or self.policy
+        waited_seconds, errors, attempt = 0.0, 0, 0
         try:
             async with asyncio.timeout(policy.within_seconds) as limit:
-                return await self._repeat(call, policy, doing, on_attempt or (lambda attempt: None), remedy)
+                while True:
+                    attempt += 1
+                    on_attempt(attempt)
+                    while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110 - others extend it
+                        await asyncio.sleep(pause)
+                    try:
+                        return await call()
+                    except TransientFailure as failure:
+                        errors += not failure.rate_limited
+                        delay = _delay_seconds(policy, attempt, failure)
+                        is_bearable = delay <= policy.longest_wait_seconds
+                        if failure.wait_seconds is not None and is_bearable:
+                            self._paused_until = max(self._paused_until, time.monotonic() + delay)
+                        is_over = errors >= policy.attempts or waited_seconds + delay > policy.max_wait_seconds
+                        if is_over or not is_bearable:
+                            if failure.rate_limited:
+                                raise self._rate_limited(failure, policy, doing, waited_seconds, delay) from failure
+                            raise self._failed(failure, doing, attempt, remedy) from failure
+                        if failure.rate_limited and self.observer is not None:
+                            self.observer.rate_limited(delay)
+                        waited_seconds += delay
+                        await asyncio.sleep(delay + random.uniform(0, delay / 10))  # noqa: S311 - spreads load
         except TimeoutError as error:
             if not limit.expired():
                 raise
@@ -221,17 +236,21 @@ class HttpClient:
         content: bytes | None,
         follow_redirects: bool,
     ) -> httpx.Response:
-        if not same_origin(self.url, url):
-            raise OtherServer(f"{self.name} names an address on a different server: {origin(url)}; nothing was sent.")
         client = await self._connected()
+        previous, leads_to = self.url, "names an address on"
         for _ in range(MAX_REDIRECTS + 1):
+            if not same_origin(previous, url):
+                raise OtherServer(
+                    f"{self.name} {leads_to} a different server, {origin(url)}; nothing was sent there.",
+                    remedy="If that is the right one, write its address into the configuration.",
+                )
             if self.observer is not None:
                 self.observer.request(kind)
             request = client.stream(method, url, content=content, headers=headers, auth=self.auth)
             response = await stack.enter_async_context(request)
             if not (follow_redirects and response.has_redirect_location and method in ("GET", "HEAD")):
                 return response
-            url = redirected(url, response.headers["Location"])
+            previous, url, leads_to = url, urljoin(url, response.headers["Location"]), "redirects to"
         raise self.errors.final(f"{self.name} redirects in a circle.", remedy="Check its URL.")
 
     async def _connected(self) -> httpx.AsyncClient:
@@ -263,64 +282,23 @@ class HttpClient:
             raise TransientFailure(f"the server answered {status}", overloaded=True, wait_seconds=wait, body=text)
         raise HttpRefused(status, text)
 
-    # Retries ---------------------------------------------------------------------------------------------------------
-
-    async def _repeat(
-        self,
-        call: Callable[[], Awaitable[T]],
-        policy: RetryPolicy,
-        doing: str,
-        on_attempt: Callable[[int], None],
-        remedy: str | None,
-    ) -> T:
-        waited_seconds, errors, attempt = 0.0, 0, 0
-        while True:
-            attempt += 1
-            on_attempt(attempt)
-            while (pause := self._paused_until - time.monotonic()) > 0:  # noqa: ASYNC110 - others may extend it
-                await asyncio.sleep(pause)
-            try:
-                return await call()
-            except TransientFailure as failure:
-                errors += not failure.rate_limited
-                delay = _delay_seconds(policy, attempt, failure)
-                is_bearable = delay <= policy.longest_wait_seconds
-                if failure.wait_seconds is not None and is_bearable:
-                    self._paused_until = max(self._paused_until, time.monotonic() + delay)
-                is_over = errors >= policy.attempts or waited_seconds + delay > policy.max_wait_seconds
-                if is_over or not is_bearable:
-                    raise self._final(failure, policy, doing, attempt, waited_seconds, delay, remedy) from failure
-                if failure.rate_limited and self.observer is not None:
-                    self.observer.rate_limited(delay)
-                waited_seconds += delay
-                await asyncio.sleep(delay + random.uniform(0, delay / 10))  # noqa: S311 - spreads load
-
-    def _final(
-        self,
-        failure: TransientFailure,
-        policy: RetryPolicy,
-        doing: str,
-        attempt: int,
-        waited_seconds: float,
-        delay: float,
-        remedy: str | None,
+    def _rate_limited(
+        self, failure: TransientFailure, policy: RetryPolicy, doing: str, waited_seconds: float, delay: float
     ) -> RepoSyncError:
-        if failure.rate_limited:
-            return self.errors.unavailable(
-                f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks "
-                f"to wait {delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
-                remedy="The next run tries again; if it persists, sync less often or ask for a higher limit.",
-                retry_after_seconds=failure.wait_seconds,
-            )
+        return self.errors.unavailable(
+            f"{doing} was refused by the server's rate limit: after {waited_seconds:.0f} s of waiting it asks "
+            f"to wait {delay:.0f} s more, and a call waits {policy.max_wait_seconds:.0f} s at most.",
+            remedy="The next run tries again; if it persists, sync less often or ask for a higher limit.",
+            retry_after_seconds=failure.wait_seconds,
+        )
+
+    def _failed(self, failure: TransientFailure, doing: str, attempt: int, remedy: str | None) -> RepoSyncError:
         times = f" {attempt} times" if attempt > 1 else ""
         if failure.corrupt:
             return self.errors.corrupt(f"{doing} failed{times}: {failure.reason}.")
         wait = "" if failure.wait_seconds is None else f" The server asks to wait {failure.wait_seconds:.0f} s."
-        return self.errors.unavailable(
-            f"{doing} failed{times}: {failure.reason}.{wait}",
-            remedy=remedy,
-            retry_after_seconds=failure.wait_seconds,
-        )
+        text = f"{doing} failed{times}: {failure.reason}.{wait}"
+        return self.errors.unavailable(text, remedy=remedy, retry_after_seconds=failure.wait_seconds)
 
 
 def _delay_seconds(policy: RetryPolicy, attempt: int, failure: TransientFailure) -> float:

@@ -7,17 +7,18 @@ host name, one knows SSL_CERT_FILE and another REQUESTS_CA_BUNDLE, and none ends
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import os
 import re
 import ssl
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import SplitResult, unquote, urljoin, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import SecretStr
 
@@ -147,17 +148,6 @@ def same_origin(old: str, new: str) -> bool:
     return (before.scheme, after.scheme, _port(before), _port(after)) == ("http", "https", 80, 443)
 
 
-def redirected(url: str, location: str) -> str:
-    """The target of a redirect from `url`. Raises OtherServer."""
-    target = urljoin(url, location)
-    if not same_origin(url, target):
-        raise OtherServer(
-            f"{origin(url)} redirects to a different server, {origin(target)}; nothing was sent there.",
-            remedy="If that is the right one, write its address into the configuration.",
-        )
-    return target
-
-
 def _port(parts: SplitResult) -> int | None:
     return parts.port or _DEFAULT_PORTS.get(parts.scheme)
 
@@ -196,51 +186,46 @@ def proxy_passwords(environ: Mapping[str, str] = os.environ) -> list[str]:
 
 def _checked_proxy(value: str, name: str) -> str:
     text = value if "://" in value else f"http://{value}"
-    try:
+    with contextlib.suppress(ValueError):
         parts = urlsplit(text)
-        is_address = bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        parts, is_address = urlsplit(""), False
-    if parts.scheme.startswith("socks"):
-        raise ConfigError(
-            f"{name.upper()} names a SOCKS proxy; reposync supports HTTP proxies only.",
-            remedy="Name an HTTP proxy, or except this server in NO_PROXY.",
-        )
-    if not is_address or parts.scheme not in _DEFAULT_PORTS:
-        raise ConfigError(f"{name.upper()} is not the address of a proxy.", remedy="Write it as http://host:port.")
-    return text
+        if parts.scheme in _DEFAULT_PORTS and parts.hostname and parts.port != 0:
+            return text
+    what = "a SOCKS proxy" if text.lower().startswith("socks") else "what is not the address of a proxy"
+    raise ConfigError(
+        f"{name.upper()} names {what}; reposync supports HTTP proxies.",
+        remedy="Write it as http://host:port, or except this server in NO_PROXY.",
+    )
 
 
 def is_loopback(host: str) -> bool:
     """Whether `host` is a loopback address or `localhost`; other names are not resolved."""
+    address = _address(host)
+    return host.lower() == "localhost" if address is None else address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ipaddress.ip_address(host)
     except ValueError:
-        return host.lower() == "localhost"
+        return None
 
 
 def _matches_no_proxy(host: str, port: int | None, no_proxy: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        address = None
+    address = _address(host)
     for entry in re.split(r"[,\s]+", no_proxy.lower()):
-        if entry == "*":
-            return True
         name, _, only_port = entry.rpartition(":")
         if name and only_port.isdigit() and (":" not in name or name.startswith("[")):
             if int(only_port) != port:
                 continue
             entry = name
         entry = entry.strip("[]")
+        domain = entry.removeprefix("*").strip(".")
+        if entry == "*" or (domain and address is None and f".{host}".endswith(f".{domain}")):
+            return True
         if address is not None:
-            try:
+            with contextlib.suppress(ValueError):
                 if address in ipaddress.ip_network(entry, strict=False):
                     return True
-            except ValueError:
-                continue
-        elif (domain := entry.removeprefix("*").strip(".")) and (host == domain or host.endswith(f".{domain}")):
-            return True
     return False
 
 
@@ -269,8 +254,8 @@ def ssl_context(ca_file: Path | None = None, environ: Mapping[str, str] = os.env
             return ssl.create_default_context(capath=str(found))
         return ssl.create_default_context(cafile=str(found))
     except (OSError, ValueError) as error:
-        name = next((name for name in CA_VARIABLES if environ.get(name, "").strip() == str(found)), None)
-        which = f"The CA file {found}" if ca_file is not None or name is None else f"{name} ({found})"
+        names = [name for name in CA_VARIABLES if environ.get(name, "").strip() == str(found)]
+        which = f"{names[0]} ({found})" if ca_file is None and names else f"The CA file {found}"
         raise ConfigError(
             f"{which} cannot be used: {error}.", remedy="It must hold certificates in PEM form."
         ) from error
@@ -302,12 +287,12 @@ def client_options(url: str, ca_file: Path | None = None, **transport: Any) -> d
 
 def certificate_reason(error: BaseException) -> str | None:
     """OpenSSL's reason for a rejected certificate, if `error` or one of its causes is about that."""
-    seen: list[BaseException] = []
     current: BaseException | None = error
-    while current is not None and current not in seen:
-        seen.append(current)
+    for _ in range(20):  # causes may form a circle
         if isinstance(current, ssl.SSLCertVerificationError):
             return current.verify_message or "it was refused"
+        if current is None:
+            return None
         if "CERTIFICATE_VERIFY_FAILED" in str(current):
             return str(current).partition("certificate verify failed: ")[2].partition(" (_ssl")[0] or "it was refused"
         current = current.__cause__ or current.__context__
@@ -317,16 +302,16 @@ def certificate_reason(error: BaseException) -> str | None:
 # Answers -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
 class MinimumRate:
     """The rate that one answer must have: MIN_BYTES_PER_SECOND over any `window_seconds` from its first byte on, and
     complete within `total_seconds`. Before its first byte the time-out of the connection applies."""
 
-    window_seconds: float
-    total_seconds: float
-    _started: float | None = field(default=None, init=False)
-    _window_started: float = field(default=0.0, init=False)
-    _window_bytes: int = field(default=0, init=False)
+    def __init__(self, window_seconds: float, total_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        self._total_seconds = total_seconds
+        self._started: float | None = None
+        self._window_started = 0.0
+        self._window_bytes = 0
 
     def received(self, size_bytes: int) -> None:
         """Count bytes of the answer. Raises TooSlow."""
@@ -334,10 +319,10 @@ class MinimumRate:
         if self._started is None:
             self._started = self._window_started = now
         self._window_bytes += size_bytes
-        if now - self._started > self.total_seconds:
-            raise TooSlow(f"the answer was not complete within {self.total_seconds:g} s")
+        if now - self._started > self._total_seconds:
+            raise TooSlow(f"the answer was not complete within {self._total_seconds:g} s")
         elapsed = now - self._window_started
-        if elapsed >= self.window_seconds:
+        if elapsed >= self._window_seconds:
             if self._window_bytes < elapsed * MIN_BYTES_PER_SECOND:
                 raise TooSlow(f"only {self._window_bytes:,} bytes came in {elapsed:.0f} s")
             self._window_started, self._window_bytes = now, 0
@@ -379,23 +364,20 @@ async def iter_decoded(response: httpx.Response, rate: MinimumRate, max_bytes: i
     async for raw in response.aiter_raw():
         rate.received(len(raw))
         received += len(raw)
-        for piece in (raw,) if inflater is None else _inflate(inflater, raw, response):
+        while raw:
+            if inflater is None:
+                piece, raw = raw, b""
+            else:
+                try:
+                    piece, raw = inflater.decompress(raw, DECOMPRESSION_STEP_BYTES), inflater.unconsumed_tail
+                except zlib.error as error:
+                    raise httpx.DecodingError(
+                        f"it cannot be decompressed ({error})", request=response.request
+                    ) from error
+                check_decompression_ratio(received, decoded + len(piece))
+                await asyncio.sleep(0)  # one raw piece may decompress to hundreds
             decoded += len(piece)
             if decoded > max_bytes:
                 raise TooLarge(f"more than {max_bytes:,} bytes")
-            if inflater is not None:
-                check_decompression_ratio(received, decoded)
-                await asyncio.sleep(0)  # one raw piece may decompress to hundreds
             if piece:
                 yield piece
-
-
-def _inflate(inflater: Any, raw: bytes, response: httpx.Response) -> Iterator[bytes]:
-    import httpx
-
-    try:
-        while raw:
-            yield inflater.decompress(raw, DECOMPRESSION_STEP_BYTES)
-            raw = inflater.unconsumed_tail
-    except zlib.error as error:
-        raise httpx.DecodingError(f"it cannot be decompressed ({error})", request=response.request) from error

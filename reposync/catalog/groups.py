@@ -225,7 +225,7 @@ class Discovery:
     async def _discover(
         self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
     ) -> DiscoveryReport:
-        gitlab = GitLabClient.configured(server_of(registry, group), retry=self._retry, observer=self._observer)
+        gitlab = GitLabClient.of(server_of(registry, group), retry=self._retry, observer=self._observer)
         source = GitLabGroup(gitlab, group.group)
         guard = partial(self._groups.require_held, claim)
         try:

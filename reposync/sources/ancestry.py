@@ -83,6 +83,8 @@ async def _local(spec: LocalGit, commit: str, tip: str | None) -> Ancestry:
     stop = threading.Event()
     try:
         return await asyncio.to_thread(_read_history, spec, commit, tip, stop)
+    except _Stopped:
+        return Ancestry.TOO_FAR
     finally:
         # The caller may be gone: the thread ends at its next commit.
         stop.set()
@@ -101,23 +103,16 @@ def _read_history(spec: LocalGit, commit: str, tip: str | None, stop: threading.
                 return Ancestry.UNKNOWN_COMMIT
             if tip is None:
                 return Ancestry.NOT_CONTAINED
-            if full == tip.encode():
-                return Ancestry.CONTAINED
             # Not `can_fast_forward`, which relies on the commits' dates: clocks are wrong.
             bases = find_merge_base(cast("BaseRepo", _History(repo, stop)), [full, ObjectID(tip.encode())])
             return Ancestry.CONTAINED if bases == [full] else Ancestry.NOT_CONTAINED
-    except KeyError as error:
-        # A shallow clone is incomplete, and commits that a force-push left behind are removed some day.
-        raise SourceCorrupt(
-            f"The history of {spec.path} is not complete: object {error.args[0]!r} is missing.",
-            remedy="`git fetch --unshallow` completes a shallow clone.",
+    except (KeyError, NotGitRepository, OSError, ValueError, AssertionError) as error:
+        # KeyError: a shallow clone is incomplete, and commits that a force-push left behind are removed some day.
+        kind = SourceCorrupt if isinstance(error, KeyError) else SourceError
+        raise kind(
+            f"The history of {spec.path} cannot be read: {error}.",
+            remedy="Run `git fsck` there; `git fetch --unshallow` completes a shallow clone.",
         ) from error
-    except (NotGitRepository, OSError, ValueError, AssertionError) as error:
-        raise SourceError(
-            f"The history of {spec.path} cannot be read: {error}.", remedy="Run `git fsck` there."
-        ) from error
-    except _Stopped:
-        return Ancestry.TOO_FAR
 
 
 def _full_name(repo: Repo, commit: str, where: str) -> ObjectID | None:
@@ -140,30 +135,19 @@ class _History:
     """The parts of a repository that `find_merge_base` uses; stoppable and bounded."""
 
     def __init__(self, repo: Repo, stop: threading.Event) -> None:
-        self._store = repo.object_store
-        self._parents = repo.parents_provider()
+        self._repo = repo
         self._stop = stop
         self._left = MAX_COMMITS
+        self.object_store = self
 
-    @property
-    def object_store(self) -> _History:
-        return self
-
-    @property
-    def shallows(self) -> set[ObjectID]:
-        return self._parents.shallows
-
-    def parents_provider(self) -> _History:
-        return self
-
-    def get_parents(self, commit_id: ObjectID, commit: Any = None) -> list[ObjectID]:
-        return self._parents.get_parents(commit_id, commit)
+    def parents_provider(self) -> Any:
+        return self._repo.parents_provider()
 
     def __getitem__(self, name: ObjectID) -> Any:
         self._left -= 1
         if self._stop.is_set() or self._left < 0:
             raise _Stopped
-        return self._store[name]
+        return self._repo.object_store[name]
 
 
 # GitLab --------------------------------------------------------------------------------------------------------------
@@ -173,9 +157,7 @@ async def _gitlab(spec: GitLabProject, commit: str, tip: str | None, observer: R
     from reposync.http_client import HttpRefused
     from reposync.sources.gitlab_client import GitLabClient, Refusal
 
-    server = GitLabClient(
-        spec.url, token=spec.token, ca_file=spec.ca_file, timeouts=spec.timeouts, retry=_RETRY, observer=observer
-    )
+    server = GitLabClient.of(spec, retry=_RETRY, observer=observer)
     project = spec.project_id if spec.project_id is not None else spec.project
     doing = f"Reading the history of {spec.project} on {server.url}"
     try:

@@ -47,14 +47,7 @@ class GitLabSource(Source):
 
     def __init__(self, spec: GitLabProject, *, observer: RequestObserver | None = None) -> None:
         """Opens no connection. Raises ConfigError if the address, the token or the CA file cannot be right."""
-        self._server = GitLabClient(
-            spec.url,
-            token=spec.token,
-            ca_file=spec.ca_file,
-            timeouts=spec.timeouts,
-            retry=spec.retry,
-            observer=observer,
-        )
+        self._server = GitLabClient.of(spec, retry=spec.retry, observer=observer)
         self._project = ProjectClient(self._server, spec.project, spec.project_id)
         self._branch = spec.branch
         self._blobs = GitLabBlobs(self._project, is_first_sync=spec.project_id is None)

@@ -36,6 +36,7 @@ from reposync.outgoing import (
     validated_token,
 )
 from reposync.sources.smart_http import SOURCE_ERRORS, UploadPack
+from reposync.sources.spec import GitLabProject
 
 T = TypeVar("T")
 
@@ -78,24 +79,15 @@ class GitLabClient:
         self._slots = asyncio.Semaphore(MAX_CALLS)
 
     @classmethod
-    def configured(
-        cls,
-        instance: GitLabInstance,
-        *,
-        token: SecretStr | None = None,
-        retry: RetryPolicy | None = None,
-        observer: RequestObserver | None = None,
+    def of(
+        cls, spec: GitLabProject | GitLabInstance, *, retry: RetryPolicy | None, observer: RequestObserver | None = None
     ) -> GitLabClient:
-        """The server of an entry of `gitlab:` in the registry, with its own token or a different one."""
-        timeouts = Timeouts(instance.connect_timeout_seconds, instance.read_timeout_seconds)
-        return cls(
-            instance.url,
-            token=token or instance.token,
-            ca_file=instance.ca_file,
-            timeouts=timeouts,
-            retry=retry,
-            observer=observer,
-        )
+        """The server of a project, or of an entry of `gitlab:` in the registry."""
+        if isinstance(spec, GitLabInstance):
+            timeouts = Timeouts(spec.connect_timeout_seconds, spec.read_timeout_seconds)
+        else:
+            timeouts = spec.timeouts
+        return cls(spec.url, token=spec.token, ca_file=spec.ca_file, timeouts=timeouts, retry=retry, observer=observer)
 
     async def call(self, kind: str, work: Callable[[gitlab.Gitlab], T], *, doing: str) -> T:
         """The result of `work`, which makes one GET request of python-gitlab. It is called twice: to learn the request,
@@ -162,10 +154,9 @@ class GitLabClient:
 
     async def ping(self) -> None:
         """Check that the server answers, with its cheapest request. Raises SourceDenied if it refuses the token."""
+        doing = f"Reading {self.url}/version"
         try:
-            await self.call(
-                "api_version", lambda client: client.http_get("/version"), doing=f"Reading {self.url}/version"
-            )
+            await self.call("api_version", lambda client: client.http_get("/version"), doing=doing)
         except HttpRefused as refused:
             refusal = Refusal.of(refused)
             if refusal.status == HTTPStatus.UNAUTHORIZED and self.token is None:

@@ -61,13 +61,8 @@ class GitLabGroup:
 
         Raises SourceUnavailable, SourceDenied, SourceGone, SourceCorrupt, SourceError: there is no partial listing.
         """
-        query: dict[str, Any] = {
-            "include_subgroups": "true",
-            "with_shared": "false",
-            "per_page": PAGE_ROWS,
-            "order_by": "id",
-            "sort": "asc",
-        }
+        query: dict[str, Any] = {"include_subgroups": "true", "with_shared": "false", "per_page": PAGE_ROWS}
+        query |= {"order_by": "id", "sort": "asc"}
         if not self.has_token and not archived:
             query["archived"] = "false"
         try:
@@ -119,7 +114,9 @@ class GitLabGroup:
                         f"Listing {where} found more than {MAX_PROJECTS:,} projects or {MAX_PAGES} pages.",
                         remedy="List smaller groups instead.",
                     )
-        return GroupListing(tuple(sorted(found.values(), key=lambda each: each.id)), _shown(faults))
+        more = len(faults) - _FAULTS_SHOWN
+        shown = (*faults[:_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else []))
+        return GroupListing(tuple(sorted(found.values(), key=lambda each: each.id)), shown)
 
 
 def _listed(row: Any) -> ListedProject | str:
@@ -143,8 +140,3 @@ def _listed(row: Any) -> ListedProject | str:
 
 def _quoted(value: Any) -> str:
     return "missing" if value is None else printable(repr(value)[:60])
-
-
-def _shown(faults: list[str]) -> tuple[str, ...]:
-    more = len(faults) - _FAULTS_SHOWN
-    return (*faults[:_FAULTS_SHOWN], f"and {more} more") if more > 0 else tuple(faults)

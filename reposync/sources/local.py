@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -34,12 +33,6 @@ T = TypeVar("T")
 LOOKUP_BLOBS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    repo: Repo
-    objects: ObjectDirectories
-
-
 class LocalGitSource(Source):
     """A working copy, a linked worktree (`.git` file) or a bare repository. Only what is committed on `branch` counts,
     or on HEAD, detached or not. The first call checks whether it is a repository."""
@@ -47,7 +40,7 @@ class LocalGitSource(Source):
     def __init__(self, spec: LocalGit) -> None:
         self._path = spec.path
         self._branch = spec.branch
-        self._opened: _Opened | None = None
+        self._opened: tuple[Repo, ObjectDirectories] | None = None
         # Reading changes caches, and two reads may run at a time.
         self._lock = threading.Lock()
 
@@ -66,7 +59,7 @@ class LocalGitSource(Source):
         unreadable: dict[str, str] = {}
         shas = distinct_blobs(entries)
         for start in range(0, len(shas), LOOKUP_BLOBS):
-            objects = (await self._in_thread(self._open)).objects
+            _, objects = await self._in_thread(self._open)
             blobs = objects.blobs(shas[start : start + LOOKUP_BLOBS], max_bytes=max_bytes, unreadable=unreadable)
             async with aclosing(read_steps(blobs, self._in_thread)) as steps:
                 async for blob in steps:
@@ -91,21 +84,23 @@ class LocalGitSource(Source):
 
         return await asyncio.to_thread(locked)
 
-    def _open(self) -> _Opened:
+    def _open(self) -> tuple[Repo, ObjectDirectories]:
         if self._opened is None:
             repo = self._open_repository()
-            try:
-                folder = Path(repo.object_store.path)
-                objects = ObjectDirectories(folder, repo.object_format, where=str(self._path))
-            except BaseException:
+            folder = Path(repo.object_store.path)
+            if not folder.is_dir():
                 repo.close()
-                raise
-            self._opened = _Opened(repo, objects)
+                raise SourceError(
+                    f"{self._path} points to a git directory without objects: {repo.commondir()}.",
+                    remedy="If this is a linked worktree, its main repository was moved or deleted: `git worktree "
+                    "repair`.",
+                )
+            self._opened = repo, ObjectDirectories(folder, repo.object_format, where=str(self._path))
         return self._opened
 
     def _open_repository(self) -> Repo:
         try:
-            repo = Repo(self._path)
+            return Repo(self._path)
         except NotGitRepository as error:
             raise self._no_repository() from error
         except (UnsupportedExtension, UnsupportedVersion) as error:
@@ -113,21 +108,11 @@ class LocalGitSource(Source):
                 f"{self._path} uses a repository format that cannot be read here: {error}.",
                 remedy="A plain `git clone` of it (no --filter) can be read.",
             ) from error
-        except PermissionError as error:
-            raise SourceError(
-                f"{self._path} may not be read: {error.strerror}.", remedy="Grant this user read access to it."
-            ) from error
         except (OSError, ValueError, KeyError) as error:
-            raise SourceError(
-                f"{self._path} cannot be opened as a git repository: {error}.", remedy="Run `git fsck` there."
-            ) from error
-        if not Path(repo.object_store.path).is_dir():
-            repo.close()
-            raise SourceError(
-                f"{self._path} points to a git directory without objects: {repo.commondir()}.",
-                remedy="If this is a linked worktree, its main repository was moved or deleted: `git worktree repair`.",
-            )
-        return repo
+            remedy = "Run `git fsck` there."
+            if isinstance(error, PermissionError):
+                remedy = "Grant this user read access to it."
+            raise SourceError(f"{self._path} cannot be opened as a git repository: {error}.", remedy=remedy) from error
 
     def _no_repository(self) -> SourceError:
         if not self._path.exists():
@@ -147,26 +132,17 @@ class LocalGitSource(Source):
         )
 
     def _head(self) -> Commit:
-        opened = self._open()
-        sha = self._head_tip(opened.repo) if self._branch is None else self._branch_tip(opened.repo, self._branch)
-        return opened.objects.commit(sha)[0]
-
-    def _branch_tip(self, repo: Repo, branch: str) -> str:
-        tip = self._ref(repo, HEADS + branch.encode("utf-8", "surrogateescape"))
+        repo, objects = self._open()
+        branch = self._branch
+        ref = HEADREF if branch is None else HEADS + branch.encode("utf-8", "surrogateescape")
+        tip = self._ref(repo, ref)
         if tip is not None:
-            return tip
-        names = self._branches(repo)
+            return objects.commit(tip)[0]
+        names = sorted(name.decode(errors="replace") for name in repo.refs.keys(Ref(b"refs/heads")))
         if not names:
-            raise self._empty()
-        raise branch_not_found(branch, names, str(self._path))
-
-    def _head_tip(self, repo: Repo) -> str:
-        tip = self._ref(repo, HEADREF)
-        if tip is not None:
-            return tip
-        names = self._branches(repo)
-        if not names:
-            raise self._empty()
+            raise RepositoryEmpty(f"{self._path} has no commit yet.", remedy="Commit something there first.")
+        if branch is not None:
+            raise branch_not_found(branch, names, str(self._path))
         raise BranchNotFound(
             f"HEAD of {self._path} names a branch without commits.",
             remedy=f"Name a branch to sync: {', '.join(names[:5])}.",
@@ -182,13 +158,10 @@ class LocalGitSource(Source):
 
     def _symbolic_head(self) -> str | None:
         try:
-            content = self._open().repo.refs.read_ref(HEADREF) or b""
+            content = self._open()[0].refs.read_ref(HEADREF) or b""
         except (ValueError, OSError) as error:
             raise self._unreadable_ref(HEADREF, error) from error
         return branch_name(content.removeprefix(SYMREF)) if content.startswith(SYMREF) else None
-
-    def _branches(self, repo: Repo) -> list[str]:
-        return sorted(name.decode(errors="replace") for name in repo.refs.keys(Ref(b"refs/heads")))
 
     def _unreadable_ref(self, name: bytes, error: Exception) -> SourceCorrupt:
         return SourceCorrupt(
@@ -196,14 +169,12 @@ class LocalGitSource(Source):
             remedy="Run `git fsck` there.",
         )
 
-    def _empty(self) -> RepositoryEmpty:
-        return RepositoryEmpty(f"{self._path} has no commit yet.", remedy="Commit something there first.")
-
     def _tree(self, commit: Commit) -> Tree:
-        return Tree(self._open().objects.tree(commit.sha), proven=True)
+        return Tree(self._open()[1].tree(commit.sha), proven=True)
 
     def _close(self) -> None:
         if self._opened is not None:
-            self._opened.objects.close()
-            self._opened.repo.close()
+            repo, objects = self._opened
+            objects.close()
+            repo.close()
             self._opened = None

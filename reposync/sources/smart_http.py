@@ -152,64 +152,47 @@ class UploadPack:
     async def blobs(
         self, shas: Sequence[str], *, max_bytes: int, unreadable: dict[str, str], max_missing: int = MAX_MISSING
     ) -> AsyncGenerator[Blob, None]:
-        """The blobs, each verified, in batches of which one is fetched while the last one is read; those that are
-        missing on the server go to `unreadable` (sha -> reason). Needs protocol version 2.
+        """The blobs, each verified, in batches; those that are missing on the server go to `unreadable` (sha ->
+        reason). Needs protocol version 2.
 
         Raises what `fetch` raises; FetchRefused if the server sends no objects by name.
         """
         batches = deque(list(shas[at : at + BATCH_BLOBS]) for at in range(0, len(shas), BATCH_BLOBS))
-        missing: dict[str, str] = {}
-        fetch = partial(self._fetch_batch, missing=missing, max_missing=max_missing)
-        ahead: asyncio.Task[_Batch] | None = None
-        try:
-            while batches or ahead is not None:
-                batch = await (ahead or fetch(batches.popleft()))
-                ahead = None
-                if batch.pack is None:
-                    if len(batch.shas) > 1:
-                        middle = len(batch.shas) // 2
-                        batches.extendleft((batch.shas[middle:], batch.shas[:middle]))
-                    elif batch.only_blob_bytes is not None and batch.only_blob_bytes > max_bytes:
-                        # The only size that is accepted without a hash: gigabytes of this blob were received.
-                        yield Blob(batch.shas[0], batch.only_blob_bytes, None)
-                    else:
-                        unreadable.update(dict.fromkeys(batch.shas, "is too large to be fetched"))
-                    continue
-                if batches:
-                    ahead = asyncio.create_task(fetch(batches.popleft()))
-                found = batch.pack.blobs(batch.shas, max_bytes=max_bytes, unreadable=unreadable)
-                try:
-                    async with aclosing(read_steps(found)) as steps:
-                        async for blob in steps:
-                            yield blob
-                finally:
-                    batch.pack.close()
-        finally:
-            unreadable.update(missing)
-            if ahead is not None:
-                ahead.cancel()
-                [result] = await asyncio.gather(ahead, return_exceptions=True)
-                if isinstance(result, _Batch) and result.pack is not None:
-                    result.pack.close()
+        while batches:
+            batch = batches.popleft()
+            try:
+                pack = await self.fetch(batch)
+            except SpoolFull as error:
+                if len(batch) > 1:
+                    middle = len(batch) // 2
+                    batches.extendleft((batch[middle:], batch[:middle]))
+                elif error.only_blob_bytes is not None and error.only_blob_bytes > max_bytes:
+                    # The only size that is accepted without a hash: gigabytes of this blob were received.
+                    yield Blob(batch[0], error.only_blob_bytes, None)
+                else:
+                    unreadable[batch[0]] = "is too large to be fetched"
+                continue
+            except FetchRefused as error:
+                missing = _NOT_OUR_REF.search(str(error))
+                if missing is None or missing[1] not in batch or max_missing <= 0:
+                    raise
+                max_missing -= 1
+                unreadable[missing[1]] = "is missing on the server"
+                if left := [sha for sha in batch if sha != missing[1]]:
+                    batches.appendleft(left)
+                continue
+            try:
+                found = pack.blobs(batch, max_bytes=max_bytes, unreadable=unreadable)
+                async with aclosing(read_steps(found)) as steps:
+                    async for blob in steps:
+                        yield blob
+            finally:
+                pack.close()
 
     async def close(self) -> None:
         await self._http.close()
 
     # Requests ----------------------------------------------------------------------------------------------------
-
-    async def _fetch_batch(self, shas: list[str], *, missing: dict[str, str], max_missing: int) -> _Batch:
-        while shas:
-            try:
-                return _Batch(shas, await self.fetch(shas))
-            except SpoolFull as error:
-                return _Batch(shas, None, error.only_blob_bytes)
-            except FetchRefused as error:
-                found = _NOT_OUR_REF.search(str(error))
-                if found is None or found[1] not in shas or len(missing) >= max_missing:
-                    raise
-                missing[found[1]] = "is missing on the server"
-                shas = [sha for sha in shas if sha != found[1]]
-        return _Batch([], None)
 
     async def _request_advertisement(self) -> Advertisement:
         async with self._http.stream("GET", f"{self._url}{INFO_REFS}", kind="git_refs") as response:
@@ -259,15 +242,6 @@ class UploadPack:
         if not reader.complete or not packets or packets[-1] is not None:
             raise TransientFailure("the answer was cut short", corrupt=True)
         return [line.rstrip(b"\n") for line in packets if line is not None]
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """A batch and its pack; None if the pack exceeds the disk space, see SpoolFull for `only_blob_bytes`."""
-
-    shas: list[str]
-    pack: ReceivedPack | None
-    only_blob_bytes: int | None = None
 
 
 async def _pack_pieces(body: AsyncIterator[bytes], version: int) -> AsyncGenerator[bytes, None]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import traceback
 from collections.abc import Callable
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -334,23 +332,6 @@ async def test_any_answer_cut_anywhere_is_asked_for_again(
     entries = (await source.tree(await source.head())).entries
 
     assert await contents(source, entries) == expected(repository, entries)
-
-
-async def test_a_reader_who_leaves_while_the_next_batch_is_fetched_leaves_nothing_behind(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.many(4100)
-    source = remote()
-    entries = (await source.tree(await source.head())).entries
-    gate = server.faults.hold(path="/git-upload-pack$", nth=2, times=None)
-    before = asyncio.all_tasks()
-
-    async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
-        async for _ in blobs:
-            assert await asyncio.to_thread(gate.arrived.wait, 10), "the next batch is on its way already"
-            break
-
-    assert asyncio.all_tasks() == before
 
 
 async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_is_measured(
