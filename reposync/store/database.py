@@ -8,12 +8,24 @@ import logging
 import random
 import sqlite3
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import URL, ColumnElement, Connection, Table, bindparam, event, func, literal, select, text
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Executable,
+    Table,
+    bindparam,
+    event,
+    func,
+    literal,
+    select,
+    text,
+)
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -22,7 +34,7 @@ from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.clock import Clock, elapsed_seconds
 from reposync.config.database_url import PostgresqlAddress, SqliteAddress, parse_address
-from reposync.store.database_errors import connection_failure, is_locked, translated
+from reposync.store.database_errors import is_locked, translated
 from reposync.store.schema import HEAD, WAIT_SECONDS, Schema, read_schema, upgrade_schema
 
 if TYPE_CHECKING:
@@ -175,13 +187,29 @@ class Database:
             async with (self._engine if streams else self._reader).connect() as connection:
                 yield connection
 
+    async def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Any]:
+        async with self.read() as connection:
+            return (await connection.execute(query, values)).all()
+
+    async def scalars(self, query: Executable) -> list[Any]:
+        return [row[0] for row in await self.rows(query)]
+
+    async def scalar(self, query: Executable) -> Any:
+        """The first value; None if there is no row."""
+        return next(iter(await self.scalars(query)), None)
+
+    async def change(self, query: Executable) -> int:
+        """Execute one statement in a transaction of its own; how many rows it affected."""
+        async with self.write() as connection:
+            return (await connection.execute(query)).rowcount
+
     @asynccontextmanager
     async def write(self) -> AsyncGenerator[AsyncConnection, None]:
         """A transaction, committed at the end. On SQLite it has the write lock from its beginning: a read that grows
         into a write fails at once, despite the busy timeout, if a different process wrote in between."""
         announced: set[str] = set()
         with translated(self.where):
-            async with self._locked(), self._begun() as connection:
+            async with self._begun() as connection:
                 self._announced[connection] = announced
                 try:
                     yield connection
@@ -191,42 +219,34 @@ class Database:
             self.notify(channel)
 
     @asynccontextmanager
-    async def _locked(self) -> AsyncGenerator[None, None]:
-        """SQLite's writers poll for its lock, and under load some never get it. Those of this process queue here."""
-        if self.is_postgresql:
-            yield
-            return
-        try:
-            async with asyncio.timeout(self._lock_seconds):
-                await self._write_lock.acquire()
-        except TimeoutError as error:
-            raise connection_failure(self.where, sqlite3.OperationalError("database is locked")) from error
-        try:
-            yield
-        finally:
-            self._write_lock.release()
-
-    @asynccontextmanager
     async def _begun(self) -> AsyncGenerator[AsyncConnection, None]:
         """SQLite waits for its lock in the driver's thread, where a cancelled caller would have to wait too. So it
-        waits only for a moment at a time, and the loop is here."""
+        waits only for a moment at a time, and the loop is here. Writers of this process queue for `_write_lock`: under
+        load some of those that poll never get SQLite's."""
         if self.is_postgresql:
             async with self._writer.begin() as connection:
                 yield connection
             return
-        now = asyncio.get_running_loop().time
-        deadline = now() + self._lock_seconds
-        async with self._writer.connect() as connection:
-            while True:
-                try:
-                    await connection.begin()
-                    break
-                except DBAPIError as error:
-                    if not is_locked(error) or now() > deadline:
-                        raise
-                await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
-            yield connection
-            await connection.commit()
+        deadline = elapsed_seconds() + self._lock_seconds
+        try:
+            async with asyncio.timeout(self._lock_seconds):
+                await self._write_lock.acquire()
+        except TimeoutError as error:
+            raise sqlite3.OperationalError("database is locked") from error
+        try:
+            async with self._writer.connect() as connection:
+                while True:
+                    try:
+                        await connection.begin()
+                        break
+                    except DBAPIError as error:
+                        if not is_locked(error) or elapsed_seconds() > deadline:
+                            raise
+                    await asyncio.sleep(random.uniform(0.001, 0.01))  # noqa: S311
+                yield connection
+                await connection.commit()
+        finally:
+            self._write_lock.release()
 
     async def ping(self) -> None:
         """Raises StoreUnavailable if the database does not answer or is not writable."""
@@ -258,8 +278,7 @@ class Database:
         return now + bindparam(None, timedelta(seconds=after_seconds))
 
     async def _ask_time(self) -> datetime:
-        async with self.read() as connection:
-            return (await connection.execute(select(self.moment()))).scalar_one()
+        return cast(datetime, await self.scalar(select(self.moment())))
 
     def insert(self, table: Table) -> postgresql.Insert:
         """An INSERT with `ON CONFLICT`, which has the same form in both databases."""
@@ -302,6 +321,13 @@ class Database:
                 await engine.dispose()
         await self.require_current()  # a newer version may have upgraded it meanwhile
         return changed
+
+
+class Stored:
+    """Queries over one database. Every method raises StoreUnavailable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
 
 async def _open_sqlite(address: SqliteAddress, lock_seconds: float, clock: Clock | None) -> Database:

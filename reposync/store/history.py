@@ -27,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
 from reposync.store.attempts import attempts_of
 from reposync.store.columns import sanitize_text
-from reposync.store.database import Database
+from reposync.store.database import Stored
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunAttempt, RunProblem, RunRequest, parse_cursor
 from reposync.store.run_requests import read_requesters, read_requests
@@ -55,12 +55,7 @@ _LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-class RunHistory:
-    """Every method raises StoreUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class RunHistory(Stored):
     def now(self) -> datetime:
         """By the database's clock, like all times of runs. Aware UTC."""
         return self._database.clock.now()
@@ -164,9 +159,8 @@ class RunHistory:
         # Runs of a removed repository keep its name: they do not belong to a repository that has the name now.
         status = case((RUNS.c.repository_id == REPOSITORIES.c.id, RUNS.c.status))
         newest = _newest(mine, 1).with_only_columns(status).correlate(REPOSITORIES).scalar_subquery()
-        async with self._database.read() as connection:
-            rows = await connection.execute(select(REPOSITORIES.c.name, newest).where(newest.in_(sorted(among))))
-            return {row[0]: row[1] for row in rows}
+        rows = await self._database.rows(select(REPOSITORIES.c.name, newest).where(newest.in_(sorted(among))))
+        return {row[0]: row[1] for row in rows}
 
     async def attempts(self, run_id: str) -> list[RunAttempt]:
         """Oldest first."""
@@ -206,15 +200,13 @@ class RunHistory:
         if after is not None:
             query = query.where(PROBLEMS.c.path > after)
         query = query.order_by(PROBLEMS.c.path).limit(max(0, min(limit, MAX_PAGE))).offset(max(0, offset))
-        async with self._database.read() as connection:
-            return [RunProblem(*row) for row in await connection.execute(query)]
+        return [RunProblem(*row) for row in await self._database.rows(query)]
 
     async def count_problems(self, run_id: str) -> dict[str, int]:
         """By reason, the most frequent first."""
         query = select(PROBLEMS.c.reason, func.count()).where(PROBLEMS.c.run_id == run_id).group_by(PROBLEMS.c.reason)
-        async with self._database.read() as connection:
-            rows = await connection.execute(query.order_by(func.count().desc(), PROBLEMS.c.reason))
-            return {row[0]: row[1] for row in rows}
+        rows = await self._database.rows(query.order_by(func.count().desc(), PROBLEMS.c.reason))
+        return {row[0]: row[1] for row in rows}
 
     async def failures(self, repository_id: str, detail: str) -> dict[tuple[str, str], int]:
         """(key of a path, detail of its problem) -> in how many runs of the repository the file failed like this. Only
@@ -226,18 +218,16 @@ class RunHistory:
             .where(PROBLEMS.c.detail.startswith(detail, autoescape=True))
             .group_by(PROBLEMS.c.path, PROBLEMS.c.detail)
         )
-        async with self._database.read() as connection:
-            return {(row[0], row[1]): int(row[2]) for row in await connection.execute(query)}
+        return {(row[0], row[1]): int(row[2]) for row in await self._database.rows(query)}
 
     async def past_names(self, identities: Collection[str]) -> dict[str, str]:
         """The latest name in the log of each of these repository ids that has runs."""
         names: dict[str, str] = {}
-        async with self._database.read() as connection:
-            for identity in identities:
-                latest = select(RUNS.c.repository).where(RUNS.c.repository_id == identity)
-                name = await connection.scalar(latest.order_by(RUNS.c.queued_at.desc()).limit(1))
-                if name is not None:
-                    names[identity] = str(name)
+        for identity in identities:
+            latest = select(RUNS.c.repository).where(RUNS.c.repository_id == identity)
+            name = await self._database.scalar(latest.order_by(RUNS.c.queued_at.desc()).limit(1))
+            if name is not None:
+                names[identity] = str(name)
         return names
 
     async def purge(self, before: datetime, *, batch: int = PURGE_BATCH) -> int:
@@ -287,8 +277,7 @@ class RunHistory:
         return page
 
     async def _runs(self, query: Select[Any]) -> list[Run]:
-        async with self._database.read() as connection:
-            return [Run.of(row) for row in await connection.execute(query)]
+        return [Run.of(row) for row in await self._database.rows(query)]
 
     async def _found(self, connection: AsyncConnection, run_id: str) -> Run:
         wanted = run_id.strip().lower()

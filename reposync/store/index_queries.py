@@ -70,8 +70,7 @@ class SearchedRepository:
 
 async def search_scope(database: Database) -> SearchScope:
     """One exchange."""
-    async with database.read() as connection:
-        rows = (await connection.execute(_SEARCH_SCOPE)).all()
+    rows = await database.rows(_SEARCH_SCOPE)
     hidden: dict[str, set[str]] = {}
     for row in rows:
         if row.kind == "hidden":
@@ -108,8 +107,7 @@ async def findable(database: Database, ids: Collection[str]) -> dict[str, bool]:
     has_first = select(version.id).where(version.id == each.id).exists()
     has_any = select(version.id).where(version.repository_id == each.id).exists()
     first = select(each.id, ~has_any).where(each.id.in_(sorted(ids)), ~has_first)
-    async with database.read() as connection:
-        return {row[0]: bool(row[1]) for row in await connection.execute(union_all(known, first))}
+    return {row[0]: bool(row[1]) for row in await database.rows(union_all(known, first))}
 
 
 def _search_scope() -> CompoundSelect[tuple[str, str, str]]:
@@ -150,8 +148,7 @@ async def indexed_commits(database: Database, ids: Collection[str]) -> dict[str,
     each = REPOSITORIES.c
     columns = (each.id, each.name, live_commit(), each.last_sync_at, each.is_active, each.paused_reason)
     query = with_live_version(select(*columns)).where(each.id.in_(sorted(ids)[:MAX_KEYS]))
-    async with database.read() as connection:
-        return {row.id: IndexedCommit(*row) for row in await connection.execute(query)}
+    return {row.id: IndexedCommit(*row) for row in await database.rows(query)}
 
 
 async def incomplete_versions(database: Database) -> dict[str, str]:
@@ -160,8 +157,7 @@ async def incomplete_versions(database: Database) -> dict[str, str]:
         VERSIONS.c.repository_id == REPOSITORIES.c.id, VERSIONS.c.state == _LIVE, VERSIONS.c.partial_commit.is_not(None)
     )
     query = select(REPOSITORIES.c.name, VERSIONS.c.id).select_from(REPOSITORIES).join(VERSIONS, lacks_files)
-    async with database.read() as connection:
-        return {row[0]: row[1] for row in await connection.execute(query)}
+    return {row[0]: row[1] for row in await database.rows(query)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +205,7 @@ async def similar_indexes(database: Database, *, count_chunks: bool) -> list[Sim
     keys = [indexed.c[column.name] for column in groups]
     total = func.coalesce(func.sum(indexed.c.chunks), 0) if count_chunks else literal_column("0")
     query = select(*keys, func.count().label("repositories"), total.label("chunks")).group_by(*keys)
-    async with database.read() as connection:
-        rows = (await connection.execute(query)).all()
+    rows = await database.rows(query)
     return [
         SimilarIndexes(
             row.collection,
@@ -228,6 +223,5 @@ async def similar_indexes(database: Database, *, count_chunks: bool) -> list[Sim
 async def version_states(database: Database) -> dict[str, int]:
     """How many versions of all repositories are in each state."""
     query = select(VERSIONS.c.state, func.count()).group_by(VERSIONS.c.state)
-    async with database.read() as connection:
-        counted = {str(row[0]): row[1] for row in await connection.execute(query)}
+    counted = {str(row[0]): row[1] for row in await database.rows(query)}
     return {**{state.value: 0 for state in VersionState}, **counted}

@@ -10,7 +10,7 @@ from sqlalchemy import and_, bindparam, case, delete, func, or_, select, tuple_
 
 from reposync.store.attempts import Attempt, require_held
 from reposync.store.columns import path_key, sanitize_text
-from reposync.store.database import Database
+from reposync.store.database import Stored
 from reposync.store.tables import FILES
 
 LOAD_ROWS = 5_000
@@ -75,12 +75,9 @@ _OUTDATED = and_(FILES.c.wanted_sha.is_not(None), FILES.c.wanted_sha != FILES.c.
 _FAILED = or_(FILES.c.skip_reason == "failed", _OUTDATED)
 
 
-class Manifests:
+class Manifests(Stored):
     """The manifests of index versions; a repository's first version has the repository's id. Every method raises
     StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def load(self, version_id: str) -> dict[str, ManifestRow]:
         """All rows by path. 50,000 take about 20 MB."""
@@ -148,8 +145,7 @@ class Manifests:
         ).group_by(FILES.c.repository_id)
         if identities is not None:
             query = query.where(FILES.c.repository_id.in_(identities))
-        async with self._database.read() as connection:
-            return {row[0]: ManifestCounts(*map(int, row[1:])) for row in await connection.execute(query)}
+        return {row[0]: ManifestCounts(*map(int, row[1:])) for row in await self._database.rows(query)}
 
     async def totals(self, version_id: str) -> ManifestTotals:
         """What the index should hold, in one query."""
@@ -163,8 +159,7 @@ class Manifests:
             func.coalesce(func.sum(case((FILES.c.epoch == newest, FILES.c.chunks), else_=0)), 0),
             func.count().filter(_FAILED),
         ).where(mine)
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one()
+        row = (await self._database.rows(query))[0]
         return ManifestTotals(*(int(value) for value in row))
 
     async def outdated(self, files: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
@@ -175,8 +170,7 @@ class Manifests:
         query = select(FILES.c.repository_id, FILES.c.path).where(
             tuple_(FILES.c.repository_id, FILES.c.path).in_(sorted(keys)), _OUTDATED
         )
-        async with self._database.read() as connection:
-            return {keys[row[0], row[1]] for row in await connection.execute(query)}
+        return {keys[row[0], row[1]] for row in await self._database.rows(query)}
 
 
 def _reader_of(stored: str | None, epoch: int) -> str | None:

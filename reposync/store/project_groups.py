@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
-from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Database
+from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Stored
 from reposync.store.repositories import Guard, Repositories, lock_repositories
 from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
@@ -34,11 +34,8 @@ class GroupClaim:
     attempt: int
 
 
-class ProjectGroups:
+class ProjectGroups(Stored):
     """Every method raises StoreUnavailable. The key of a group is `<server's address>/<path>`."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def declare(self, keys: Collection[str]) -> None:
         """These groups are configured, and due at once: a new configuration should take effect."""
@@ -58,9 +55,8 @@ class ProjectGroups:
         due = or_(GROUPS.c.due_at <= now, GROUPS.c.checked_at > self._database.moment(AHEAD_SECONDS))
         query = select(GROUPS.c.key).where(GROUPS.c.key.in_(among), due, free)
         query = query.order_by(GROUPS.c.due_at, GROUPS.c.key).limit(1)
-        async with self._database.read() as connection:  # first without a lock: most polls find none
-            if await connection.scalar(query) is None:
-                return None
+        if await self._database.scalar(query) is None:
+            return None
         async with self._database.write() as connection:
             chosen = query.with_for_update(skip_locked=True).scalar_subquery()
             return await self._take(connection, GROUPS.c.key == chosen, worker, lease_seconds)
@@ -135,9 +131,8 @@ class ProjectGroups:
 
     async def list(self) -> list[ProjectGroup]:
         """By key."""
-        async with self._database.read() as connection:
-            rows = await connection.execute(select(GROUPS).order_by(GROUPS.c.key))
-            return [ProjectGroup.of(row) for row in rows]
+        rows = await self._database.rows(select(GROUPS).order_by(GROUPS.c.key))
+        return [ProjectGroup.of(row) for row in rows]
 
 
 def _held(claim: GroupClaim) -> ColumnElement[bool]:
@@ -227,5 +222,4 @@ class GroupRepositories(Repositories):
         query = select(RUNS.c.repository_id).where(
             RUNS.c.repository_id.in_(identities), RUNS.c.status == RunStatus.RUNNING
         )
-        async with self._database.read() as connection:
-            return set((await connection.execute(query)).scalars())
+        return set(await self._database.scalars(query))

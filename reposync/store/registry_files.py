@@ -9,7 +9,7 @@ from sqlalchemy import delete, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RepoSyncError
-from reposync.store.database import REGISTRATIONS, Database
+from reposync.store.database import REGISTRATIONS, Stored
 from reposync.store.tables import REGISTRY_FILES, SUPERSEDED_DIGESTS, RegistryFile
 
 ContentState = Literal["new", "current", "superseded"]
@@ -23,24 +23,17 @@ class RegistrySuperseded(RepoSyncError):
     status = 409
 
 
-class RegistryFiles:
-    """Every method raises StoreUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class RegistryFiles(Stored):
     async def all(self) -> list[RegistryFile]:
         """By the time of the first `put`."""
         query = select(REGISTRY_FILES).order_by(REGISTRY_FILES.c.created_at, REGISTRY_FILES.c.path)
-        async with self._database.read() as connection:
-            return [RegistryFile.of(row) for row in await connection.execute(query)]
+        return [RegistryFile.of(row) for row in await self._database.rows(query)]
 
     async def stamp(self) -> Sequence[tuple[Any, ...]]:
         """Changes whenever a file is applied, even with the same content."""
         columns = REGISTRY_FILES.c
         query = select(columns.path, columns.digest, columns.applied_at).order_by(columns.path)
-        async with self._database.read() as connection:
-            return [tuple(row) for row in await connection.execute(query)]
+        return [tuple(row) for row in await self._database.rows(query)]
 
     async def content_state(self, path: str, digest: str) -> ContentState:
         async with self._database.read() as connection:

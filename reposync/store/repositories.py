@@ -22,7 +22,7 @@ from reposync.errors import (
 )
 from reposync.store.attempts import cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
-from reposync.store.database import REGISTRATIONS, Database
+from reposync.store.database import REGISTRATIONS, Stored
 from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
@@ -67,11 +67,8 @@ class PushedRepository:
     definition: Mapping[str, Any] | None
 
 
-class Repositories:
+class Repositories(Stored):
     """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -124,13 +121,11 @@ class Repositories:
         # Two index ranges: for a condition with OR, SQLite would read all rows if it has no statistics.
         by_number = query.where(columns.source == "gitlab", columns.project_id == project_id)
         by_place = query.where(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
-        async with self._database.read() as connection:
-            found = [PushedRepository(*row) for each in (by_number, by_place) for row in await connection.execute(each)]
+        found = [PushedRepository(*row) for each in (by_number, by_place) for row in await self._database.rows(each)]
         return sorted(found, key=lambda each: each.name)
 
     async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
-        async with self._database.read() as connection:
-            return list((await connection.execute(query.order_by(REPOSITORIES.c.name))).all())
+        return await self._database.rows(query.order_by(REPOSITORIES.c.name))
 
     # Registering -----------------------------------------------------------------------------------------------------
 

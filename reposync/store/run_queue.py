@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Boolean, ColumnElement, Row, Select, and_, bindparam, exists, func, insert, or_, select, update
+from sqlalchemy import Row, Select, and_, exists, insert, literal, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
-from sqlmodel.sql.sqltypes import UTCDateTime
 
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.store.attempts import take
@@ -26,6 +26,7 @@ from reposync.store.run_requests import (
     MAX_REQUESTER_CHARS,
     add_requests,
     apply_requests,
+    change_requests,
     live_requests,
     new_request,
     new_run,
@@ -78,27 +79,6 @@ def _stored_key(key: str, credential: str) -> str:
     return hashlib.sha256(f"{credential}\n{key}".encode()).hexdigest() if credential else key
 
 
-def _covering(now: ColumnElement[Any]) -> Select[Any]:
-    """A waiting run that has a live request of the same client for the same, or for more."""
-    waits = and_(RUNS.c.repository_id == REPOSITORIES.c.id, is_active(), status_is(*WAITING), RUNS.c.not_before <= now)
-    same = exists().where(
-        REQUESTS.c.run_id == RUNS.c.id,
-        REQUESTS.c.withdrawn_at.is_(None),
-        REQUESTS.c.asked_by == bindparam("asked_by"),
-        REQUESTS.c.trigger == bindparam("trigger"),
-        or_(REQUESTS.c.full, ~bindparam("full", type_=Boolean)),
-    )
-    # A repository that left the registry is not synced any more; `enqueue` reports that.
-    stays = or_(REPOSITORIES.c.is_active, REPOSITORIES.c.paused_reason.is_not(None))
-    named = and_(REPOSITORIES.c.name == bindparam("repository"), stays)
-    return select(*RUNS.c).join_from(REPOSITORIES, RUNS, and_(waits, same)).where(named).order_by(*CLAIM_ORDER).limit(1)
-
-
-# Built once: building the statement takes longer than executing it.
-_BY_SERVERS_CLOCK = _covering(func.statement_timestamp(type_=UTCDateTime()))
-_BY_OUR_CLOCK = _covering(bindparam("now", type_=UTCDateTime()))
-
-
 class RunQueue(RunHistory):
     """Every method raises StoreUnavailable. `asked_by` and `by`: see `RunRequest`; by default the trigger's name."""
 
@@ -146,19 +126,19 @@ class RunQueue(RunHistory):
             return run, is_new
 
     async def _enqueue(
-        self, connection: AsyncConnection, identity: str, name: str, request: RunRequest, **columns: Any
+        self, connection: AsyncConnection, identity: str, name: str, request: RunRequest
     ) -> tuple[Run, bool]:
-        """`columns`: further ones of the request's row. The caller has locked the repository."""
+        """The caller has locked the repository."""
         row = await self._next(connection, identity)
         await self._database.announce(connection, QUEUE)
         now = self._database.moment()
         if row is None:
             new = insert(RUNS).values(**new_run(identity, name, now, [request])).returning(*RUNS.c)
             row = (await connection.execute(new)).one()
-            await add_requests(connection, [request], run_id=row.id, repository_id=identity, **columns)
+            await add_requests(connection, [request], run_id=row.id, repository_id=identity)
             return Run.of(row), True
         live = await live_requests(connection, row)
-        await add_requests(connection, [request], run_id=row.id, repository_id=identity, **columns)
+        await add_requests(connection, [request], run_id=row.id, repository_id=identity)
         at_once = {"not_before": now} if row.not_before > row.now else {}
         return Run.of(await apply_requests(connection, row, [*live, request], **at_once)), False
 
@@ -239,15 +219,24 @@ class RunQueue(RunHistory):
         """Fast path: the queued run that already covers the same request of this client, without a write. None if there
         is none, or if the repository left the registry. The run had not begun when this was called, so it will see
         whatever the caller saw in the source."""
-        values: dict[str, Any] = {"repository": sanitize_text(repository), "trigger": trigger, "full": full}
-        values["asked_by"] = asked_by or trigger
-        query = _BY_SERVERS_CLOCK
-        if not self._database.is_postgresql:
-            query = _BY_OUR_CLOCK
-            values["now"] = self.now()
-        async with self._database.read() as connection:
-            row = (await connection.execute(query, values)).one_or_none()
-        return None if row is None else Run.of(row)
+        waits = and_(
+            RUNS.c.repository_id == REPOSITORIES.c.id,
+            is_active(),
+            status_is(*WAITING),
+            RUNS.c.not_before <= self._database.moment(),
+        )
+        same = exists().where(
+            REQUESTS.c.run_id == RUNS.c.id,
+            REQUESTS.c.withdrawn_at.is_(None),
+            REQUESTS.c.asked_by == (asked_by or trigger),
+            REQUESTS.c.trigger == trigger,
+            or_(REQUESTS.c.full, literal(not full)),
+        )
+        # A repository that left the registry is not synced any more; `enqueue` reports that.
+        stays = or_(REPOSITORIES.c.is_active, REPOSITORIES.c.paused_reason.is_not(None))
+        query = select(*RUNS.c).join_from(REPOSITORIES, RUNS, and_(waits, same))
+        query = query.where(REPOSITORIES.c.name == sanitize_text(repository), stays)
+        return next(iter(await self._runs(query.order_by(*CLAIM_ORDER).limit(1))), None)
 
     async def enqueue_once(
         self,
@@ -269,26 +258,28 @@ class RunQueue(RunHistory):
         Raises IdempotencyKeyReused, and RepositoryNotFound, which does not consume the key.
         """
         requester, stored = (asked_by or trigger)[:MAX_REQUESTER_CHARS], _stored_key(key, credential)
+        expired = {"idempotency_key": None, "fingerprint": None, "answer": None}
+        mine = and_(REQUESTS.c.asked_by == requester, REQUESTS.c.idempotency_key == stored)
+        request_id = str(uuid.uuid4())
         try:
             async with self._database.write() as connection:
-                identity = await lock_repository(connection, repository)
+                await lock_repository(connection, repository)
                 if before := await self._answer(connection, key, fingerprint, requester, credential):
                     return before
-                request = new_request(
-                    trigger,
-                    self._database.moment(),
-                    asked_by=asked_by,
-                    full=full,
-                    approval={} if approved else None,
-                    max_attempts=max_attempts,
-                )
-                mine = and_(REQUESTS.c.asked_by == request.asked_by, REQUESTS.c.idempotency_key == stored)
-                expired = {"idempotency_key": None, "fingerprint": None, "answer": None}
                 await connection.execute(update(REQUESTS).where(mine).values(**expired))
-                kept = {"idempotency_key": stored, "fingerprint": fingerprint}
-                run, _ = await self._enqueue(connection, identity, repository, request, **kept)
+                run, _ = await self.enqueue(
+                    repository,
+                    trigger,
+                    asked_by=asked_by,
+                    request_id=request_id,
+                    full=full,
+                    approved=approved,
+                    max_attempts=max_attempts,
+                    within=connection,
+                )
                 text = json.dumps(answer(run))
-                await connection.execute(update(REQUESTS).where(REQUESTS.c.id == request.id).values(answer=text))
+                kept = {"idempotency_key": stored, "fingerprint": fingerprint, "answer": text}
+                await change_requests(connection, [request_id], **kept)
                 return IdempotentAnswer(run.id, json.loads(text), False)
         except IntegrityError:  # the key was sent for a different repository at the same time
             if before := await self.answered(key, fingerprint, asked_by=requester, credential=credential):
@@ -368,19 +359,7 @@ class RunQueue(RunHistory):
         before scheduled runs. Raises RunNotFound, RunStateConflict if it is not blocked, RepositoryNotFound if the
         repository was removed."""
 
-        def approval(row: Row[Any]) -> dict[str, Any]:
-            if row.status == RunStatus.BLOCKED:
-                return {"approval": row.brake or {}}
-            raise RunStateConflict(
-                f"Run {row.id} is {row.status}, and only a blocked run can be approved.",
-                remedy=Remedy(
-                    f"`reposync sync {row.repository} --allow-mass-delete` starts a new one.",
-                    f'`POST /api/v1/repositories/{row.repository}/sync` with `{{"allow_mass_delete": true}}` '
-                    "starts a new one.",
-                ),
-            )
-
-        return await self._send_back(run_id, Event.APPROVE, approval, by, trigger, max_attempts)
+        return await self._send_back(run_id, Event.APPROVE, by, trigger, max_attempts)
 
     async def retry(
         self,
@@ -393,29 +372,9 @@ class RunQueue(RunHistory):
         """Queue a failed or cancelled run again, to do the same, with `max_attempts` further attempts and before
         scheduled runs. Raises RunNotFound, RunStateConflict if it is in a different state, RepositoryNotFound."""
 
-        def same_flags(row: Row[Any]) -> dict[str, Any]:
-            if row.status in (RunStatus.FAILED, RunStatus.CANCELLED):
-                approval = (row.brake or {}) if row.approved else None
-                return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
-            raise RunStateConflict(
-                f"Run {row.id} is {row.status}, and only a failed or cancelled run can be tried again.",
-                remedy=Remedy(
-                    f"`reposync sync {row.repository}` starts a new one.",
-                    f"`POST /api/v1/repositories/{row.repository}/sync` starts a new one.",
-                ),
-            )
+        return await self._send_back(run_id, Event.RETRY, by, trigger, max_attempts)
 
-        return await self._send_back(run_id, Event.RETRY, same_flags, by, trigger, max_attempts)
-
-    async def _send_back(
-        self,
-        run_id: str,
-        event: Event,
-        columns: Callable[[Row[Any]], dict[str, Any]],
-        by: str,
-        trigger: RunTrigger,
-        max_attempts: int,
-    ) -> Run:
+    async def _send_back(self, run_id: str, event: Event, by: str, trigger: RunTrigger, max_attempts: int) -> Run:
         seen = await self.get(run_id)
         async with self._database.write() as connection:
             await lock_repository_by_id(connection, seen.repository_id, seen.repository)
@@ -426,7 +385,7 @@ class RunQueue(RunHistory):
                 asked_by=by,
                 priority=PRIORITIES[RunTrigger.COMMAND],
                 max_attempts=row.attempt - row.handed_back + max_attempts,
-                **columns(row),
+                **_repeated_flags(row, event),
             )
             live = await live_requests(connection, row)
             await add_requests(connection, [request], run_id=row.id, repository_id=row.repository_id)
@@ -439,3 +398,24 @@ class RunQueue(RunHistory):
         if row is None:  # purged in between
             raise no_such_run(run_id)
         return row
+
+
+def _repeated_flags(row: Row[Any], event: Event) -> dict[str, Any]:
+    """What a request asks for that approves the run, or repeats it. Raises RunStateConflict."""
+    brake = row.brake or {}
+    if event is Event.APPROVE and row.status == RunStatus.BLOCKED:
+        return {"approval": brake}
+    if event is Event.RETRY and row.status in (RunStatus.FAILED, RunStatus.CANCELLED):
+        approval = brake if row.approved else None
+        return {"full": row.full, "repair": row.repair, "removal": row.removal, "approval": approval}
+    which, option, body = "a failed or cancelled run can be tried again", "", ""
+    if event is Event.APPROVE:
+        which, option = "a blocked run can be approved", " --allow-mass-delete"
+        body = ' with `{"allow_mass_delete": true}`'
+    raise RunStateConflict(
+        f"Run {row.id} is {row.status}, and only {which}.",
+        remedy=Remedy(
+            f"`reposync sync {row.repository}{option}` starts a new one.",
+            f"`POST /api/v1/repositories/{row.repository}/sync`{body} starts a new one.",
+        ),
+    )

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Row, and_, bindparam, case, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.store.database import AHEAD_SECONDS, QUEUE, Database, DatabaseClock
+from reposync.store.database import AHEAD_SECONDS, QUEUE, DatabaseClock, Stored
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
 from reposync.store.run_requests import MAX_ATTEMPTS, add_requests, derive, live_requests_of, new_request, new_run
@@ -48,12 +48,7 @@ class TickOutcome:
         return TickOutcome(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
-class Ticks:
-    """Every method raises StoreUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class Ticks(Stored):
     @property
     def clock(self) -> DatabaseClock:
         """The clock that decides when a tick is due."""
@@ -66,8 +61,7 @@ class Ticks:
         query = select(columns.id, columns.name, columns.cron_expression, columns.timezone, since).where(
             columns.is_active, columns.cron_expression.is_not(None)
         )
-        async with self._database.read() as connection:
-            return [ScheduledRepository(*row) for row in await connection.execute(query)]
+        return [ScheduledRepository(*row) for row in await self._database.rows(query)]
 
     async def latest(self, identities: Collection[str]) -> dict[str, datetime]:
         """The latest handled tick of each of these repositories that had one, by id."""
@@ -97,8 +91,7 @@ class Ticks:
         """The latest missed ticks of the repository, newest first."""
         query = select(MISSED_TICKS).where(MISSED_TICKS.c.repository_id == identity)
         query = query.order_by(MISSED_TICKS.c.scheduled_for.desc()).limit(limit)
-        async with self._database.read() as connection:
-            return [MissedTick.of(row) for row in await connection.execute(query)]
+        return [MissedTick.of(row) for row in await self._database.rows(query)]
 
     async def first_runs(self, identities: Collection[str], *, max_attempts: int = MAX_ATTEMPTS) -> int:
         """Queue a run of those active repositories that never had one: a new repository should be searchable before its

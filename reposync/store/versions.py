@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.errors import DefinitionChanged, NoEarlierVersion
 from reposync.store.attempts import require_held
 from reposync.store.columns import known_fields, sanitize_text
-from reposync.store.database import REGISTRATIONS, Database
+from reposync.store.database import REGISTRATIONS, Stored
 from reposync.store.repositories import lock_repositories, lock_repository, lock_repository_by_id
 from reposync.store.repository import Repository
 from reposync.store.run import Run
@@ -76,11 +76,8 @@ class Published:
     project_id: int | None
 
 
-class Versions:
+class Versions(Stored):
     """Every method raises StoreUnavailable; those that take a run raise LeaseLost and then have written nothing."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
 
     async def of(self, repository_id: str) -> list[IndexVersion]:
         """Oldest first."""
@@ -92,24 +89,21 @@ class Versions:
         if identities is not None:
             query = query.where(VERSIONS.c.repository_id.in_(identities))
         found: dict[str, list[IndexVersion]] = {}
-        async with self._database.read() as connection:
-            for row in await connection.execute(query):
-                found.setdefault(row.repository_id, []).append(IndexVersion.of(row))
+        for row in await self._database.rows(query):
+            found.setdefault(row.repository_id, []).append(IndexVersion.of(row))
         return found
 
     async def attributes(self, version_id: str) -> dict[str, list[str]]:
         """The lines of `.gitattributes` that it was published with: path -> (blob sha, lines). A first version has the
         id of its repository, whose row has them if a program before 0.2 published it last."""
-        async with self._database.read() as connection:
-            for table in (REPOSITORIES, VERSIONS):
-                if stored := await connection.scalar(select(table.c.attributes).where(table.c.id == version_id)):
-                    return {path: list(entry) for path, entry in stored.items()}
+        for table in (REPOSITORIES, VERSIONS):
+            if stored := await self._database.scalar(select(table.c.attributes).where(table.c.id == version_id)):
+                return {path: list(entry) for path, entry in stored.items()}
         return {}
 
     async def physical_collections(self) -> set[str]:
         """Every collection that has points of a version."""
-        async with self._database.read() as connection:
-            return set((await connection.execute(select(VERSIONS.c.physical).distinct())).scalars())
+        return set(await self._database.scalars(select(VERSIONS.c.physical).distinct()))
 
     async def not_on(self, collection: str, physical: str) -> int:
         """How many active, indexed repositories of that collection are not live in `physical`."""
@@ -123,8 +117,7 @@ class Versions:
             .join(VERSIONS, own, isouter=True)
             .where(each.collection == collection, each.is_active, indexed, elsewhere)
         )
-        async with self._database.read() as connection:
-            return int(await connection.scalar(query) or 0)
+        return int(await self._database.scalar(query) or 0)
 
     async def uses(self, physical: str) -> bool:
         """Whether any version has, or may have, points in that collection."""
@@ -133,10 +126,9 @@ class Versions:
             func.coalesce(REPOSITORIES.c.indexed_collection, REPOSITORIES.c.collection) == physical,
             ~select(VERSIONS.c.id).where(VERSIONS.c.repository_id == REPOSITORIES.c.id).exists(),
         )
-        async with self._database.read() as connection:
-            for each in (query, unversioned.limit(1)):
-                if await connection.scalar(each) is not None:
-                    return True
+        for each in (query, unversioned.limit(1)):
+            if await self._database.scalar(each) is not None:
+                return True
         return False
 
     # By runs ---------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import delete, exists, select
 
 from reposync.config.sections import LEASE_SECONDS
-from reposync.store.database import AHEAD_SECONDS, Database
+from reposync.store.database import AHEAD_SECONDS, Database, Stored
 from reposync.store.tables import ENDED_SESSIONS, WORKERS, Worker
 
 BEAT_SECONDS = 5.0
@@ -21,12 +21,7 @@ ALIVE_SECONDS = LEASE_SECONDS
 _KEPT_SECONDS = 3600.0
 
 
-class Workers:
-    """Every method raises StoreUnavailable."""
-
-    def __init__(self, database: Database) -> None:
-        self._database = database
-
+class Workers(Stored):
     async def join(self, name: str, *, host: str, version: str) -> None:
         """This worker begins to claim runs. Deletes rows of workers that died long ago."""
         forgotten = WORKERS.c.seen_at < self._database.moment(-_KEPT_SECONDS)
@@ -57,9 +52,8 @@ class Workers:
         # No heartbeat can be in the future: the database's clock was set back since.
         lately = self._database.moment(-ALIVE_SECONDS), self._database.moment(AHEAD_SECONDS)
         query = select(WORKERS).where(WORKERS.c.seen_at.between(*lately))
-        async with self._database.read() as connection:
-            rows = await connection.execute(query.order_by(WORKERS.c.started_at, WORKERS.c.name))
-            return [Worker.of(row) for row in rows]
+        rows = await self._database.rows(query.order_by(WORKERS.c.started_at, WORKERS.c.name))
+        return [Worker.of(row) for row in rows]
 
     def _seen(self) -> dict[str, Any]:
         return {"seen_at": self._database.moment(), "clock_skew_seconds": self._database.clock.skew_seconds}
