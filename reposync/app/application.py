@@ -29,7 +29,7 @@ from reposync.runs.removal import AlreadyRemoved, OrphanedPointsRemoval, Removal
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
-from reposync.store.registry_files import RegistryFiles
+from reposync.store.registry import RegistryFiles
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Repository, unregistered
 from reposync.store.run import Run

@@ -16,7 +16,7 @@ from reposync.catalog.apply import Applying, Plan, registry_in_force
 from reposync.config.loading import LoadedRegistry, load_registry
 from reposync.errors import ConfigError, RegistryConflict, StoreUnavailable
 from reposync.store.database import Database
-from reposync.store.registry_files import RegistryFiles, RegistrySuperseded
+from reposync.store.registry import RegistryFiles, RegistrySuperseded
 from reposync.supervision import Backoff
 from reposync.telemetry.health import Health, Trouble
 

@@ -24,7 +24,7 @@ from reposync.config.loading import LISTS, Clear, LoadedRegistry, entry_key, reg
 from reposync.config.registry import Registry
 from reposync.errors import ConfigError, RegistryConflict
 from reposync.store.database import Database
-from reposync.store.registry_files import ContentState, RegistryFiles
+from reposync.store.registry import ContentState, RegistryFiles
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration, Repository, belongs_to_another, definition_digest
 from reposync.store.tables import RegistryFile

@@ -36,7 +36,7 @@ from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
 from reposync.store.database import Database
-from reposync.store.project_groups import (
+from reposync.store.registry import (
     GroupClaim,
     GroupRepositories,
     ProjectGroups,

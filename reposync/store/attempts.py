@@ -17,9 +17,9 @@ from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import LeaseLost
 from reposync.store.database import AHEAD_SECONDS, Database
 from reposync.store.run import COUNTS, LostAttempt, Run, RunAttempt, RunFigures
+from reposync.store.run_state import Event, locked, move
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
 from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, REPOSITORIES, RUNS, is_active, status_is
-from reposync.store.transitions import Event, locked, move
 
 # A state and not an amount of work: that of the latest attempt counts.
 _LATEST = "files_failed"

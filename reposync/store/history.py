@@ -30,7 +30,7 @@ from reposync.store.columns import sanitize_text
 from reposync.store.database import Stored
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunAttempt, RunProblem, RunRequest, parse_cursor
-from reposync.store.run_requests import read_requesters, read_requests
+from reposync.store.run_state import read_requesters, read_requests
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
     CLAIM_ORDER,

@@ -34,7 +34,7 @@ from reposync.store.repository import (
     repository_id,
 )
 from reposync.store.run import Run
-from reposync.store.run_requests import withdraw_triggers
+from reposync.store.run_state import Event, lock_unfinished, locked, move, withdraw_triggers
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import (
     FILES,
@@ -46,7 +46,6 @@ from reposync.store.tables import (
     registered,
     status_is,
 )
-from reposync.store.transitions import Event, lock_unfinished, locked, move
 
 Guard = Callable[[AsyncConnection], Awaitable[None]]
 """Called at the beginning of a transaction, which it aborts by raising."""

@@ -21,13 +21,17 @@ from reposync.store.database import QUEUE
 from reposync.store.history import RunHistory, no_such_run
 from reposync.store.repositories import PushedRepository, lock_repository, lock_repository_by_id
 from reposync.store.run import Run, RunRequest
-from reposync.store.run_requests import (
+from reposync.store.run_state import (
     MAX_ATTEMPTS,
     MAX_REQUESTER_CHARS,
+    Event,
     add_requests,
     apply_requests,
     change_requests,
     live_requests,
+    lock_unfinished,
+    locked,
+    move,
     new_request,
     new_run,
     withdraw,
@@ -44,7 +48,6 @@ from reposync.store.tables import (
     status_is,
     with_live_version,
 )
-from reposync.store.transitions import Event, lock_unfinished, locked, move
 
 KEY_SECONDS = 24 * 3600.0
 """How long an `Idempotency-Key` is kept."""

@@ -31,18 +31,20 @@ from reposync.store.database import QUEUE, Database
 from reposync.store.repositories import lock_repository_by_id
 from reposync.store.run import HeartbeatState, LostAttempt, Run, RunFigures, RunProblem, RunRequest
 from reposync.store.run_queue import RunQueue
-from reposync.store.run_requests import (
+from reposync.store.run_state import (
+    Event,
     apply_requests,
     change_requests,
     derive,
     live_requests,
+    locked,
+    move,
     new_run,
     read_requests,
     transfer_requests,
 )
 from reposync.store.status import FINAL, RELEASED, RunStatus
 from reposync.store.tables import PROBLEMS, RUNS, is_over, status_is
-from reposync.store.transitions import Event, locked, move
 
 CLAIM_TRIES = 5
 MAX_DETAIL_CHARS = 1_000

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.store.database import AHEAD_SECONDS, QUEUE, DatabaseClock, Stored
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
-from reposync.store.run_requests import MAX_ATTEMPTS, add_requests, derive, live_requests_of, new_request, new_run
+from reposync.store.run_state import MAX_ATTEMPTS, add_requests, derive, live_requests_of, new_request, new_run
 from reposync.store.status import WAITING, RunTrigger
 from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
 

@@ -12,7 +12,7 @@ import pytest
 
 from reposync.config.database_url import sqlite_url
 from reposync.store.database import Database
-from reposync.store.registry_files import RegistryFiles
+from reposync.store.registry import RegistryFiles
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository

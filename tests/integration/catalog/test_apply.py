@@ -12,7 +12,7 @@ from sqlalchemy import text as sql
 
 from reposync.errors import RegistryConflict, SecretMissing
 from reposync.store.database import Database
-from reposync.store.registry_files import RegistryFiles
+from reposync.store.registry import RegistryFiles
 from reposync.store.repositories import Repositories
 from reposync.store.repository import Registration
 from tests.integration.catalog.pods import Pod, active, catalog_of

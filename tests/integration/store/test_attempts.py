@@ -9,7 +9,7 @@ import pytest
 
 from reposync.errors import LockHeld, RepoSyncError, SecretMissing
 from reposync.store.run import Run, RunFigures
-from reposync.store.run_requests import MAX_ATTEMPTS
+from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import LOST, RELEASED, YIELDED, RunStatus
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
-from reposync.store.project_groups import ProjectGroups
+from reposync.store.registry import ProjectGroups
 from reposync.store.run import LostAttempt, RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger

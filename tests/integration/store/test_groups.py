@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import update
 
 from reposync.errors import LeaseLost
-from reposync.store.project_groups import (
+from reposync.store.registry import (
     GroupClaim,
     GroupRepositories,
     ProjectGroups,

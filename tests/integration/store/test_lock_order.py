@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from reposync.store.database import Database
-from reposync.store.project_groups import GroupRepositories, RepositoryChange
+from reposync.store.registry import GroupRepositories, RepositoryChange
 from reposync.store.repositories import lock_repository
 from reposync.store.repository import Registration, Repository, repository_id
 from reposync.store.ticks import Ticks

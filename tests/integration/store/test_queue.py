@@ -9,7 +9,7 @@ import pytest
 
 from reposync.errors import LeaseLost, RepositoryNotFound, RunNotFound, UsageError
 from reposync.store.run import RunFigures
-from reposync.store.run_requests import MAX_ATTEMPTS
+from reposync.store.run_state import MAX_ATTEMPTS
 from reposync.store.status import RunStatus, RunTrigger
 from tests.integration.store.conftest import TICK, Store
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 from sqlalchemy import text
 
 from reposync.store.run import Run, RunFigures, RunRequest
-from reposync.store.run_requests import derive
+from reposync.store.run_state import derive
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import ON_SQLITE

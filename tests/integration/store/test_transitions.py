@@ -9,9 +9,9 @@ import pytest
 
 from reposync.errors import RunStateConflict
 from reposync.store.run import Run
+from reposync.store.run_state import TABLE, Event, locked, move
 from reposync.store.status import FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import RUNS
-from reposync.store.transitions import TABLE, Event, locked, move
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
 EARLIER = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)

@@ -16,7 +16,7 @@ from reposync.catalog.groups import Discovery, DiscoveryReport
 from reposync.config.database_url import sqlite_url
 from reposync.outgoing import RetryPolicy
 from reposync.sources import gitlab_groups
-from reposync.store.project_groups import ProjectGroups
+from reposync.store.registry import ProjectGroups
 from reposync.store.repository import Repository
 from reposync.store.tables import ProjectGroup
 from tests.fixtures.applied import apply_again

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from reposync.errors import RepoSyncError, SourceError, SourceGone
-from reposync.store.project_groups import ProjectGroups
+from reposync.store.registry import ProjectGroups
 from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
 
 LIST = "/api/v4/groups/"

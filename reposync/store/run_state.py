@@ -1,26 +1,163 @@
-"""Requests for runs. A run that waits does what its live requests (those that are not withdrawn) ask for."""
+"""What decides about a run: the requests for it, and the transitions between its states.
+
+Every change of `sync_runs.status` goes through `move`. A run that waits does what its live requests (those that are not
+withdrawn) ask for.
+"""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, cast
 
-from sqlalchemy import ColumnElement, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from reposync.store.database import Database
+from reposync.errors import RunStateConflict
+from reposync.store.database import QUEUE, Database
 from reposync.store.run import RunRequest
-from reposync.store.status import PRIORITIES, RunStatus, RunTrigger
-from reposync.store.tables import REQUESTS, RUNS
-from reposync.store.transitions import Event, move
+from reposync.store.status import FINAL, PRIORITIES, WAITING, RunStatus, RunTrigger
+from reposync.store.tables import REQUESTS, RUNS, is_active, is_over, status_is
 
 MAX_ATTEMPTS = 3
 MAX_REQUESTER_CHARS = 300
 
 _FLAGS = ("full", "repair", "removal")
 _COLUMNS = tuple(REQUESTS.c[name] for name in RunRequest.model_fields)
+
+
+class Event(StrEnum):
+    CLAIM = "claim"
+    TAKE_OVER = "take over"
+    """Its lease ended, and a different worker continues it."""
+    HAND_BACK = "hand back"
+    RETRY_LATER = "retry later"
+    COMPLETE = "complete"
+    FAIL = "fail"
+    STOP = "stop"
+    """Its worker ends it: all its requests were withdrawn, or a different run takes its place."""
+    BLOCK = "block"
+    BLOCK_AGAIN = "block again"
+    """A later run of the repository met a deletion brake while this one is blocked."""
+    ABANDON = "abandon"
+    """Its lease ended, and no attempt is left."""
+    WITHDRAW = "withdraw"
+    """The last request was withdrawn."""
+    APPROVE = "approve"
+    RETRY = "retry"
+    SUPERSEDE = "supersede"
+    """A later run did the work of this blocked one."""
+    REQUEUE = "requeue"
+    """A later run was completed, but did less than this blocked one has to do."""
+    REMOVE = "remove"
+    """The repository was removed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """`sets`: columns that always get this value."""
+
+    to: RunStatus
+    sets: Mapping[str, Any] = field(default_factory=dict)
+
+
+_LEFT = {"lease_until": None}
+_RESET = {
+    "lease_until": None,
+    "completed_at": None,
+    "duration_seconds": None,
+    "cancel_requested": False,
+    "error_code": None,
+    "error_message": None,
+}
+
+
+_Q, _T, _R = RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING
+_C, _F, _X, _B = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.BLOCKED
+
+_RULES: tuple[tuple[Event, tuple[RunStatus, ...], Transition], ...] = (
+    (Event.CLAIM, (_Q, _T), Transition(_R, {"progress": None})),
+    (Event.TAKE_OVER, (_R,), Transition(_R, {"progress": None})),
+    (Event.HAND_BACK, (_R,), Transition(_Q, _LEFT)),
+    (Event.RETRY_LATER, (_R,), Transition(_T, _LEFT)),
+    (Event.COMPLETE, (_R,), Transition(_C, _LEFT)),
+    (Event.FAIL, (_R,), Transition(_F, _LEFT)),
+    (Event.STOP, (_R,), Transition(_X, _LEFT)),
+    (Event.BLOCK, (_R,), Transition(_B, _LEFT)),
+    (Event.BLOCK_AGAIN, (_B,), Transition(_B, _LEFT)),
+    (Event.ABANDON, (_R,), Transition(_F, _LEFT)),
+    (Event.WITHDRAW, (_Q, _T, _B), Transition(_X, _LEFT)),
+    (Event.WITHDRAW, (_R,), Transition(_R, {"cancel_requested": True})),
+    (Event.APPROVE, (_B,), Transition(_Q, _RESET)),
+    (Event.RETRY, (_F, _X), Transition(_Q, _RESET)),
+    (Event.SUPERSEDE, (_B,), Transition(_X, _LEFT)),
+    (Event.REQUEUE, (_B,), Transition(_Q, {**_RESET, "brake": None})),
+    (Event.REMOVE, (_Q, _T, _R, _B), Transition(_X, _LEFT)),
+)
+
+TABLE: Mapping[tuple[RunStatus, Event], Transition] = MappingProxyType(
+    {(state, event): transition for event, states, transition in _RULES for state in states}
+)
+
+
+def transition(status: str, event: Event, run_id: str) -> Transition:
+    """Raises RunStateConflict for events that do not apply to the state, including states of newer programs."""
+    found = TABLE.get((cast(RunStatus, status), event))
+    if found is None:
+        raise RunStateConflict(f"Run {run_id} is {status}: {event} does not apply to it.")
+    return found
+
+
+def locked(database: Database, *which: ColumnElement[bool]) -> Select[Any]:
+    """Rows of runs for `move`, locked until the transaction ends, with the database's time as `now`. Always in the same
+    order, so that two transactions do not deadlock. If a repository's row is locked too, lock that one first."""
+    query = select(*RUNS.c, database.moment().label("now")).where(*which)
+    # Not by the bare id: SQLite would scan the whole history in that order to save sorting a few rows.
+    return query.order_by(RUNS.c.id.concat("")).with_for_update()
+
+
+async def lock_unfinished(connection: AsyncConnection, database: Database, identity: str) -> list[Row[Any]]:
+    """The unfinished and blocked runs of the repository, `locked`. The caller has locked the repository."""
+    mine = RUNS.c.repository_id == identity
+    rows: list[Row[Any]] = []
+    # Separate queries, each with its index.
+    for which in (is_active(), and_(is_over(), status_is(RunStatus.BLOCKED))):
+        rows += (await connection.execute(locked(database, mine, which))).all()
+    return rows
+
+
+async def move(
+    connection: AsyncConnection, database: Database, row: Row[Any], event: Event, **columns: Any
+) -> Row[Any]:
+    """The row after `event`, with these columns changed as well; `row` as `locked` returned it. A run that waits again
+    becomes `retrying` if a different run of its repository is queued: only one can be `queued`. In that case the caller
+    has locked the repository. Raises RunStateConflict."""
+    step = transition(row.status, event, row.id)
+    status, changes = step.to, {**step.sets, **columns}
+    if status in WAITING:
+        if status is RunStatus.QUEUED and await _has_queued(connection, row):
+            status = RunStatus.RETRYING
+        await database.announce(connection, QUEUE)
+    if status in FINAL:
+        changes["completed_at"] = row.now
+    if row.status == RunStatus.RUNNING and status in FINAL:
+        changes["duration_seconds"] = max(0.0, (row.now - row.started_at).total_seconds()) if row.started_at else 0.0
+    query = update(RUNS).where(RUNS.c.id == row.id).values(status=status, **changes)
+    return (await connection.execute(query.returning(*RUNS.c, database.moment().label("now")))).one()
+
+
+async def _has_queued(connection: AsyncConnection, row: Row[Any]) -> bool:
+    queued = select(RUNS.c.id).where(
+        RUNS.c.repository_id == row.repository_id, status_is(RunStatus.QUEUED), RUNS.c.id != row.id
+    )
+    return await connection.scalar(queued.limit(1)) is not None
+
+
+# Requests ------------------------------------------------------------------------------------------------------------
 
 
 def new_request(
@@ -223,25 +360,12 @@ async def read_requests(connection: AsyncConnection, run_ids: Collection[str]) -
 
 async def read_requesters(connection: AsyncConnection, run_ids: Collection[str], limit: int) -> dict[str, list[str]]:
     """The distinct `asked_by` of each run, oldest first: the first `limit`, and how many more there are, in words."""
-    first = func.min(REQUESTS.c.asked_at)
-    ranked = (
-        select(
-            REQUESTS.c.run_id,
-            REQUESTS.c.asked_by,
-            func.row_number()
-            .over(partition_by=REQUESTS.c.run_id, order_by=(first, REQUESTS.c.asked_by))
-            .label("place"),
-            func.count().over(partition_by=REQUESTS.c.run_id).label("number"),
-        )
-        .where(REQUESTS.c.run_id.in_(run_ids))
-        .group_by(REQUESTS.c.run_id, REQUESTS.c.asked_by)
-        .subquery()
-    )
-    query = select(ranked).where(ranked.c.place <= limit).order_by(ranked.c.run_id, ranked.c.place)
+    same = REQUESTS.c.run_id, REQUESTS.c.asked_by
+    query = select(*same).where(REQUESTS.c.run_id.in_(run_ids)).group_by(*same)
     found: dict[str, list[str]] = {}
-    for row in await connection.execute(query):
-        requesters = found.setdefault(row.run_id, [])
-        requesters.append(row.asked_by)
-        if row.place == limit and row.number > limit:
-            requesters.append(f"{row.number - limit:,} more")
-    return found
+    for row in await connection.execute(query.order_by(func.min(REQUESTS.c.asked_at), REQUESTS.c.asked_by)):
+        found.setdefault(row.run_id, []).append(row.asked_by)
+    return {
+        run_id: [*names[:limit], f"{len(names) - limit:,} more"] if len(names) > limit else names
+        for run_id, names in found.items()
+    }
