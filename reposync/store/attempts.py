@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import LeaseLost
 from reposync.store.database import AHEAD_SECONDS, Database
-from reposync.store.run import COUNTS, LostAttempt, Run, RunAttempt, RunFigures
+from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
 from reposync.store.run_state import Event, locked, move
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
 from reposync.store.tables import ATTEMPTS, CLAIM_ORDER, REPOSITORIES, RUNS, is_active, status_is
@@ -155,12 +155,6 @@ async def cancel_attempts(
     await connection.execute(go_on.values(outcome=RunStatus.CANCELLED, ended_at=now, **reason))
 
 
-async def attempts_of(connection: AsyncConnection, run_id: str) -> list[RunAttempt]:
-    """Oldest first."""
-    query = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id).order_by(ATTEMPTS.c.attempt)
-    return [RunAttempt.of(row) for row in await connection.execute(query)]
-
-
 def _is(run: Attempt) -> ColumnElement[bool]:
     return and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == run.attempt)
 
@@ -202,7 +196,7 @@ def _unbelievable(database: Database) -> ColumnElement[bool]:
     return and_(status_is(RunStatus.RUNNING), RUNS.c.lease_until > longest)
 
 
-async def anything_to_claim(connection: AsyncConnection, database: Database, run_id: str | None) -> bool:
+async def anything_to_claim(database: Database, run_id: str | None) -> bool:
     """Whether there is work for `shorten_leases`, `end_abandoned` or `take`. Checked first, because it takes no lock:
     most polls find nothing."""
     expired = or_(_expired(database.moment()), _unbelievable(database))
@@ -210,7 +204,7 @@ async def anything_to_claim(connection: AsyncConnection, database: Database, run
     if run_id is not None:
         # An expired run of the same repository blocks this one, so it counts as well.
         query = query.where(or_(RUNS.c.id == run_id, expired))
-    return await connection.scalar(query.limit(1)) is not None
+    return await database.scalar(query.limit(1)) is not None
 
 
 async def shorten_leases(connection: AsyncConnection, database: Database) -> None:
@@ -219,11 +213,11 @@ async def shorten_leases(connection: AsyncConnection, database: Database) -> Non
     await connection.execute(cut.values(lease_until=database.moment(LONGEST_LEASE_SECONDS)))
 
 
-async def others_claimable(connection: AsyncConnection, database: Database, identity: str) -> bool:
+async def others_claimable(database: Database, identity: str) -> bool:
     """Whether `take` would find a run of a different repository than this one."""
     claimable = or_(_due(database), _orphaned(database.moment()))
     query = select(RUNS.c.id).where(is_active(), claimable, RUNS.c.repository_id != identity)
-    return await connection.scalar(query.limit(1)) is not None
+    return await database.scalar(query.limit(1)) is not None
 
 
 async def end_abandoned(connection: AsyncConnection, database: Database) -> list[LostAttempt]:
@@ -244,7 +238,7 @@ async def end_abandoned(connection: AsyncConnection, database: Database) -> list
                 f"worker was {row.worker}). See its log: common causes are a lack of memory and a killed container."
             )
             why = {"error_code": "RUN_ABANDONED", "error_message": message}
-            await move(connection, database, row, Event.ABANDON, **counts, **why)
+            await move(connection, database, row, Event.FAIL, **counts, **why)
     return lost
 
 
@@ -276,10 +270,9 @@ async def take(
         "lease_until": database.moment(lease_seconds),
         "started_at": database.moment(),
     }
-    event = Event.CLAIM
     if chosen.status == RunStatus.RUNNING:
         # It has waited since its lease ended, and not since it was queued.
-        event, claimed["not_before"] = Event.TAKE_OVER, chosen.lease_until
-    row = await move(connection, database, chosen, event, **claimed)
+        claimed["not_before"] = chosen.lease_until
+    row = await move(connection, database, chosen, Event.CLAIM, **claimed)
     lost = await begin_attempt(connection, row)
     return Run.of(row), lost

@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Collection, Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -20,19 +20,18 @@ from sqlalchemy import (
     select,
     tuple_,
     union_all,
-    update,
 )
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import Remedy, RunAmbiguous, RunNotFound
-from reposync.store.attempts import attempts_of
 from reposync.store.columns import sanitize_text
 from reposync.store.database import Stored
 from reposync.store.repositories import unknown_repository
 from reposync.store.run import QueueFigures, Run, RunAttempt, RunProblem, RunRequest, parse_cursor
-from reposync.store.run_state import read_requesters, read_requests
+from reposync.store.run_state import read_requests
 from reposync.store.status import ACTIVE, FINAL, WAITING, RunStatus, RunTrigger
 from reposync.store.tables import (
+    ATTEMPTS,
     CLAIM_ORDER,
     MISSED_TICKS,
     PROBLEMS,
@@ -48,8 +47,6 @@ MAX_PAGE = 1_000
 REQUESTERS_SHOWN = 5
 # One batch takes some tens of milliseconds, during which SQLite's other writers wait.
 PURGE_BATCH = 500
-# Runs and ticks that are less than this ahead of the clock keep their time.
-_FAR = timedelta(days=1)
 
 _LOWEST_ID, _HIGHEST_ID = "00000000-0000-0000-0000-000000000000", "ffffffff-ffff-ffff-ffff-ffffffffffff"
 _ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -164,8 +161,8 @@ class RunHistory(Stored):
 
     async def attempts(self, run_id: str) -> list[RunAttempt]:
         """Oldest first."""
-        async with self._database.read() as connection:
-            return await attempts_of(connection, run_id)
+        query = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run_id).order_by(ATTEMPTS.c.attempt)
+        return [RunAttempt.of(row) for row in await self._database.rows(query)]
 
     async def requests(self, run_ids: Collection[str]) -> dict[str, list[RunRequest]]:
         """By the id of the run, oldest first."""
@@ -173,9 +170,19 @@ class RunHistory(Stored):
             return await read_requests(connection, run_ids)
 
     async def askers(self, run_ids: Collection[str]) -> dict[str, list[str]]:
-        """`asked_by` of the requests of these runs, shortened, by the id of the run."""
-        async with self._database.read() as connection:
-            return await read_requesters(connection, run_ids, REQUESTERS_SHOWN)
+        """The distinct `asked_by` of the requests of each run, oldest first: the first ones, and how many more there
+        are, in words."""
+        same = REQUESTS.c.run_id, REQUESTS.c.asked_by
+        query = select(*same).where(REQUESTS.c.run_id.in_(run_ids)).group_by(*same)
+        found: dict[str, list[str]] = {}
+        for row in await self._database.rows(query.order_by(func.min(REQUESTS.c.asked_at), REQUESTS.c.asked_by)):
+            found.setdefault(row.run_id, []).append(row.asked_by)
+        return {
+            run_id: [*names[:REQUESTERS_SHOWN], f"{len(names) - REQUESTERS_SHOWN:,} more"]
+            if len(names) > REQUESTERS_SHOWN
+            else names
+            for run_id, names in found.items()
+        }
 
     async def queue(self) -> QueueFigures:
         """How many runs wait, run or are blocked, and how long the oldest due run has waited."""
@@ -234,9 +241,7 @@ class RunHistory(Stored):
         """Delete the runs that ended before that time, with their attempts, requests and problems, and the missed ticks
         that were noticed before it. Blocked runs stay. Returns how many runs. `batch`: runs in one transaction."""
         count, after = 0, None
-        async with self._database.write() as connection:
-            await self._correct_future_times(connection)
-            await connection.execute(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
+        await self._database.change(delete(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at < before))
         while True:
             began = time.monotonic()
             async with self._database.write() as connection:
@@ -247,16 +252,6 @@ class RunHistory(Stored):
             after = page[-1]
             # Pause for as long as the batch took: SQLite gives its lock to whichever writer happens to try first.
             await asyncio.sleep(time.monotonic() - began)
-
-    async def _correct_future_times(self, connection: AsyncConnection) -> None:
-        """Runs and missed ticks that are more than a day in the future get the current time: they were written while
-        the database's clock was ahead, and would be kept until that date."""
-        now = self.now()
-        runs = update(RUNS).where(RUNS.c.queued_at > now + _FAR)
-        past = {name: case((RUNS.c[name] > now, now), else_=RUNS.c[name]) for name in ("started_at", "completed_at")}
-        await connection.execute(runs.values(queued_at=now, **past))
-        ticks = update(MISSED_TICKS).where(MISSED_TICKS.c.noticed_at > now + _FAR)
-        await connection.execute(ticks.values(noticed_at=now))
 
     async def _purge_batch(
         self, connection: AsyncConnection, before: datetime, after: Row[Any, Any] | None, limit: int

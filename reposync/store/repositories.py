@@ -333,7 +333,7 @@ class Repositories(Stored):
         ids = select(RUNS.c.id).where(RUNS.c.id.in_([row.id for row in rows]))
         await cancel_attempts(connection, ids, self._database.moment(), **error)
         for row in rows:
-            await move(connection, self._database, row, Event.REMOVE, **error)
+            await move(connection, self._database, row, Event.STOP, **error)
 
 
 class _RegisteredMeanwhile(Exception):

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, insert, select, update
+from sqlalchemy import ColumnElement, Row, Select, and_, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import RunStateConflict
@@ -32,39 +30,24 @@ _COLUMNS = tuple(REQUESTS.c[name] for name in RunRequest.model_fields)
 
 class Event(StrEnum):
     CLAIM = "claim"
-    TAKE_OVER = "take over"
-    """Its lease ended, and a different worker continues it."""
+    """Of a run that waits, or whose lease ended."""
     HAND_BACK = "hand back"
     RETRY_LATER = "retry later"
     COMPLETE = "complete"
     FAIL = "fail"
     STOP = "stop"
-    """Its worker ends it: all its requests were withdrawn, or a different run takes its place."""
+    """Its requests were withdrawn, a different run takes its place, or the repository was removed."""
     BLOCK = "block"
-    BLOCK_AGAIN = "block again"
-    """A later run of the repository met a deletion brake while this one is blocked."""
-    ABANDON = "abandon"
-    """Its lease ended, and no attempt is left."""
+    """At a deletion brake: its own, or, while it is blocked, that of a later run of the repository."""
     WITHDRAW = "withdraw"
     """The last request was withdrawn."""
     APPROVE = "approve"
+    """By a person; or a later run was completed, but did less than this blocked one has to do."""
     RETRY = "retry"
-    SUPERSEDE = "supersede"
-    """A later run did the work of this blocked one."""
-    REQUEUE = "requeue"
-    """A later run was completed, but did less than this blocked one has to do."""
-    REMOVE = "remove"
-    """The repository was removed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
-    """`sets`: columns that always get this value."""
-
-    to: RunStatus
-    sets: Mapping[str, Any] = field(default_factory=dict)
-
-
+_Q, _T, _R = RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING
+_C, _F, _X, _B = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.BLOCKED
 _LEFT = {"lease_until": None}
 _RESET = {
     "lease_until": None,
@@ -74,42 +57,21 @@ _RESET = {
     "error_code": None,
     "error_message": None,
 }
-
-
-_Q, _T, _R = RunStatus.QUEUED, RunStatus.RETRYING, RunStatus.RUNNING
-_C, _F, _X, _B = RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.BLOCKED
-
-_RULES: tuple[tuple[Event, tuple[RunStatus, ...], Transition], ...] = (
-    (Event.CLAIM, (_Q, _T), Transition(_R, {"progress": None})),
-    (Event.TAKE_OVER, (_R,), Transition(_R, {"progress": None})),
-    (Event.HAND_BACK, (_R,), Transition(_Q, _LEFT)),
-    (Event.RETRY_LATER, (_R,), Transition(_T, _LEFT)),
-    (Event.COMPLETE, (_R,), Transition(_C, _LEFT)),
-    (Event.FAIL, (_R,), Transition(_F, _LEFT)),
-    (Event.STOP, (_R,), Transition(_X, _LEFT)),
-    (Event.BLOCK, (_R,), Transition(_B, _LEFT)),
-    (Event.BLOCK_AGAIN, (_B,), Transition(_B, _LEFT)),
-    (Event.ABANDON, (_R,), Transition(_F, _LEFT)),
-    (Event.WITHDRAW, (_Q, _T, _B), Transition(_X, _LEFT)),
-    (Event.WITHDRAW, (_R,), Transition(_R, {"cancel_requested": True})),
-    (Event.APPROVE, (_B,), Transition(_Q, _RESET)),
-    (Event.RETRY, (_F, _X), Transition(_Q, _RESET)),
-    (Event.SUPERSEDE, (_B,), Transition(_X, _LEFT)),
-    (Event.REQUEUE, (_B,), Transition(_Q, {**_RESET, "brake": None})),
-    (Event.REMOVE, (_Q, _T, _R, _B), Transition(_X, _LEFT)),
+_RULES: tuple[tuple[Event, tuple[RunStatus, ...], RunStatus, Mapping[str, Any]], ...] = (
+    (Event.CLAIM, (_Q, _T, _R), _R, {"progress": None}),
+    (Event.HAND_BACK, (_R,), _Q, _LEFT),
+    (Event.RETRY_LATER, (_R,), _T, _LEFT),
+    (Event.COMPLETE, (_R,), _C, _LEFT),
+    (Event.FAIL, (_R,), _F, _LEFT),
+    (Event.STOP, (_Q, _T, _R, _B), _X, _LEFT),
+    (Event.BLOCK, (_R, _B), _B, _LEFT),
+    (Event.WITHDRAW, (_Q, _T, _B), _X, _LEFT),
+    (Event.WITHDRAW, (_R,), _R, {"cancel_requested": True}),
+    (Event.APPROVE, (_B,), _Q, _RESET),
+    (Event.RETRY, (_F, _X), _Q, _RESET),
 )
-
-TABLE: Mapping[tuple[RunStatus, Event], Transition] = MappingProxyType(
-    {(state, event): transition for event, states, transition in _RULES for state in states}
-)
-
-
-def transition(status: str, event: Event, run_id: str) -> Transition:
-    """Raises RunStateConflict for events that do not apply to the state, including states of newer programs."""
-    found = TABLE.get((cast(RunStatus, status), event))
-    if found is None:
-        raise RunStateConflict(f"Run {run_id} is {status}: {event} does not apply to it.")
-    return found
+TRANSITIONS = {(state, event): (to, sets) for event, states, to, sets in _RULES for state in states}
+"""(status, event) -> the new status, and columns that always get these values."""
 
 
 def locked(database: Database, *which: ColumnElement[bool]) -> Select[Any]:
@@ -136,8 +98,9 @@ async def move(
     """The row after `event`, with these columns changed as well; `row` as `locked` returned it. A run that waits again
     becomes `retrying` if a different run of its repository is queued: only one can be `queued`. In that case the caller
     has locked the repository. Raises RunStateConflict."""
-    step = transition(row.status, event, row.id)
-    status, changes = step.to, {**step.sets, **columns}
+    if (step := TRANSITIONS.get((row.status, event))) is None:  # also for states of newer programs
+        raise RunStateConflict(f"Run {row.id} is {row.status}: {event} does not apply to it.")
+    status, changes = step[0], {**step[1], **columns}
     if status in WAITING:
         if status is RunStatus.QUEUED and await _has_queued(connection, row):
             status = RunStatus.RETRYING
@@ -356,16 +319,3 @@ async def read_requests(connection: AsyncConnection, run_ids: Collection[str]) -
     for row in await connection.execute(query):
         found.setdefault(row.run_id, []).append(RunRequest.of(row))
     return found
-
-
-async def read_requesters(connection: AsyncConnection, run_ids: Collection[str], limit: int) -> dict[str, list[str]]:
-    """The distinct `asked_by` of each run, oldest first: the first `limit`, and how many more there are, in words."""
-    same = REQUESTS.c.run_id, REQUESTS.c.asked_by
-    query = select(*same).where(REQUESTS.c.run_id.in_(run_ids)).group_by(*same)
-    found: dict[str, list[str]] = {}
-    for row in await connection.execute(query.order_by(func.min(REQUESTS.c.asked_at), REQUESTS.c.asked_by)):
-        found.setdefault(row.run_id, []).append(row.asked_by)
-    return {
-        run_id: [*names[:limit], f"{len(names) - limit:,} more"] if len(names) > limit else names
-        for run_id, names in found.items()
-    }

@@ -80,9 +80,8 @@ class Runs(RunQueue):
         With `run_id` only that run. Never two runs of one repository. A run whose lease ended is taken over, or ended
         if it was to be cancelled or has no attempt left."""
         for _ in range(CLAIM_TRIES):
-            async with self._database.read() as connection:
-                if not await anything_to_claim(connection, self._database, run_id):
-                    return None
+            if not await anything_to_claim(self._database, run_id):
+                return None
             try:
                 async with self._database.write() as connection:
                     await shorten_leases(connection, self._database)
@@ -97,8 +96,7 @@ class Runs(RunQueue):
 
     async def others_wait(self, run: Run) -> bool:
         """Whether a run of a different repository could be executed now, if a worker were free."""
-        async with self._database.read() as connection:
-            return await others_claimable(connection, self._database, run.repository_id)
+        return await others_claimable(self._database, run.repository_id)
 
     async def expire(self, run: Attempt) -> None:
         """End the lease of a run whose worker is known to be gone, so that it can be claimed. Does nothing if a
@@ -132,9 +130,7 @@ class Runs(RunQueue):
         """Record the progress without extending the lease. No index has this column, so that PostgreSQL updates the row
         in its page."""
         query = update(RUNS).where(held_by(run)).values(progress=dict(progress))
-        async with self._database.write() as connection:
-            updated = await connection.execute(query)
-        if not updated.rowcount:
+        if not await self._database.change(query):
             raise lease_lost(run)
 
     async def explain_lost(self, run: Attempt, reason: RepoSyncError) -> None:
@@ -367,7 +363,7 @@ class Runs(RunQueue):
             await self._supersede(connection, each, f"Run {first.id} waits for the same decision.")
         took = (stopped.now - stopped.started_at).total_seconds()
         columns = {"brake": None, **changes, "started_at": stopped.started_at, "duration_seconds": max(0.0, took)}
-        row = await move(connection, self._database, first, Event.BLOCK_AGAIN, **columns)
+        row = await move(connection, self._database, first, Event.BLOCK, **columns)
         await apply_requests(connection, row, await live_requests(connection, row))
 
     async def _close_blocked(
@@ -379,14 +375,14 @@ class Runs(RunQueue):
             wanted = derive(live, brake=None, handed_back=0) if live else {}
             if any(wanted.get(flag) and not getattr(completed, flag) for flag in ("full", "repair", "removal")):
                 now = self._database.moment()
-                row = await move(connection, self._database, each, Event.REQUEUE, not_before=now)
+                row = await move(connection, self._database, each, Event.APPROVE, not_before=now, brake=None)
                 await apply_requests(connection, row, live)
             else:
                 await self._supersede(connection, each, f"Run {completed.id} was completed since.")
 
     async def _supersede(self, connection: AsyncConnection, row: Row[Any], message: str) -> None:
         error = {"error_code": DefinitionChanged.code, "error_message": message}
-        await move(connection, self._database, row, Event.SUPERSEDE, **error)
+        await move(connection, self._database, row, Event.STOP, **error)
 
     async def _follow_up(self, connection: AsyncConnection, row: Row[Any]) -> None:
         """Move the requests of the run, which is about to end, to the next run."""

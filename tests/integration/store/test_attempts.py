@@ -96,14 +96,6 @@ async def test_a_run_that_is_handed_back_for_a_reason_shows_it(store: Store) -> 
     assert await store.runs.claim("pod-2", 60.0) is None, "not before its time"
 
 
-async def test_figures_that_were_told_before_hold_where_the_end_tells_none(store: Store) -> None:
-    run = await store.running()
-    await store.runs.heartbeat(run, 60.0, figures=SOME)
-
-    assert counts(await store.runs.release(run)) == counts(SOME)
-    assert counts((await store.runs.attempts(run.id))[0]) == counts(SOME)
-
-
 async def looked_at(
     store: Store, reason: RepoSyncError, worker: str = "pod-1", figures: RunFigures | None = None
 ) -> Run:
@@ -166,25 +158,6 @@ async def test_an_attempt_that_did_something_has_a_row_of_its_own(store: Store) 
     assert counts(run) == counts(SOME)
 
 
-async def test_each_failure_of_a_run_is_kept_with_its_reason(store: Store) -> None:
-    run = await store.running(worker="pod-1")
-    await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.", SOME)
-    run = await store.claimed("pod-2")
-    await store.runs.retry_later(run, -1.0, "EMBEDDING_UNAVAILABLE", "The model is down.", SOME)
-    run = await store.claimed("pod-3")
-
-    failed = await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "GitLab answered 502.", SOME)
-
-    assert failed.status is RunStatus.FAILED
-    assert counts(failed) == (3, 6, 9, 12, 15)
-    attempts = await store.runs.attempts(run.id)
-    assert [(each.outcome, each.error_code, each.error_message) for each in attempts] == [
-        ("retrying", "SOURCE_UNAVAILABLE", "GitLab answered 503."),
-        ("retrying", "EMBEDDING_UNAVAILABLE", "The model is down."),
-        ("failed", "SOURCE_UNAVAILABLE", "GitLab answered 502."),
-    ]
-
-
 async def test_a_run_that_killed_every_worker_shows_all_of_them_and_what_they_did(store: Store) -> None:
     run = await store.running(worker="pod-1")
     for number in range(2, MAX_ATTEMPTS + 2):
@@ -199,30 +172,6 @@ async def test_a_run_that_killed_every_worker_shows_all_of_them_and_what_they_di
     assert await outcomes(store, run) == [(1, "pod-1", LOST), (2, "pod-2", LOST), (3, "pod-3", LOST)]
     assert counts(abandoned) == (3, 6, 9, 12, 15)
     assert (await store.runs.attempts(run.id))[-1].ended_at == abandoned.completed_at
-
-
-async def test_a_run_that_is_tried_again_by_a_person_goes_on_counting(store: Store) -> None:
-    run = await store.running(worker="pod-1")
-    await store.runs.finish(run, RunStatus.FAILED, SOME, "SOURCE_DENIED", "401")
-    again = await store.runs.retry(run.id)
-    assert counts(again) == counts(SOME)
-
-    done = await store.runs.finish(await store.claimed("pod-2"), RunStatus.COMPLETED, MORE)
-
-    assert await outcomes(store, run) == [(1, "pod-1", "failed"), (2, "pod-2", "completed")]
-    assert counts(done) == (11, 22, 33, 44, 55)
-
-
-@pytest.mark.parametrize("status", [RunStatus.COMPLETED, RunStatus.BLOCKED, RunStatus.CANCELLED])
-async def test_an_attempt_ends_as_its_run_does(store: Store, status: RunStatus) -> None:
-    run = await store.running(worker="pod-1")
-
-    await store.runs.finish(run, status, SOME, "SOME_CODE", "why")
-    await store.runs.finish(run, status, SOME, "SOME_CODE", "why")
-
-    assert await outcomes(store, run) == [(1, "pod-1", status)]
-    (attempt,) = await store.runs.attempts(run.id)
-    assert (attempt.error_code, attempt.error_message) == ("SOME_CODE", "why")
 
 
 async def test_the_attempt_of_a_run_whose_repository_was_removed_ends_with_it(store: Store) -> None:

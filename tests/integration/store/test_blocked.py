@@ -73,19 +73,6 @@ async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_r
     assert await live(store, second) == []
 
 
-async def test_a_command_may_take_back_what_became_of_its_request(store: Store) -> None:
-    mine = "11111111-1111-4111-8111-111111111111"
-    await store.ticked()
-    first = await stops(store)
-    await store.runs.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", full=True, request_id=mine)
-    await stops(store)
-
-    left = await store.runs.withdraw(mine, by="zoe@laptop")
-
-    assert left is not None
-    assert (left.id, left.status, left.full) == (first.id, RunStatus.BLOCKED, False)
-
-
 async def test_a_completed_run_closes_the_blocked_one_and_says_so(store: Store) -> None:
     await store.ticked()
     waits = await stops(store)
@@ -108,15 +95,6 @@ async def test_what_a_completed_run_did_not_do_is_queued_again(store: Store, ask
     again = await store.runs.get(waits.id)
     assert (again.status, again.brake, again.error_code) == (RunStatus.QUEUED, None, None)
     assert (again.full, again.repair) == (asked.get("full", False), asked.get("repair", False))
-
-
-async def test_a_full_run_does_what_a_blocked_one_was_to_do(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.COMMAND, full=True)
-    waits = await stops(store)
-    await store.runs.enqueue("payments", RunTrigger.HTTP, full=True)
-    await completes(store)
-
-    assert (await store.runs.get(waits.id)).status is RunStatus.CANCELLED
 
 
 async def test_blocked_runs_that_an_earlier_program_left_become_one(store: Store) -> None:
@@ -149,17 +127,6 @@ async def test_an_approval_is_of_what_the_run_stopped_at_and_says_whose_it_is(st
     assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
 
 
-async def test_a_run_that_was_to_be_cancelled_when_it_stopped_is_cancelled(store: Store) -> None:
-    await store.ticked()
-    run = await store.runs.claim("worker-1", 60.0)
-    await store.runs.request_cancel(run.id)
-
-    ended = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812", brake=brake(812))
-
-    assert ended.status is RunStatus.CANCELLED
-    assert await blocked_runs(store) == []
-
-
 async def test_an_approved_run_is_not_cancelled_by_what_was_asked_of_it_before(store: Store) -> None:
     await store.ticked()
     waits = await stops(store)
@@ -172,16 +139,6 @@ async def test_an_approved_run_is_not_cancelled_by_what_was_asked_of_it_before(s
     assert not (await store.runs.heartbeat(run, 60.0)).cancel_requested
 
 
-async def test_a_removed_repository_has_no_blocked_run(store: Store) -> None:
-    await store.ticked()
-    waits = await stops(store)
-
-    await store.repositories.remove("payments")
-
-    assert (await store.runs.get(waits.id)).error_code == "REPOSITORY_REMOVED"
-    assert (await store.runs.queue()).counts == {}
-
-
 async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_nothing(store: Store) -> None:
     await store.ticked()
     await stops(store)
@@ -192,19 +149,6 @@ async def test_saying_twice_that_a_run_stopped_beside_a_blocked_one_changes_noth
     twice = await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812", brake=brake(812))
 
     assert twice == once
-
-
-async def test_the_requests_of_a_run_that_was_overtaken_are_those_of_the_next(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.WEBHOOK, asked_by="push to payments", full=True)
-    run = await store.runs.claim("worker-1", 60.0)
-    waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP, asked_by="token 1")
-
-    ended = await store.runs.finish(run, RunStatus.CANCELLED, RunFigures(), "SUPERSEDED", "anew", followed_up=True)
-
-    follower = await store.runs.get(waiting.id)
-    assert await live(store, follower) == [("webhook", "push to payments"), ("http", "token 1")]
-    assert follower.full
-    assert await live(store, ended) == []
 
 
 async def test_a_run_of_a_tick_that_was_overtaken_is_followed_by_one_for_that_tick(store: Store) -> None:

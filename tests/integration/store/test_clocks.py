@@ -173,21 +173,6 @@ async def test_a_group_is_looked_through_again_after_the_clock_went_back(store: 
 # What is kept -------------------------------------------------------------------------------------------------------
 
 
-async def test_the_history_does_not_keep_a_run_of_the_future_for_ever(store: Store, time: DatabaseTime) -> None:
-    await time.set(A_YEAR.total_seconds())
-    await store.queued()
-    await synced(store)
-    await time.set(0)
-    await store.database.clock.measure()
-
-    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 0
-    (kept,) = await store.runs.history()
-    assert kept.queued_at <= store.runs.now(), "it counts from now on"
-    await time.set(timedelta(days=91).total_seconds())
-    await store.database.clock.measure()
-    assert await store.runs.purge(store.runs.now() - timedelta(days=90)) == 1
-
-
 # This machine's clock -----------------------------------------------------------------------------------------------
 
 

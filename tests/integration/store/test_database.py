@@ -6,7 +6,6 @@ import asyncio
 import socket
 import sqlite3
 import traceback
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import asyncpg
@@ -52,19 +51,6 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
     assert "DATABASE_URL" in error.remedy
 
 
-async def test_a_server_that_answers_rubbish_is_not_waited_for() -> None:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read(8)
-        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-        writer.close()
-        await writer.wait_closed()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    async with server:
-        port = server.sockets[0].getsockname()[1]
-        await refused(f"postgresql://sync:{SECRET}@127.0.0.1:{port}/reposync")
-
-
 async def test_a_wrong_password_is_told_from_a_missing_server(postgresql: PostgresqlDatabases) -> None:
     await _execute(
         postgresql.server_url, f"DROP ROLE IF EXISTS {STRANGER}", f"CREATE ROLE {STRANGER} LOGIN PASSWORD 'another'"
@@ -75,13 +61,6 @@ async def test_a_wrong_password_is_told_from_a_missing_server(postgresql: Postgr
         await _execute(postgresql.server_url, f"DROP ROLE {STRANGER}")
 
     assert "user or the password" in error.message
-
-
-async def test_a_database_that_does_not_exist_is_said_to_be_missing(postgresql: PostgresqlDatabases) -> None:
-    error = await refused(postgresql.url("no_such_database"))
-
-    assert "no database of that name" in error.message
-    assert "no_such_database" in error.message
 
 
 @pytest.fixture
@@ -104,16 +83,6 @@ async def test_a_connection_that_breaks_in_a_transaction_can_be_tried_again(upgr
 
         assert caught.value.retryable
         assert await Runs(database).history() == []
-
-
-async def test_the_address_may_be_written_as_libpq_has_it(postgresql: PostgresqlDatabases) -> None:
-    url = postgresql.server_url.replace("postgresql://", "postgres://", 1)
-    separator = "&" if "?" in url else "?"
-
-    for form in (url, url.replace("postgres://", "postgresql+asyncpg://", 1)):
-        options = "sslmode=prefer&prepared_statement_cache_size=0"
-        async with await Database.open(f"{form}{separator}{options}") as database:
-            assert await database.current() is None
 
 
 async def _execute(url: str, *statements: str) -> None:
@@ -271,13 +240,3 @@ async def test_a_cancelled_task_leaves_the_database_usable(store: Store) -> None
         await task
 
     assert (await store.runs.enqueue("payments", RunTrigger.COMMAND))[1]
-
-
-async def test_transactions_of_other_connections_are_seen_when_they_are_committed(
-    store: Store, open_database: Callable[[], Awaitable[Database]]
-) -> None:
-    other = await open_database()
-
-    async with store.database.write() as connection:
-        await connection.execute(text("DELETE FROM sync_runs"))
-        assert await Runs(other).history() == [], "a reader does not wait for the writer"

@@ -81,17 +81,6 @@ async def test_how_often_a_file_failed_in_the_same_way_is_counted_by_runs(store:
     assert await store.runs.failures("another", "died") == {}
 
 
-async def test_a_run_whose_last_attempt_leaves_files_unread_ends_as_it_was_to(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.COMMAND, max_attempts=2)
-    statuses = []
-    while run := await store.runs.claim("worker-1", 60.0):
-        ended = await store.runs.retry_later(run, -1.0, "FILES_FAILED", "3", UNREAD, at_last=RunStatus.COMPLETED)
-        statuses.append(ended.status)
-
-    assert statuses == [RunStatus.RETRYING, RunStatus.COMPLETED]
-    assert (ended.error_code, ended.files_failed) == ("FILES_FAILED", 3)
-
-
 @pytest.mark.parametrize("row", ["is gone", "is gone, and the run cancelled", "is there"])
 async def test_a_removal_whose_last_worker_died_is_completed_if_the_row_is_gone(store: Store, row: str) -> None:
     run = await store.running(trigger=RunTrigger.HTTP, removal=True, max_attempts=1)

@@ -218,15 +218,6 @@ async def test_what_a_person_changed_meanwhile_has_to_be_looked_at_again(
     assert (await followed.by_id(first.id)).name == "a"
 
 
-async def test_a_sync_that_was_published_meanwhile_is_no_reason_to_look_again(
-    store: Store, followed: GroupRepositories
-) -> None:
-    row = await project(store, "a", 1)
-    await followed.relocate(row, f"{A}/elsewhere")
-    await followed.apply_changes([RepositoryChange(row, {"name": "b"})])
-    assert ((await followed.by_id(row.id)).name, (await followed.by_id(row.id)).location) == ("b", f"{A}/elsewhere")
-
-
 async def test_a_repository_that_goes_on_has_missed_no_tick(store: Store, followed: GroupRepositories) -> None:
     row = await project(store, "a", 1)
     await followed.apply_changes([RepositoryChange(row, {"is_active": False, "paused_reason": "gone"})])

@@ -33,17 +33,6 @@ async def test_what_is_recorded_is_loaded(store: Store) -> None:
     assert await store.manifests.load(run.repository_id) == {row.path: row for row in [*rows, *again]}
 
 
-async def test_ten_thousand_files_are_recorded_and_forgotten_in_one_call_each(store: Store) -> None:
-    run = await store.running()
-    rows = [indexed(f"src/package_{number // 100}/module_{number}.py") for number in range(10_000)]
-
-    await store.manifests.record(run, run.repository_id, rows)
-    assert len(await store.manifests.load(run.repository_id)) == 10_000
-
-    await store.manifests.forget(run, run.repository_id, [row.path for row in rows[1:]] + ["never/there.py"])
-    assert await store.manifests.load(run.repository_id) == {rows[0].path: rows[0]}
-
-
 async def test_one_repository_does_not_see_the_files_of_another(store: Store) -> None:
     mine, other = await store.running("mine"), await store.running("other")
     await store.manifests.record(mine, mine.repository_id, [indexed("README.md")])
@@ -137,14 +126,4 @@ async def test_any_path_that_git_can_have_comes_back_as_it_was(store: Store, pat
 
     assert set(await store.manifests.load(run.repository_id)) == paths
     await store.manifests.forget(run, run.repository_id, paths)
-    assert await store.manifests.load(run.repository_id) == {}
-
-
-async def test_a_path_that_no_database_can_hold_does_not_fail_the_run(store: Store) -> None:
-    run = await store.running()
-
-    await store.manifests.record(run, run.repository_id, [indexed("nul\0.py"), indexed("lone\udce9.py")])
-
-    assert set(await store.manifests.load(run.repository_id)) == {"nul␀.py", "lone\\udce9.py"}
-    await store.manifests.forget(run, run.repository_id, ["nul\0.py", "lone\udce9.py"])
     assert await store.manifests.load(run.repository_id) == {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from reposync.errors import DefinitionChanged, RunStateConflict
+from reposync.errors import RunStateConflict
 from reposync.store.index_queries import search_scope, searched_repository
 from reposync.store.run import RunFigures
-from reposync.store.status import RunStatus, RunTrigger
+from reposync.store.status import RunStatus
 from reposync.store.versions import IndexHold
 from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer_run, newer_versions
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
@@ -33,29 +33,6 @@ async def test_a_run_with_an_unknown_trigger_is_claimed_kept_and_finished(store:
     again = await store.claimed()
     ended = await store.runs.finish(again, RunStatus.COMPLETED, RunFigures())
     assert (ended.status, ended.trigger) == (RunStatus.COMPLETED, TRIGGER)
-
-
-async def test_the_follow_up_of_a_run_with_an_unknown_trigger_has_the_same_trigger(store: Store) -> None:
-    run = await store.running()
-    await newer_run(store.database, run.id, trigger=TRIGGER)
-
-    await store.runs.finish(
-        run, RunStatus.CANCELLED, RunFigures(), DefinitionChanged.code, "Registered anew.", followed_up=True
-    )
-
-    (follow_up,) = await store.runs.active(run.repository_id)
-    assert (follow_up.status, follow_up.trigger, follow_up.priority) == (RunStatus.QUEUED, TRIGGER, run.priority)
-
-
-async def test_somebody_joins_a_waiting_run_with_an_unknown_trigger(store: Store) -> None:
-    waiting = await store.queued()
-    await newer_run(store.database, waiting.id, trigger=TRIGGER)
-
-    joined = await store.queued_again()
-
-    assert joined.id == waiting.id
-    asked = (await store.runs.requests([waiting.id]))[waiting.id]
-    assert [each.trigger for each in asked] == [TRIGGER, RunTrigger.HTTP]
 
 
 @ON_EVERY_DATABASE

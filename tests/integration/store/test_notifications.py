@@ -50,17 +50,6 @@ async def heard_of_nothing(news: Notifications, channel: str = QUEUE) -> bool:
 # In one process, on both databases ----------------------------------------------------------------------------------
 
 
-async def test_what_is_queued_in_this_process_is_heard_without_listening(store: Store) -> None:
-    news = Notifications(store.database)
-    await store.repository()
-
-    waiting = asyncio.create_task(news.wait(QUEUE, LONG_SECONDS))
-    await store.runs.enqueue("payments", RunTrigger.HTTP)
-
-    assert await waiting is True
-    assert await heard_of_nothing(news), "once"
-
-
 async def test_everything_that_gives_a_worker_something_to_do_is_announced(store: Store) -> None:
     news = Notifications(store.database)
     run = await store.running()
@@ -130,21 +119,6 @@ async def test_what_was_rolled_back_is_not_announced(store: Store, open_database
         if other.is_postgresql:
             assert await elsewhere.wait(QUEUE, LONG_SECONDS)
             assert await heard_of_nothing(elsewhere)
-
-
-async def test_listening_ends_when_it_is_cancelled(store: Store) -> None:
-    news = Notifications(store.database)
-    task = asyncio.create_task(news.listen())
-    if store.database.is_postgresql:
-        assert await news.wait(QUEUE, LONG_SECONDS)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    else:
-        await task  # there is nothing to listen to
-
-    await store.queued()
-    assert await news.wait(QUEUE, LONG_SECONDS), "its own news need no connection"
 
 
 # Between processes, on PostgreSQL -----------------------------------------------------------------------------------
@@ -217,26 +191,6 @@ async def test_a_connection_that_was_cut_is_replaced_and_nothing_is_missed(pods:
         await quiet(news)
         await Repositories(store.database).pause("payments", "being moved")
         assert await news.wait(REGISTRATIONS, LONG_SECONDS), "it listens as before"
-
-
-async def test_a_server_that_is_away_for_a_while_is_listened_to_again(pods: tuple[Store, Database, str]) -> None:
-    store, other, url = pods
-    real, refusals = other.connect, 2
-
-    async def connect() -> asyncpg.Connection:
-        nonlocal refusals
-        if refusals:
-            refusals -= 1
-            raise ConnectionRefusedError
-        return await real()
-
-    other.connect = connect
-    news = Notifications(other)
-    await store.queued()
-    async with listening(news):
-        assert await news.wait(QUEUE, LONG_SECONDS)
-        assert await listener(url)
-    assert refusals == 0
 
 
 async def test_a_listener_that_is_cancelled_leaves_no_connection(pods: tuple[Store, Database, str]) -> None:

@@ -77,11 +77,3 @@ async def test_a_commit_that_is_indexed_asks_for_nothing_unless_something_is_und
 
     assert await runs.enqueue_for_push(pushed, OLD, max_attempts=3) == PushIgnored(True, None)
     assert isinstance(await runs.enqueue_for_push(pushed, NEW, max_attempts=3), tuple)
-
-
-async def test_a_paused_repository_gets_no_run_of_a_push(database: Database) -> None:
-    await registered(database, "app")
-    pushed = await one(database)
-    await Repositories(database).pause("app", "holidays")
-    assert await Runs(database).enqueue_for_push(pushed, NEW, max_attempts=3) == PushIgnored(False, "holidays")
-    assert await Runs(database).history() == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 
 import pytest
@@ -33,16 +32,6 @@ async def test_what_a_second_click_asks_for_besides_is_added_to_the_run_that_wai
     assert again.scheduled_for == TICK
 
 
-async def test_clicks_at_the_same_moment_queue_one_run(store: Store) -> None:
-    await store.repository()
-
-    answers = await asyncio.gather(*(store.runs.enqueue("payments", RunTrigger.HTTP) for _ in range(12)))
-
-    assert len({run.id for run, _ in answers}) == 1
-    assert [created for _, created in answers].count(True) == 1
-    assert len(await store.runs.history()) == 1
-
-
 async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store: Store) -> None:
     run = await store.running()
     await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
@@ -52,11 +41,6 @@ async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store
 
     assert (clicked.id, created) == (run.id, False)
     assert (await store.runs.claim("worker-1", 60.0)).id == run.id
-
-
-async def test_a_repository_that_is_not_registered_cannot_be_synced(store: Store) -> None:
-    with pytest.raises(RepositoryNotFound, match="'nowhere'"):
-        await store.runs.enqueue("nowhere", RunTrigger.HTTP)
 
 
 # Claiming -----------------------------------------------------------------------------------------------------------
@@ -83,14 +67,6 @@ async def test_a_person_goes_before_a_push_and_a_push_before_the_clock_and_among
     order = [(await store.runs.claim("worker-1", 60.0)).repository for _ in range(6)]
 
     assert order == ["click", "click again", "push", "push again", "tick", "tick again"]
-
-
-async def test_a_run_that_was_asked_for_by_id_is_claimed_before_its_turn(store: Store) -> None:
-    await store.queued("first")
-    mine = await store.queued("second")
-
-    assert (await store.runs.claim("worker-1", 60.0, run_id=mine.id)).id == mine.id
-    assert await store.runs.claim("worker-1", 60.0, run_id=mine.id) is None
 
 
 # Leases -------------------------------------------------------------------------------------------------------------
@@ -128,6 +104,7 @@ async def test_an_earlier_attempt_can_neither_keep_nor_end_nor_hand_back_the_run
         store.runs.finish(stale, RunStatus.CANCELLED, late, followed_up=True),
         store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late", late),
         store.runs.release(stale, late),
+        store.runs.report_progress(stale, {"stage": "late"}),
     ):
         with pytest.raises(LeaseLost, match="attempt 1 of worker-1"):
             await write
@@ -161,13 +138,6 @@ async def test_saying_twice_that_a_run_is_finished_changes_nothing(store: Store)
     with pytest.raises(LeaseLost):
         await store.runs.finish(run, RunStatus.FAILED, RunFigures())
     assert await store.runs.request_cancel(run.id) == once
-
-
-async def test_a_run_does_not_finish_as_something_that_is_no_end(store: Store) -> None:
-    run = await store.running()
-
-    with pytest.raises(ValueError, match="retrying"):
-        await store.runs.finish(run, RunStatus.RETRYING, RunFigures())
 
 
 @pytest.mark.parametrize("how", ["fails", "stops"])
@@ -230,17 +200,6 @@ async def test_a_run_whose_repository_was_removed_can_be_neither_tried_again_nor
         await store.runs.approve(blocked.id)
 
 
-async def test_what_a_person_sends_back_goes_before_the_clock(store: Store) -> None:
-    await store.repository("old")
-    await store.tick(TICK, "old")
-    failed = await ended(store, await store.runs.claim("worker-1", 60.0), RunStatus.FAILED)
-    await store.queued("pushed", RunTrigger.WEBHOOK)
-
-    await store.runs.retry(failed.id)
-
-    assert (await store.runs.claim("worker-1", 60.0)).id == failed.id
-
-
 async def test_a_run_that_had_its_share_waits_behind_the_others(store: Store) -> None:
     huge = await store.running("huge")
     await store.queued("small", RunTrigger.SCHEDULE)
@@ -276,16 +235,6 @@ async def test_others_wait_where_a_run_of_another_repository_could_be_executed_n
 
     await store.queued("small")
     assert await store.runs.others_wait(run)
-
-
-async def test_a_run_that_nobody_may_take_over_is_not_waited_for(store: Store) -> None:
-    run = await store.running("huge")
-    dead = await store.running("poison", lease_seconds=-1.0)
-    assert await store.runs.others_wait(run), "a dead worker's run"
-
-    await store.runs.request_cancel(dead.id)
-
-    assert not await store.runs.others_wait(run)
 
 
 # The queue as a whole -----------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REPOSITORIES
-from reposync.store.ticks import TickOutcome
 from tests.integration.store.conftest import COMMIT, ON_EVERY_DATABASE, WHEN, Store
 
 FILE = ManifestRow("a.py", "a" * 40, 0o100644, 10, 1, None, "python", 1)
@@ -30,17 +29,6 @@ async def published(store: Store, run: Run, **said: object) -> Repository:
     """What the repository shows after `run` has published."""
     await store.publishes(run, **said)
     return await store.repositories.by_id(run.repository_id)
-
-
-async def test_a_registered_repository_is_found_by_name_and_by_id(store: Store) -> None:
-    registered = await store.repository("payments", cron_expression="*/30 * * * *")
-
-    assert await store.repositories.get("payments") == registered
-    assert await store.repositories.by_id(registered.id) == registered
-    assert registered.id == repository_id("payments")
-    assert (registered.is_active, registered.epoch, registered.last_commit) == (True, 0, None)
-    again = await store.repository("payments", cron_expression="*/30 * * * *")
-    assert again == registered, "nothing is written"
 
 
 async def test_a_changed_schedule_keeps_what_was_synced(store: Store) -> None:
@@ -129,27 +117,6 @@ async def test_a_repository_that_returns_to_the_registry_is_active_again(store: 
 
 
 @ON_EVERY_DATABASE
-async def test_a_removed_repository_takes_its_files_along_and_leaves_its_history(store: Store) -> None:
-    done = await store.running()
-    await store.manifests.record(done, done.repository_id, [FILE])
-    await store.runs.finish(done, RunStatus.COMPLETED, RunFigures())
-    running, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
-    await store.runs.claim("worker-1", 60.0)
-    waiting, _ = await store.runs.enqueue("payments", RunTrigger.HTTP)
-
-    await store.repositories.remove("payments")
-
-    assert await store.repositories.list() == []
-    assert await store.manifests.load(done.repository_id) == {}
-    history = {run.id: run.status for run in await store.runs.history("payments")}
-    assert history == {
-        done.id: RunStatus.COMPLETED,
-        running.id: RunStatus.CANCELLED,
-        waiting.id: RunStatus.CANCELLED,
-    }
-
-
-@ON_EVERY_DATABASE
 async def test_a_removed_repository_takes_the_files_of_every_version_along(store: Store) -> None:
     run = await store.running()
     other = await store.running("other")
@@ -186,24 +153,6 @@ async def test_a_renamed_repository_keeps_what_it_is_and_did(store: Store) -> No
         await store.runs.enqueue("old", RunTrigger.HTTP)
 
 
-@ON_EVERY_DATABASE
-async def test_the_queue_works_for_a_renamed_repository(store: Store) -> None:
-    row = await store.repository("old", cron_expression="0 3 * * *")
-    waiting, _ = await store.runs.enqueue("old", RunTrigger.WEBHOOK)
-    await store.repositories.rename(row.id, "new")
-
-    same, created = await store.runs.enqueue("new", RunTrigger.HTTP)
-    assert (same.id, same.repository, created) == (waiting.id, "new", False)
-    assert [each.name for each in await store.ticks.scheduled()] == ["new"]
-    assert await store.tick(WHEN, "new") == TickOutcome(joined=1)
-    claimed = await store.runs.claim("worker-1", 60.0)
-    assert (claimed.id, claimed.repository, claimed.repository_id) == (waiting.id, "new", row.id)
-    await published(store, claimed)
-    await store.runs.finish(claimed, RunStatus.COMPLETED, RunFigures())
-    await store.tick(WHEN + timedelta(hours=1), "new")
-    assert [run.repository for run in await store.runs.history("new")] == ["new", "new"]
-
-
 async def test_a_worker_goes_on_with_the_run_of_a_repository_that_was_renamed_meanwhile(store: Store) -> None:
     run = await store.running("old")
     await store.repositories.rename(run.repository_id, "new")
@@ -235,18 +184,6 @@ async def test_a_new_repository_under_an_old_name_is_another_one(store: Store) -
     assert {(await store.runs.claim("worker-1", 60.0)).repository for _ in range(2)} == {"name", "first"}
 
 
-async def test_the_history_of_a_name_whose_second_bearer_is_gone_is_that_bearers(store: Store) -> None:
-    first = await store.repository("name")
-    await store.repositories.rename(first.id, "first")
-    run = await store.queued("name")
-
-    await store.repositories.remove("name")
-
-    assert [each.id for each in await store.runs.history("name")] == [run.id]
-    assert await store.runs.history("first") == []
-    assert (await store.repositories.get("first")).id == first.id
-
-
 @ON_EVERY_DATABASE
 async def test_a_name_that_is_taken_or_none_is_refused(store: Store) -> None:
     row = await store.repository("mine")
@@ -265,20 +202,6 @@ async def test_a_name_that_is_taken_or_none_is_refused(store: Store) -> None:
 
     assert await store.repositories.by_id(row.id) == row
     assert (await store.runs.history("mine"))[0] == run
-
-
-@ON_EVERY_DATABASE
-async def test_two_that_want_the_same_new_name_at_once_do_not_both_get_it(store: Store, open_database) -> None:
-    stores = [store, *[Store(await open_database()) for _ in range(2)]]
-    rows = [await store.repository(f"name-{number}") for number in range(3)]
-
-    results = await asyncio.gather(
-        *(each.repositories.rename(row.id, "wanted") for each, row in zip(stores, rows, strict=True)),
-        return_exceptions=True,
-    )
-
-    assert sorted(type(result).__name__ for result in results) == ["Repository", "RepositoryExists", "RepositoryExists"]
-    assert [row.name for row in await store.repositories.list()].count("wanted") == 1
 
 
 @ON_EVERY_DATABASE
@@ -323,16 +246,6 @@ async def test_a_run_that_was_lost_removes_nothing(store: Store) -> None:
     assert (await store.repositories.get("payments")).id == stale.repository_id
     assert await store.manifests.load(stale.repository_id) == {"a.py": FILE}
     assert (await store.runs.heartbeat(current, 60.0)).cancel_requested is False
-
-
-async def test_a_run_removes_the_repository_that_it_is_about_whatever_that_is_called_by_now(store: Store) -> None:
-    run = await store.running("old")
-    await store.repositories.rename(run.repository_id, "new")
-    await store.repository("old")
-
-    await store.repositories.remove("old", by=run)
-
-    assert [row.name for row in await store.repositories.list()] == ["old"]
 
 
 @ON_EVERY_DATABASE
@@ -395,10 +308,3 @@ async def test_a_name_that_is_not_registered_is_not_found(store: Store) -> None:
     for change in (store.repositories.remove, store.repositories.resume, store.repositories.deactivate):
         with pytest.raises(RepositoryNotFound, match="'nowhere'"):
             await change("nowhere")
-
-
-async def test_a_pause_says_why(store: Store) -> None:
-    await store.repository()
-
-    with pytest.raises(UsageError, match="reason"):
-        await store.repositories.pause("payments", "")

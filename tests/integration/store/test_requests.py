@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import REQUESTS, RUNS
 from tests.integration.store.conftest import TICK, Store
@@ -36,17 +34,6 @@ async def test_who_asks_again_for_the_same_gets_the_run_that_waits_as_it_is(stor
     assert await store.runs.get(run.id) == run, "as it was"
 
 
-async def test_somebody_else_asks_for_themselves(store: Store) -> None:
-    await store.repository()
-    run = await clicked(store, "token 1")
-
-    assert await joined(store, asked_by="token 2") is None
-    await clicked(store, "token 2")
-
-    assert await joined(store, asked_by="token 2") == run.id
-    assert (await store.runs.askers([run.id]))[run.id] == ["token 1", "token 2"]
-
-
 async def test_a_run_that_has_begun_or_ended_is_not_joined(store: Store) -> None:
     await store.queued(trigger=RunTrigger.HTTP)
     run = await store.runs.claim("worker-1", 60.0)
@@ -55,13 +42,6 @@ async def test_a_run_that_has_begun_or_ended_is_not_joined(store: Store) -> None
     await store.runs.release(run)
     assert await joined(store) == run.id
     await store.runs.request_cancel(run.id)
-    assert await joined(store) is None
-
-
-async def test_nobody_joins_the_run_of_another_repository_or_of_none(store: Store) -> None:
-    await store.queued("other", RunTrigger.HTTP)
-    assert await joined(store) is None
-    await store.repository()
     assert await joined(store) is None
 
 
@@ -74,14 +54,6 @@ async def test_nobody_joins_a_run_of_what_left_the_registry_but_a_paused_reposit
     assert await joined(store) is None
 
 
-async def test_a_run_that_waits_for_its_next_attempt_is_not_joined(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.HTTP)
-    run = await store.runs.claim("worker-1", 60.0)
-    await store.runs.retry_later(run, 3_600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
-
-    assert await joined(store) is None
-
-
 async def test_who_asked_for_a_full_sync_is_not_sent_to_one_that_is_none(store: Store) -> None:
     await store.queued(trigger=RunTrigger.HTTP)
     assert await joined(store, full=True) is None
@@ -90,17 +62,6 @@ async def test_who_asked_for_a_full_sync_is_not_sent_to_one_that_is_none(store: 
 
     assert await joined(store, full=True) == more.id
     assert await joined(store) == more.id, "who asks for less is"
-
-
-async def test_who_took_their_request_back_is_not_sent_to_the_run_of_others(store: Store) -> None:
-    await store.repository()
-    await clicked(store, "token 1")
-    await clicked(store, "token 2", request_id=MINE)
-
-    await store.runs.withdraw(MINE, by="token 2")
-
-    assert await joined(store, asked_by="token 1") is not None
-    assert await joined(store, asked_by="token 2") is None
 
 
 # Taking it back -----------------------------------------------------------------------------------------------------
@@ -130,35 +91,6 @@ async def test_the_run_that_a_command_executes_for_a_push_goes_on_elsewhere_afte
     assert (back.status, back.full, back.trigger) == (RunStatus.QUEUED, False, RunTrigger.WEBHOOK)
     again = await store.runs.claim("daemon", 60.0)
     assert (again.id, again.full) == (run.id, False)
-
-
-@pytest.mark.parametrize("state", ["queued", "retrying", "blocked"])
-async def test_a_run_that_nobody_asks_for_any_more_ends(store: Store, state: str) -> None:
-    await store.repository()
-    run = await clicked(store, request_id=MINE)
-    if state != "queued":
-        run = await store.runs.claim("worker-1", 60.0)
-        if state == "blocked":
-            await store.runs.finish(run, RunStatus.BLOCKED, RunFigures(), "DELETION_BLOCKED", "812")
-        else:
-            await store.runs.retry_later(run, -1.0, "SOURCE_UNAVAILABLE", "503")
-
-    ended = await store.runs.withdraw(MINE, by="token 1")
-
-    assert ended is not None and ended == await store.runs.get(run.id)
-    assert ended.status is RunStatus.CANCELLED and ended.completed_at is not None
-    assert await store.runs.claim("worker-2", 60.0) is None
-
-
-async def test_what_was_taken_back_or_never_asked_for_changes_nothing(store: Store) -> None:
-    await store.repository()
-    await clicked(store, "token 1")
-    await clicked(store, "token 2", request_id=MINE)
-    assert await store.runs.withdraw("no such request", by="anybody") is None
-    before = await store.runs.withdraw(MINE, by="token 2")
-
-    assert await store.runs.withdraw(MINE, by="token 2") is None
-    assert before is not None and await store.runs.get(before.id) == before
 
 
 async def test_a_cancel_takes_everything_back_and_says_whose_it_was(store: Store) -> None:
@@ -200,15 +132,6 @@ async def test_a_removal_takes_everything_else_back(store: Store) -> None:
 
 
 # Failures at a command ----------------------------------------------------------------------------------------------
-
-
-async def test_a_failure_at_a_command_is_the_end_where_nobody_else_asks(store: Store) -> None:
-    await store.queued(trigger=RunTrigger.COMMAND, request_id=MINE)
-    run = await store.runs.claim("laptop", 60.0)
-
-    ended = await store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "no route", final_unless_others=MINE)
-
-    assert (ended.status, ended.error_code) == (RunStatus.FAILED, "SOURCE_UNAVAILABLE")
 
 
 async def test_a_source_that_one_machine_cannot_reach_is_no_end_of_a_pushed_run(store: Store) -> None:

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus, RunTrigger
@@ -26,17 +24,6 @@ async def executed(store: Store, status: RunStatus = RunStatus.COMPLETED):
 
 
 # Once ---------------------------------------------------------------------------------------------------------------
-
-
-async def test_a_tick_queues_a_run(store: Store) -> None:
-    await store.repository()
-
-    assert await store.tick(TICK, max_attempts=7) == TickOutcome(queued=1)
-
-    (run,) = await store.runs.history()
-    assert (run.status, run.trigger, run.scheduled_for) == (RunStatus.QUEUED, RunTrigger.SCHEDULE, TICK)
-    assert (run.repository, run.repository_id) == ("payments", repository_id("payments"))
-    assert (run.priority, run.max_attempts, run.attempt) == (20, 7, 0)
 
 
 async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and_it_runs_once(
@@ -93,15 +80,6 @@ async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store:
     assert await store.runs.history() == [joined]
 
 
-async def test_a_tick_respects_the_pause_before_the_next_attempt(store: Store) -> None:
-    run = await store.running()
-    await store.runs.retry_later(run, 3600.0, "SOURCE_UNAVAILABLE", "GitLab answered 503.")
-
-    assert await store.tick(TICK) == TickOutcome(joined=1)
-
-    assert await store.runs.claim("worker-1", 60.0) is None
-
-
 async def test_a_tick_joins_the_run_that_is_next_where_two_wait(store: Store) -> None:
     run = await store.running()
     clicked, _ = await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
@@ -147,25 +125,6 @@ async def test_a_tick_that_comes_too_late_is_not_run_and_is_recorded_as_missed(s
     assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1), "said once, by whichever pod"
 
 
-@pytest.mark.parametrize(("late_seconds", "outcome"), [(60, TickOutcome(queued=1)), (900, TickOutcome(missed=1))])
-async def test_the_grace_decides_whether_a_late_tick_runs(
-    store: Store, late_seconds: int, outcome: TickOutcome
-) -> None:
-    await store.repository()
-
-    assert await store.tick(datetime.now(UTC) - timedelta(seconds=late_seconds), grace_seconds=300.0) == outcome
-
-
-async def test_missed_ticks_are_forgotten_with_the_history_and_are_not_handled_again(store: Store) -> None:
-    repository = await store.repository()
-    await store.tick(TICK, grace_seconds=300.0)
-
-    await store.runs.purge(datetime.now(UTC) + timedelta(days=1))
-
-    assert await store.ticks.missed(repository.id) == []
-    assert await store.tick(TICK, grace_seconds=300.0) == TickOutcome(handled=1)
-
-
 # Whose ticks --------------------------------------------------------------------------------------------------------
 
 
@@ -198,18 +157,6 @@ async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_n
     assert moments == sorted(set(moments))
 
 
-async def test_ticks_during_a_pause_are_nobodys(store: Store) -> None:
-    before = await store.repository(cron_expression="0 3 * * *")
-    paused = await store.repositories.pause("payments", "being moved")
-    resumed = await store.repositories.resume("payments")
-
-    (scheduled,) = await store.ticks.scheduled()
-    await store.repositories.resume("payments")
-
-    assert scheduled.since == resumed.scheduled_since > paused.scheduled_since == before.scheduled_since
-    assert await store.ticks.scheduled() == [scheduled], "it was active: the schedule goes on"
-
-
 async def test_ticks_of_repositories_that_were_removed_or_paused_in_the_meantime_are_dropped(store: Store) -> None:
     await store.repository()
     await store.repositories.remove("payments")
@@ -221,25 +168,6 @@ async def test_ticks_of_repositories_that_were_removed_or_paused_in_the_meantime
 
     assert outcome == TickOutcome(handled=3)
     assert await store.runs.history() == []
-
-
-async def test_a_pause_cancels_what_waits_because_of_a_tick_and_leaves_what_a_person_asked_for(store: Store) -> None:
-    for name in ("ticked", "clicked", "pushed", "running", "other"):
-        await store.repository(name)
-    await store.tick(TICK, "ticked", "running", "other")
-    running = await store.runs.claim("worker-1", 60.0, run_id=(await store.runs.history("running"))[0].id)
-    await store.runs.enqueue("clicked", RunTrigger.HTTP)
-    await store.runs.enqueue("pushed", RunTrigger.WEBHOOK)
-
-    for name in ("ticked", "clicked", "pushed", "running"):
-        await store.repositories.pause(name, "being moved")
-
-    (ticked,), (pushed,) = await store.runs.history("ticked"), await store.runs.history("pushed")
-    assert (ticked.status, ticked.error_code) == (RunStatus.CANCELLED, "REPOSITORY_PAUSED")
-    assert pushed.status is RunStatus.CANCELLED
-    assert (await store.runs.heartbeat(running, 60.0)).cancel_requested is False
-    claimed = [await store.runs.claim("worker-1", 60.0) for _ in range(3)]
-    assert [run and run.repository for run in claimed] == ["clicked", "other", None]
 
 
 # The first run ------------------------------------------------------------------------------------------------------
@@ -279,17 +207,3 @@ async def test_who_ever_ran_or_waits_is_no_beginner(store: Store) -> None:
     await store.repositories.remove("ran")
     await store.repository("ran")
     assert await store.ticks.first_runs(identities) == 1, "what came back is new"
-
-
-async def test_a_first_run_waits_for_the_end_of_a_pause(store: Store) -> None:
-    row = await store.repository()
-    await store.tick(TICK, grace_seconds=300.0)  # which is missed, and no run
-    await store.repositories.pause("payments", "being moved")
-    assert await store.ticks.first_runs([row.id]) == 0
-
-    await store.repositories.resume("payments")
-    assert await store.ticks.first_runs([row.id]) == 1
-
-    await store.repositories.pause("payments", "being moved")
-    await store.repositories.resume("payments")
-    assert await store.ticks.first_runs([row.id]) == 1, "the first one was cancelled by the pause"

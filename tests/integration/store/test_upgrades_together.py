@@ -198,24 +198,6 @@ async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgr
         await opening.__aexit__(None, None, None)
 
 
-async def test_sqlite_waits_for_who_writes_and_says_so(tmp_path: Path) -> None:
-    url, told = sqlite_url(tmp_path / "reposync.db"), list[str]()
-    await make(url, RELEASED)
-    writer = sqlite3.connect(tmp_path / "reposync.db", isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-
-    def hear(sentence: str) -> None:
-        told.append(sentence)
-        writer.execute("COMMIT")
-
-    with closing(writer):
-        async with await Database.open(url) as database:
-            assert await database.upgrade(report=hear) is True
-            assert await database.current() == HEAD
-
-    assert len(told) == 1 and "waiting for a different process, which writes to it" in told[0]
-
-
 async def test_a_process_that_is_killed_while_it_changes_an_sqlite_schema_leaves_it_to_the_next(
     tmp_path: Path, upgrades: Upgrades
 ) -> None:

@@ -130,15 +130,6 @@ async def test_the_version_that_becomes_live_retires_the_one_before(store: Store
     assert (row.live_version, row.last_commit) == (second.id, "d" * 40)
 
 
-async def test_a_live_version_that_goes_on_keeps_the_moment_in_which_it_became_live(store: Store) -> None:
-    run = await store.running()
-    first = await store.publishes(run)
-
-    later = await store.publishes(run, commit="d" * 40)
-
-    assert (later.id, later.live_at, later.commit_sha) == (first.id, first.live_at, "d" * 40)
-
-
 async def test_a_commit_that_is_held_but_for_some_files_does_not_take_the_place_of_the_complete_one(
     store: Store,
 ) -> None:
@@ -199,18 +190,6 @@ async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_bei
     assert (again.commit_sha, await store.manifests.load(first.id)) == (COMMIT, {"a.py": FILE}), "what it has counts"
     await store.publishes(run, again)
     assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, RETIRED)]
-
-
-async def test_a_removed_version_takes_its_files_along_and_no_others(store: Store) -> None:
-    run = await store.running()
-    first, second = await store.replaced(run)
-    for version in (first, second):
-        await store.manifests.record(run, version.id, [FILE])
-
-    await store.versions.remove(run, first.id)
-
-    assert [each.id for each in await store.versions.of(run.repository_id)] == [second.id]
-    assert set(await store.manifests.counts()) == {second.id}
 
 
 async def test_an_attempt_that_lost_the_run_changes_no_version(store: Store) -> None:
