@@ -35,7 +35,7 @@ from reposync.errors import LeaseLost, RepoSyncError, StoreUnavailable, first_er
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup, GroupListing, ListedProject
-from reposync.store.database import Database
+from reposync.store.database import Database, Guard
 from reposync.store.registry import (
     GroupClaim,
     GroupRepositories,
@@ -43,7 +43,6 @@ from reposync.store.registry import (
     RegistrationsChanged,
     RepositoryChange,
 )
-from reposync.store.repositories import Guard
 from reposync.store.repository import Registration, Repository
 from reposync.store.versions import Versions
 from reposync.supervision import log_defect

@@ -70,6 +70,10 @@ _MEASUREMENTS = 3
 _FAST_SECONDS = 0.1
 
 
+Guard = Callable[[AsyncConnection], Awaitable[None]]
+"""Called at the beginning of a transaction, which it aborts by raising."""
+
+
 class DatabaseClock:
     """The database's clock between measurements. `measure` asks PostgreSQL, and elapsed time is added to its answer, so
     that changes of this machine's clock do not matter. All users of an SQLite file are on one machine, which has its
@@ -204,14 +208,17 @@ class Database:
             return (await connection.execute(query)).rowcount
 
     @asynccontextmanager
-    async def write(self) -> AsyncGenerator[AsyncConnection, None]:
-        """A transaction, committed at the end. On SQLite it has the write lock from its beginning: a read that grows
-        into a write fails at once, despite the busy timeout, if a different process wrote in between."""
+    async def write(self, guard: Guard | None = None) -> AsyncGenerator[AsyncConnection, None]:
+        """A transaction, committed at the end; `guard` is called at its beginning. On SQLite it has the write lock from
+        then on: a read that grows into a write fails at once, despite the busy timeout, if a different process wrote in
+        between."""
         announced: set[str] = set()
         with translated(self.where):
             async with self._begun() as connection:
                 self._announced[connection] = announced
                 try:
+                    if guard is not None:
+                        await guard(connection)
                     yield connection
                 finally:
                     del self._announced[connection]

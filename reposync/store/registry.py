@@ -14,8 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import LeaseLost, RepoSyncError
 from reposync.store.columns import truncate
-from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Stored
-from reposync.store.repositories import Guard, Repositories, lock_repositories
+from reposync.store.database import AHEAD_SECONDS, REGISTRATIONS, Guard, Stored
+from reposync.store.repositories import Repositories, lock_repositories
 from reposync.store.repository import Repository
 from reposync.store.status import RunStatus
 from reposync.store.tables import (
@@ -109,9 +109,8 @@ class RegistryFiles(Stored):
 
     async def rewrite(self, path: str, document: Mapping[str, Any]) -> None:
         """Remove from a file what a different one took over."""
-        async with self._database.write() as connection:
-            changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
-            await connection.execute(changed.values(document=dict(document), applied_at=self._database.moment()))
+        changed = update(REGISTRY_FILES).where(REGISTRY_FILES.c.path == path)
+        await self._database.change(changed.values(document=dict(document), applied_at=self._database.moment()))
 
     async def forget(self, path: str) -> None:
         """The file no longer exists."""
@@ -145,12 +144,11 @@ class ProjectGroups(Stored):
 
     async def declare(self, keys: Collection[str]) -> None:
         """These groups are configured, and due at once: a new configuration should take effect."""
-        async with self._database.write() as connection:
-            for key in sorted(keys):
-                now = self._database.moment()
-                insert = self._database.insert(GROUPS).values(key=key, due_at=now, projects=0)
-                sooner = case((GROUPS.c.due_at > now, now), else_=GROUPS.c.due_at)
-                await connection.execute(insert.on_conflict_do_update(index_elements=["key"], set_={"due_at": sooner}))
+        for key in sorted(keys):
+            now = self._database.moment()
+            insert = self._database.insert(GROUPS).values(key=key, due_at=now, projects=0)
+            sooner = case((GROUPS.c.due_at > now, now), else_=GROUPS.c.due_at)
+            await self._database.change(insert.on_conflict_do_update(index_elements=["key"], set_={"due_at": sooner}))
 
     async def claim_due(self, worker: str, lease_seconds: float, *, among: Collection[str]) -> GroupClaim | None:
         """Claim the group of `among` that has been due for longest and has no lease, or one that ended."""
@@ -188,10 +186,9 @@ class ProjectGroups(Stored):
 
     async def renew(self, claim: GroupClaim, lease_seconds: float) -> None:
         """Extend the lease. Raises LeaseLost."""
-        async with self._database.write() as connection:
-            renewed = update(GROUPS).where(_held(claim)).values(lease_until=self._database.moment(lease_seconds))
-            if not (await connection.execute(renewed)).rowcount:
-                raise _lost(claim)
+        renewed = update(GROUPS).where(_held(claim)).values(lease_until=self._database.moment(lease_seconds))
+        if not await self._database.change(renewed):
+            raise _lost(claim)
 
     async def require_held(self, claim: GroupClaim, connection: AsyncConnection) -> None:
         """Raises LeaseLost unless the claim is valid, and keeps it valid until the transaction ends."""
@@ -226,8 +223,7 @@ class ProjectGroups(Stored):
 
     async def release(self, claim: GroupClaim) -> None:
         """Give up the claim before the end: the group stays due, and the next worker can claim it at once."""
-        async with self._database.write() as connection:
-            await connection.execute(update(GROUPS).where(_held(claim)).values(worker=None, lease_until=None))
+        await self._database.change(update(GROUPS).where(_held(claim)).values(worker=None, lease_until=None))
 
     async def forget(self, keep: Collection[str]) -> list[str]:
         """Delete groups that are no longer configured; returns their keys."""
@@ -288,9 +284,7 @@ class GroupRepositories(Repositories):
 
     async def _apply(self, changes: Sequence[RepositoryChange], guard: Guard | None) -> None:
         columns = REPOSITORIES.c
-        async with self._database.write() as connection:
-            if guard is not None:
-                await guard(connection)
+        async with self._database.write(guard) as connection:
             touched = columns.id.in_([change.before.id for change in changes])
             present = {row.id: row for row in await lock_repositories(connection, touched)}
             for change in changes:
@@ -318,9 +312,7 @@ class GroupRepositories(Repositories):
         """The same project has a new address: nothing else changes. `guard`: see `register_all`."""
         columns = REPOSITORIES.c
         same = and_(columns.id == repository.id, columns.name == repository.name)
-        async with self._database.write() as connection:
-            if guard is not None:
-                await guard(connection)
+        async with self._database.write(guard) as connection:
             await connection.execute(update(REPOSITORIES).where(same).values(location=location))
 
     async def running(self, identities: Collection[str]) -> set[str]:

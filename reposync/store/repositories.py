@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
@@ -22,7 +22,7 @@ from reposync.errors import (
 )
 from reposync.store.attempts import cancel_attempts, require_held
 from reposync.store.columns import sanitize_text
-from reposync.store.database import REGISTRATIONS, Stored
+from reposync.store.database import REGISTRATIONS, Guard, Stored
 from reposync.store.repository import (
     MAX_NAME_CHARS,
     Registration,
@@ -46,9 +46,6 @@ from reposync.store.tables import (
     registered,
     status_is,
 )
-
-Guard = Callable[[AsyncConnection], Awaitable[None]]
-"""Called at the beginning of a transaction, which it aborts by raising."""
 
 _BATCH = 50
 _ELSEWHERE = frozenset({"location", "source", "branch", "collection"})
@@ -165,9 +162,7 @@ class Repositories(Stored):
         named = REPOSITORIES.c.name.in_([sanitize_text(each.name) for each in registrations])
         while True:
             with suppress(_RegisteredMeanwhile):
-                async with self._database.write() as connection:
-                    if guard is not None:
-                        await guard(connection)
+                async with self._database.write(guard) as connection:
                     rows = {row.name: row for row in await lock_repositories(connection, named)}
                     return [await self._register(connection, each, rows, expected, takes) for each in registrations]
 
@@ -265,9 +260,7 @@ class Repositories(Stored):
         guard: Guard | None = None,
         by: str = "the registry",
     ) -> Repository:
-        async with self._database.write() as connection:
-            if guard is not None:
-                await guard(connection)
+        async with self._database.write(guard) as connection:
             row = await _locked(connection, REPOSITORIES.c.name == sanitize_text(name), name)
             _require_as_expected(Repository.of(row), expected)
             now = self._database.moment()

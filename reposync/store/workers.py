@@ -39,13 +39,11 @@ class Workers(Stored):
     async def beat(self, name: str) -> bool:
         """Heartbeat. False: the row is gone, as after hours in suspend; the worker has to join again."""
         mine = WORKERS.update().where(WORKERS.c.name == name).values(**self._seen())
-        async with self._database.write() as connection:
-            return bool((await connection.execute(mine)).rowcount)
+        return bool(await self._database.change(mine))
 
     async def leave(self, name: str) -> None:
         """This worker claims no more runs."""
-        async with self._database.write() as connection:
-            await connection.execute(delete(WORKERS).where(WORKERS.c.name == name))
+        await self._database.change(delete(WORKERS).where(WORKERS.c.name == name))
 
     async def alive(self) -> list[Worker]:
         """Those with a heartbeat within ALIVE_SECONDS, the oldest first."""

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from reposync.errors import LeaseLost, RunAmbiguous, RunNotFound
+from reposync.errors import RunAmbiguous, RunNotFound
 from reposync.store.columns import MAX_MESSAGE_CHARS
 from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import MAX_DETAIL_CHARS, Runs
@@ -84,16 +84,6 @@ async def test_names_and_words_from_a_hostile_repository_do_not_fail_the_run(sto
     assert problems[1].path.startswith("a␀\\udce9xxx")
     assert done.error_message.startswith("␀\\udce9zzz")
     assert len(done.error_message) <= MAX_MESSAGE_CHARS + len("\\udce9")
-
-
-async def test_an_attempt_that_lost_the_run_adds_no_problem(store: Store) -> None:
-    stale = await store.running()
-    await store.taken_over(stale)
-
-    with pytest.raises(LeaseLost):
-        await store.runs.add_problems(stale, [RunProblem("a.py", "failed", "late")])
-
-    assert await store.runs.problems(stale.id) == []
 
 
 async def test_a_long_history_is_shortened_a_few_runs_at_a_time(store: Store) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost
 from reposync.store.manifest import ManifestRow, ManifestTotals
 from reposync.store.tables import FILES
 from tests.integration.store.conftest import Store
@@ -86,22 +84,6 @@ async def test_how_a_file_was_read_is_known_as_long_as_nobody_else_wrote_its_row
         await connection.execute(update(FILES).values(blob_sha="2" * 40, epoch=5))
 
     assert await store.manifests.load(run.repository_id) == {"a.py": indexed("a.py", epoch=5, blob_sha="2" * 40)}
-
-
-async def test_an_attempt_that_lost_the_run_changes_no_row(store: Store) -> None:
-    stale = await store.running()
-    await store.manifests.record(stale, stale.repository_id, [indexed("kept.py")])
-    await store.taken_over(stale)
-
-    for write in (
-        store.manifests.record(stale, stale.repository_id, [indexed("late.py")]),
-        store.manifests.forget(stale, stale.repository_id, ["kept.py"]),
-        store.manifests.clear(stale, stale.repository_id),
-    ):
-        with pytest.raises(LeaseLost, match="nothing was written"):
-            await write
-
-    assert await store.manifests.load(stale.repository_id) == {"kept.py": indexed("kept.py")}
 
 
 async def test_long_paths_that_begin_alike_are_different_files(store: Store) -> None:

@@ -8,7 +8,6 @@ from reposync.errors import RunStateConflict
 from reposync.store.index_queries import search_scope, searched_repository
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from reposync.store.versions import IndexHold
 from tests.fixtures.newer_rows import STATE, STATUS, TRIGGER, newer_run, newer_versions
 from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
@@ -72,7 +71,3 @@ async def test_a_version_in_an_unknown_state_is_listed_and_not_searched(store: S
     assert (await searched_repository(store.database, "payments")).versions == {STATE: ("code", version.id)}
     # A run of this program builds its own beside it.
     assert (await store.publishes(run, await store.building(run))).number == 2
-
-
-def test_a_hold_with_more_facts_than_are_known_holds() -> None:
-    assert IndexHold.read({"reason": "r", "settings_key": None, "until": "2030"}) == IndexHold("r", None)

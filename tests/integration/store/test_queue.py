@@ -90,31 +90,6 @@ async def test_the_next_run_starts_at_once_when_the_one_before_killed_its_last_w
     assert (await store.runs.claim("worker-3", 60.0, run_id=queued.id)).id == queued.id
 
 
-@pytest.mark.parametrize("successor", ["worker-1", "worker-2"])
-async def test_an_earlier_attempt_can_neither_keep_nor_end_nor_hand_back_the_run(store: Store, successor: str) -> None:
-    stale = await store.running(worker="worker-1")
-    current = await store.taken_over(stale, worker=successor)
-    attempts = await store.runs.attempts(stale.id)
-    late = RunFigures(files_processed=7)
-
-    for write in (
-        store.runs.heartbeat(stale, 60.0),
-        store.runs.heartbeat(stale, 60.0, {"stage": "late"}, late),
-        store.runs.finish(stale, RunStatus.COMPLETED, late),
-        store.runs.finish(stale, RunStatus.CANCELLED, late, followed_up=True),
-        store.runs.retry_later(stale, 1.0, "SOURCE_UNAVAILABLE", "late", late),
-        store.runs.release(stale, late),
-        store.runs.report_progress(stale, {"stage": "late"}),
-    ):
-        with pytest.raises(LeaseLost, match="attempt 1 of worker-1"):
-            await write
-    await store.runs.expire(stale)
-    await store.runs.add_problems(stale, [])  # nothing to write
-
-    assert await store.runs.active(stale.repository_id) == [current]
-    assert await store.runs.attempts(stale.id) == attempts
-
-
 # Ends ---------------------------------------------------------------------------------------------------------------
 
 
@@ -252,13 +227,3 @@ async def test_the_age_of_the_queue_is_that_of_the_oldest_run_that_is_due(store:
 
 
 # What is said of a run ----------------------------------------------------------------------------------------------
-
-
-async def test_progress_is_what_the_worker_last_said(store: Store) -> None:
-    run = await store.running()
-
-    await store.runs.heartbeat(run, 60.0, {"stage": "read", "done": 1})
-    await store.runs.heartbeat(run, 60.0, {"stage": "store", "path": "caf\udce9\0.py"})
-    await store.runs.heartbeat(run, 60.0)
-
-    assert (await store.runs.get(run.id)).progress == {"stage": "store", "path": "caf\udce9\0.py"}

@@ -8,7 +8,7 @@ from datetime import timedelta, timezone
 import pytest
 from sqlalchemy import update
 
-from reposync.errors import LeaseLost, RepositoryExists, RepositoryNotFound, UsageError
+from reposync.errors import RepositoryExists, RepositoryNotFound, UsageError
 from reposync.store.manifest import ManifestRow
 from reposync.store.repository import Repository, repository_id
 from reposync.store.run import Run, RunFigures
@@ -235,35 +235,6 @@ async def test_a_run_that_removes_its_repository_ends_as_it_likes(store: Store) 
     assert (done.status, done.files_deleted) == (RunStatus.COMPLETED, 1)
 
 
-async def test_a_run_that_was_lost_removes_nothing(store: Store) -> None:
-    stale = await store.running()
-    await store.manifests.record(stale, stale.repository_id, [FILE])
-    current = await store.taken_over(stale)
-
-    with pytest.raises(LeaseLost):
-        await store.repositories.remove("payments", by=stale)
-
-    assert (await store.repositories.get("payments")).id == stale.repository_id
-    assert await store.manifests.load(stale.repository_id) == {"a.py": FILE}
-    assert (await store.runs.heartbeat(current, 60.0)).cancel_requested is False
-
-
-@ON_EVERY_DATABASE
-async def test_a_worker_whose_repository_was_removed_finds_its_lease_lost(store: Store) -> None:
-    run = await store.running()
-    await store.repositories.remove("payments")
-
-    for attempt in (
-        store.runs.heartbeat(run, 60.0),
-        store.runs.release(run),
-        store.runs.retry_later(run, 1.0, "SOURCE_UNAVAILABLE", "503"),
-        store.runs.finish(run, RunStatus.COMPLETED, RunFigures()),
-        store.manifests.record(run, run.repository_id, [FILE]),
-    ):
-        with pytest.raises(LeaseLost):
-            await attempt
-
-
 # In the name of a run -----------------------------------------------------------------------------------------------
 
 
@@ -299,12 +270,3 @@ async def test_what_a_run_publishes_is_what_the_repository_shows(store: Store) -
     assert await store.versions.attributes(live.id) == of_an_older_program
     await store.publishes(run, live, attributes=attributes)
     assert await store.versions.attributes(live.id) == attributes
-
-
-async def test_a_name_that_is_not_registered_is_not_found(store: Store) -> None:
-    for search in (store.repositories.get("nowhere"), store.repositories.by_id("nowhere")):
-        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
-            await search
-    for change in (store.repositories.remove, store.repositories.resume, store.repositories.deactivate):
-        with pytest.raises(RepositoryNotFound, match="'nowhere'"):
-            await change("nowhere")

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import insert, update
 from sqlalchemy.exc import IntegrityError
 
-from reposync.errors import DefinitionChanged, LeaseLost, RepositoryNotFound, StoreUnavailable, UsageError
+from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable, UsageError
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
@@ -190,30 +190,6 @@ async def test_a_retired_version_is_built_again_in_place_of_the_one_that_was_bei
     assert (again.commit_sha, await store.manifests.load(first.id)) == (COMMIT, {"a.py": FILE}), "what it has counts"
     await store.publishes(run, again)
     assert await states(store, run.repository_id) == [(1, LIVE), (2, RETIRED), (3, RETIRED)]
-
-
-async def test_an_attempt_that_lost_the_run_changes_no_version(store: Store) -> None:
-    stale = await store.running()
-    first, second = await store.replaced(stale)
-    await store.manifests.record(stale, first.id, [FILE])
-    await store.taken_over(stale)
-    versions, row = await store.versions.of(stale.repository_id), await store.repositories.get("payments")
-
-    for write in (
-        store.building(stale),
-        store.versions.set_columns(stale, second.id, links="late"),
-        store.versions.build_again(stale, first),
-        store.versions.begin_epoch(stale, second, identity="late", fingerprint_before_02="late"),
-        store.publishes(stale, second, commit="e" * 40),
-        store.publishes(stale, first, commit="e" * 40),
-        store.versions.remove(stale, first.id),
-    ):
-        with pytest.raises(LeaseLost, match="nothing was written"):
-            await write
-
-    assert await store.versions.of(stale.repository_id) == versions
-    assert await store.repositories.get("payments") == row
-    assert await store.manifests.load(first.id) == {"a.py": FILE}
 
 
 # In the name of a person ---------------------------------------------------------------------------------------------
