@@ -68,7 +68,6 @@ class CronScheduler:
         self._is_due = asyncio.Event()
         self._clocks: tuple[float, float] | None = None
         self._ahead = timedelta(0)
-        self._rejected = False
         # How late a tick is, and whether it still counts, is decided by the database's clock.
         self._scheduler = AsyncIOScheduler(timezone=UTC, job_defaults={"coalesce": True, "misfire_grace_time": None})
 
@@ -141,14 +140,14 @@ class CronScheduler:
     async def _catch_up(self, fresh: Mapping[str, tuple[ScheduledRepository, Schedule]]) -> None:
         now = self._ticks.clock.now()
         latest = await self._ticks.latest(fresh.keys())
-        last_tick: dict[Schedule, datetime] = {}
+        last_ticks: dict[Schedule, datetime] = {}
+        for number, schedule in enumerate({schedule for _, schedule in fresh.values()}):
+            last_ticks[schedule] = schedule.last_before(now)
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
         for row, schedule in fresh.values():
-            if schedule not in last_tick:
-                last_tick[schedule] = schedule.last_before(now)
-                if len(last_tick) % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-            if last_tick[schedule] > max(row.since, latest.get(row.id, row.since)):
-                self._collect(row.id, last_tick[schedule])
+            if last_ticks[schedule] > max(row.since, latest.get(row.id, row.since)):
+                self._collect(row.id, last_ticks[schedule])
 
     async def _check_clocks(self) -> None:
         """Start over if the database's clock was set, or this machine's, by which APScheduler goes: the next run of the
@@ -179,7 +178,7 @@ class CronScheduler:
 
     async def _keep_queueing(self) -> None:
         backoff = Backoff(0.25, _LONGEST_PAUSE_SECONDS)
-        trouble = Trouble("ticks have their database again")
+        trouble, rejected = Trouble("ticks have their database again"), Trouble("ticks are accepted again")
         while True:
             await self._is_due.wait()
             self._is_due.clear()
@@ -198,18 +197,12 @@ class CronScheduler:
             backoff.reset()
             trouble.over()
             self._on_ticks(outcome)
-            self._note_rejected(outcome)
-
-    def _note_rejected(self, outcome: TickOutcome) -> None:
-        """The database's clock is not where it was thought to be; each rejected tick is collected again."""
-        if outcome.rejected:
-            self._start_over()
-        if bool(outcome.rejected) != self._rejected:
-            self._rejected = not self._rejected
-            if self._rejected:
-                log.warning("ticks of the future were rejected", ticks=outcome.rejected)
+            if outcome.rejected:
+                # The database's clock is not where it was thought to be; each rejected tick is collected again.
+                self._start_over()
+                rejected.met("ticks of the future were rejected", "a clock was set", ticks=outcome.rejected)
             else:
-                log.info("ticks are accepted again")
+                rejected.over()
 
 
 def _job_id(schedule: Schedule) -> str:

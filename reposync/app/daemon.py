@@ -8,14 +8,14 @@ import gc
 import importlib
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
 import structlog
 
-from reposync.app.application import Application, open_application
+from reposync.app.application import Application, embedder_config, open_application
 from reposync.app.health_checks import HealthChecks
 from reposync.app.index_overview import collection_changes, failed_files
 from reposync.app.registry_watcher import RegistryWatcher, applied_by
@@ -27,8 +27,8 @@ from reposync.config.loading import LoadedRegistry
 from reposync.config.registry import Registry
 from reposync.config.sections import DaemonConfig
 from reposync.config.settings import Configuration, Settings
-from reposync.embedding.port import EmbeddingSpec
-from reposync.errors import RepoSyncError, Starting, StoreUnavailable
+from reposync.embedding.settings import is_configured
+from reposync.errors import ConfigError, RepositoryNotFound, Starting, StoreUnavailable
 from reposync.runs.reporting import Observer
 from reposync.scheduling import CronScheduler
 from reposync.store.index_queries import version_states
@@ -95,16 +95,9 @@ class MetricsObserver(Observer):
         self.observe("queue_wait_seconds", run.waited_seconds)
 
     def run_ended(self, run: Run, outcome: str, seconds: float, figures: RunFigures) -> None:
-        self._metrics.run_ended(
-            outcome,
-            str(run.trigger),
-            seconds,
-            files_processed=figures.files_processed,
-            files_deleted=figures.files_deleted,
-            files_skipped=figures.files_skipped,
-            chunks_embedded=figures.chunks_embedded,
-            chunks_reused=figures.chunks_reused,
-        )
+        counted = ("files_processed", "files_deleted", "files_skipped", "chunks_embedded", "chunks_reused")
+        figures_by_name = {name: getattr(figures, name) for name in counted}
+        self._metrics.run_ended(outcome, str(run.trigger), seconds, **figures_by_name)
 
 
 class Daemon:
@@ -206,11 +199,10 @@ class Daemon:
             redact=app.secrets.redact,
         )
 
-        settings = asyncio.Event()
-
         async def registry_is_in_force() -> None:
             await discovery.declare(app.configuration.registry)
-            settings.set()
+            if self._roles.scheduler and (queued := await queue_changed(app)):
+                log.info("settings have changed: new versions of indexes are built", repositories=queued)
 
         async with self._background() as start:
             if app.database.connect is not None:
@@ -223,7 +215,6 @@ class Daemon:
                 cron = CronScheduler(Ticks(app.database), news, self._config, on_ticks=self._count_ticks)
                 start("cron", cron.run)
                 start("groups", lambda: self._discover_forever(app, discovery))
-                start("changed settings", lambda: self._rebuild_forever(app, settings))
             log.info("serving", workers=self._roles.workers, scheduler=self._roles.scheduler)
             if not self._roles.workers:
                 await self._stop.wait()
@@ -248,13 +239,11 @@ class Daemon:
                 task.cancel()
 
     def _report(self, task: str) -> Report:
-        component = f"task:{task}"
-
         def report(reason: str | None) -> None:
             if reason is None:
-                self._health.forget(component)
+                self._health.forget(f"task:{task}")
             else:
-                self._health.report(component, "degraded", reason)
+                self._health.report(f"task:{task}", "degraded", reason)
 
         return report
 
@@ -280,21 +269,6 @@ class Daemon:
         while True:
             await discovery.run_due(app.configuration.registry)
             await asyncio.sleep(DISCOVERY_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
-
-    async def _rebuild_forever(self, app: Application, settings: asyncio.Event) -> None:
-        """Not in the registry's watcher, because the embedding server may answer slowly."""
-        while True:
-            await settings.wait()
-            settings.clear()
-            try:
-                if queued := await queue_changed(app):
-                    log.info("settings have changed: new versions of indexes are built", repositories=queued)
-            except StoreUnavailable:
-                settings.set()
-                await asyncio.sleep(_LONGEST_PAUSE_SECONDS)
-            except Exception:
-                settings.set()  # for the next try, which the supervisor starts
-                raise
 
     async def _purge_forever(self, app: Application) -> None:
         """At startup and once an hour."""
@@ -348,40 +322,28 @@ def _import_parts(registry: Registry) -> None:
 
 async def queue_changed(app: Application) -> int:
     """Queue a run of each scheduled repository whose live version was built with different settings than are
-    configured. Returns how many. Raises StoreUnavailable."""
+    configured, as far as known without asking the embedding server. Returns how many. Raises StoreUnavailable."""
     versions = await app.versions.all()
     lives = {each.repository_id: each for mine in versions.values() for each in mine if each.state is VersionState.LIVE}
-    spec = await _configured_spec(app, lives.values())
     queued = 0
     for row in await app.repositories.list():
         live = lives.get(row.id)
         if live is None or row.cron_expression is None or not row.is_active:
             continue
-        try:
-            changed = _has_changed(app, row, live, spec)
-        except RepoSyncError:  # it left the registry, or its definition is invalid: its next run says so
-            continue
-        if changed:
-            await app.runs.enqueue(row.name, RunTrigger.SCHEDULE, asked_by="changed settings")
-            queued += 1
+        # If it left the registry, or its definition is invalid, its next run says so.
+        with contextlib.suppress(ConfigError, RepositoryNotFound):
+            if _has_changed(app, row, live):
+                await app.runs.enqueue(row.name, RunTrigger.SCHEDULE, asked_by="changed settings")
+                queued += 1
     return queued
 
 
-async def _configured_spec(app: Application, lives: Iterable[IndexVersion]) -> EmbeddingSpec | None:
-    """None if the embedding server does not answer."""
-    known = (made.spec for live in lives if (made := VersionSettings.read(live.settings)) is not None)
-    try:
-        return await app.embedder().spec(next(known, None))
-    except RepoSyncError as error:
-        log.warning("cannot find out whether the embedding model has changed", reason=str(error))
-        return None
-
-
-def _has_changed(app: Application, row: Repository, live: IndexVersion, spec: EmbeddingSpec | None) -> bool:
+def _has_changed(app: Application, row: Repository, live: IndexVersion) -> bool:
     made = VersionSettings.read(live.settings)
     if made is None or (row.index_hold is not None and IndexHold.read(row.index_hold).settings_key is None):
         return False
     target = app.catalog.of_row(row)
     settings = target.settings()
     same_place = (live.collection, made.branch) == (target.repository.collection, settings.branch)
-    return not same_place or made.content != settings.content or (spec is not None and made.spec != spec)
+    same_model = is_configured(embedder_config(app.configuration.registry), made.spec)
+    return not (same_place and same_model and made.content == settings.content)
