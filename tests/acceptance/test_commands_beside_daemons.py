@@ -158,12 +158,7 @@ def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_run_that_others_asked_for_outlives_the_command_that_executes_it(
-    registered: Person,
-    door: Pod,
-    worker: Pod,
-    log: ExecutionLog,
-    embeddings: EmbeddingServer,
-    how: signal.Signals,
+    registered: Person, door: Pod, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer, how: signal.Signals
 ):
     door.start()
     until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)

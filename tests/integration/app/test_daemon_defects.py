@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -77,29 +76,18 @@ class Listening(Health):
 
 
 @pytest.fixture
-def folder() -> Any:
+def configured(qdrant: QdrantServer, embeddings: EmbeddingServer) -> Iterator[Settings]:  # noqa: F811
     with quick_folder() as folder:
-        yield folder
+        repository = GitRepository.create(folder / "app.git")
+        repository.commit({"a.py": b"x = 1\n"})
+        (folder / "repositories.yaml").write_text(REGISTRY.format(url=embeddings.url, path=repository.path))
+        config, state = str(folder / "repositories.yaml"), str(folder / "state")
+        variables = {"REPOSYNC_STATE_DIR": state, "REPOSYNC_CONFIG": config, "QDRANT_URL": qdrant.url}
+        yield Settings.from_environment(variables)
 
 
 @contextlib.asynccontextmanager
-async def serving(
-    folder: Path,
-    qdrant: QdrantServer,  # noqa: F811
-    embeddings: EmbeddingServer,  # noqa: F811
-    metrics: Metrics,
-    health: Health,
-) -> AsyncIterator[Daemon]:
-    repository = GitRepository.create(folder / "app.git")
-    repository.commit({"a.py": b"x = 1\n"})
-    (folder / "repositories.yaml").write_text(REGISTRY.format(url=embeddings.url, path=repository.path))
-    settings = Settings.from_environment(
-        {
-            "REPOSYNC_STATE_DIR": str(folder / "state"),
-            "REPOSYNC_CONFIG": str(folder / "repositories.yaml"),
-            "QDRANT_URL": qdrant.url,
-        }
-    )
+async def serving(settings: Settings, metrics: Metrics, health: Health) -> AsyncIterator[Daemon]:
     daemon = Daemon(settings, load_registry(settings.config_path), Roles(), metrics, health, Secrets())
     running = asyncio.create_task(daemon.run())
     try:
@@ -132,15 +120,10 @@ async def more_are_completed(daemon: Daemon) -> None:
 
 @pytest.mark.parametrize(("method", "task"), [("ticks", "cron"), ("loop_lag", "lag"), ("workers", "workers")])
 async def test_a_task_that_a_defect_ends_is_said_and_started_again(
-    folder: Path,
-    qdrant: QdrantServer,  # noqa: F811
-    embeddings: EmbeddingServer,  # noqa: F811
-    method: str,
-    task: str,
-    caplog: pytest.LogCaptureFixture,
+    configured: Settings, method: str, task: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     metrics, health = Flawed(method), Listening()
-    async with serving(folder, qdrant, embeddings, metrics, health) as daemon:
+    async with serving(configured, metrics, health) as daemon:
         await until(lambda: metrics.failed)
         await until(lambda: f"task:{task}" in health.tasks)
         await more_are_completed(daemon)
@@ -158,8 +141,9 @@ REFUSE = """
 """
 
 
-def execute(folder: Path, statement: str) -> None:
-    with contextlib.closing(sqlite3.connect(folder / "state" / "reposync.db", timeout=LONG_SECONDS)) as database:
+def execute(settings: Settings, statement: str) -> None:
+    file = settings.state_dir / "reposync.db"
+    with contextlib.closing(sqlite3.connect(file, timeout=LONG_SECONDS)) as database:
         database.execute(statement)
         database.commit()
 
@@ -168,20 +152,15 @@ def execute(folder: Path, statement: str) -> None:
     ("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")]
 )
 async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
-    folder: Path,
-    qdrant: QdrantServer,  # noqa: F811
-    embeddings: EmbeddingServer,  # noqa: F811
-    table: str,
-    action: str,
-    task: str,
+    configured: Settings, table: str, action: str, task: str
 ) -> None:
     health = Listening()
-    async with serving(folder, qdrant, embeddings, Metrics(version="1"), health) as daemon:
+    async with serving(configured, Metrics(version="1"), health) as daemon:
         await more_are_completed(daemon)
         # In a thread: the daemon has the lock, and needs the event loop to give it back.
-        await asyncio.to_thread(execute, folder, REFUSE.format(table=table, action=action))
+        await asyncio.to_thread(execute, configured, REFUSE.format(table=table, action=action))
         await until(lambda: f"task:{task}" in health.tasks)
-        await asyncio.to_thread(execute, folder, f"DROP TRIGGER refuse_{table}")
+        await asyncio.to_thread(execute, configured, f"DROP TRIGGER refuse_{table}")
 
         await more_are_completed(daemon)
 
@@ -190,10 +169,7 @@ async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
 
 
 async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_with_its_lease(
-    folder: Path,
-    qdrant: QdrantServer,  # noqa: F811
-    embeddings: EmbeddingServer,  # noqa: F811
-    caplog: pytest.LogCaptureFixture,
+    configured: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
     failed = asyncio.Event()
 
@@ -206,7 +182,7 @@ async def test_a_defect_before_an_attempt_has_begun_ends_it_for_retry_and_not_wi
                 raise TypeError("a defect in the catalogue")
             return Catalog.of_row(self, row)
 
-    async with serving(folder, qdrant, embeddings, Metrics(version="1"), Listening()) as daemon:
+    async with serving(configured, Metrics(version="1"), Listening()) as daemon:
         await more_are_completed(daemon)
         app = daemon.app
         assert app is not None

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -55,17 +53,6 @@ async def test_a_plan_names_what_changes_key_by_key_and_writes_nothing(database:
     assert await Repositories(database).list() == before
 
 
-async def test_what_leaves_its_file_is_switched_off_and_what_other_files_have_stays(
-    database: Database, tmp_path: Path
-) -> None:
-    await Pod(database, tmp_path / "a/repositories.yaml").starts(entries("alpha", "left"))
-    await Pod(database, tmp_path / "b/repositories.yaml").starts(entries("beta"))
-    await Pod(database, tmp_path / "a/repositories.yaml").starts(entries("alpha"))
-
-    assert set(await active(database)) == {"alpha", "beta"}
-    assert (await Repositories(database).get("left")).has_left
-
-
 async def test_two_files_that_claim_one_name_are_a_conflict_that_names_both_and_changes_nothing(
     database: Database, tmp_path: Path
 ) -> None:
@@ -84,17 +71,6 @@ async def test_two_files_that_claim_one_name_are_a_conflict_that_names_both_and_
         await mine.starts(ALPHA % "/srv/alpha")
         assert await active(database) == {"alpha": "/srv/alpha", "other": "/srv/other"}
         assert (await Repositories(database).get("alpha")).cron_expression == "*/5 * * * *"
-
-
-async def test_a_take_over_settles_a_conflict_for_good(database: Database, tmp_path: Path) -> None:
-    mine, theirs = Pod(database, tmp_path / "a/repositories.yaml"), Pod(database, tmp_path / "b/repositories.yaml")
-    await mine.starts(ALPHA % "/srv/alpha")
-
-    await theirs.requests(ALPHA % "/srv/beta", take_over=True)
-    await mine.starts(ALPHA % "/srv/alpha")
-
-    assert await active(database) == {"alpha": "/srv/beta"}
-    assert [each.what for each in (await mine.plans(ALPHA % "/srv/alpha")).conflicts] == ["repository alpha"]
 
 
 async def test_sections_and_servers_of_two_files_are_in_conflict_where_they_differ(
@@ -130,40 +106,7 @@ async def test_a_file_that_was_moved_on_this_machine_leaves_its_claims_behind(
 
 # Roll-outs ----------------------------------------------------------------------------------------------------------
 
-OLD, NEW, NEWEST = entries("old", "both"), entries("new", "both"), entries("newest")
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
-async def test_pods_that_still_see_an_older_file_set_nothing_back_in_whatever_order_they_start(
-    database: Database, tmp_path: Path, order: Sequence[int]
-) -> None:
-    path = tmp_path / "repositories.yaml"
-    await Pod(database, path).starts(OLD)
-    updated = Pod(database, path, loaded=None)
-    await updated.starts(OLD)
-    assert await updated.sees_change(NEW)
-    assert await updated.sees_change(NEWEST)
-
-    texts = [OLD, NEW, NEWEST]
-    for turn in (*order, *reversed(order)):
-        in_force = await Pod(database, path, f"pod-{turn}").starts(texts[turn])
-        assert in_force == (turn == 2)
-        assert set(await active(database)) == {"newest"}
-
-
-async def test_a_pod_that_lags_behind_passes_through_older_contents_without_applying_them(
-    database: Database, tmp_path: Path
-) -> None:
-    path = tmp_path / "repositories.yaml"
-    ahead, behind = Pod(database, path), Pod(database, path)
-    for pod in (ahead, behind):
-        await pod.starts(OLD)
-    await ahead.sees_change(NEW)
-    await ahead.sees_change(NEWEST)
-
-    assert not await behind.sees_change(NEW)
-    assert set(await active(database)) == {"newest"}
-    assert await behind.sees_change(NEWEST)
+OLD, NEW = entries("old", "both"), entries("new", "both")
 
 
 async def test_a_rollback_of_the_file_under_running_pods_is_applied(database: Database, tmp_path: Path) -> None:
@@ -178,18 +121,6 @@ async def test_a_rollback_of_the_file_under_running_pods_is_applied(database: Da
     assert set(await active(database)) == {"old", "both"}
     assert not await Pod(database, path).starts(NEW), "one that starts with the content before the rollback"
     assert await other.sees_change(OLD)
-    assert set(await active(database)) == {"old", "both"}
-
-
-async def test_a_person_applies_a_superseded_content_again(database: Database, tmp_path: Path) -> None:
-    pod = Pod(database, tmp_path / "repositories.yaml")
-    await pod.requests(OLD)
-    await pod.requests(NEW)
-    assert not await pod.starts(OLD)
-
-    plan = await pod.requests(OLD)
-
-    assert plan.standing == "superseded"
     assert set(await active(database)) == {"old", "both"}
 
 
@@ -298,21 +229,25 @@ async def test_whoever_lacks_a_secret_reads_everything_else_and_says_which_name_
         assert words in str(missing.value)
 
 
-async def test_defaults_of_the_file_reach_what_was_registered_by_command(database: Database, tmp_path: Path) -> None:
-    pod = Pod(database, tmp_path / "repositories.yaml")
-    await pod.requests(entries("alpha"))
+async def add(database: Database, *, collection: str) -> None:
+    """As `reposync repos add` registers it."""
     definition = {"name": "added", "git": "https://git.example.com/added.git"}
-    catalog = await catalog_of(database)
     registration = Registration(
         name="added",
         location=definition["git"],
         source="git",
         origin="command",
-        collection="code",
+        collection=collection,
         cron_expression="0 */6 * * *",
         definition=definition,
     )
     await Repositories(database).register(registration)
+
+
+async def test_defaults_of_the_file_reach_what_was_registered_by_command(database: Database, tmp_path: Path) -> None:
+    pod = Pod(database, tmp_path / "repositories.yaml")
+    await pod.requests(entries("alpha"))
+    await add(database, collection="code")
 
     await pod.requests("defaults: {collection: elsewhere, include: ['*.py']}\n" + entries("alpha"))
 
@@ -328,18 +263,7 @@ async def test_defaults_of_the_first_file_count_for_what_was_added_whoever_appli
     mine, theirs = Pod(database, tmp_path / "a.yaml"), Pod(database, tmp_path / "b.yaml")
     texts = ["defaults: {collection: first}\n" + entries("alpha"), "defaults: {collection: second}\n" + entries("beta")]
     await mine.starts(texts[0])
-    definition = {"name": "added", "git": "https://git.example.com/added.git"}
-    await Repositories(database).register(
-        Registration(
-            name="added",
-            location=definition["git"],
-            source="git",
-            origin="http",
-            collection="first",
-            cron_expression="0 */6 * * *",
-            definition=definition,
-        )
-    )
+    await add(database, collection="first")
     for pod, text in ((theirs, texts[1]), (mine, texts[0]), (theirs, texts[1])):
         await pod.starts(text)
         assert (await Repositories(database).get("added")).collection == "first"

@@ -283,9 +283,7 @@ async def test_a_name_that_is_somebody_elses_is_not_taken_and_a_person_is_told(w
     assert (await world.rows())["platform/a"].source == "git"
 
 
-async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repositories_off(
-    world: GroupWorld,
-) -> None:
+async def test_a_person_who_takes_a_group_out_of_the_registry_switches_its_repositories_off(world: GroupWorld) -> None:
     project, paused = world.project("platform/a"), world.project("platform/b")
     await world.discover()
     await world.app.repositories.pause("platform/b", "Not now.")
