@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from reposync.content.model import Skipped
@@ -46,13 +47,12 @@ class Losses:
     def __add__(self, other: Losses) -> Losses:
         return Losses(self.before, self.counts + other.counts, other.examples | self.examples)
 
-    def is_suspicious(self, listed: int, *, allowed: Mapping[str, int]) -> bool:
+    def is_suspicious(self, listed: int, allowed: Mapping[str, int] = MappingProxyType({})) -> bool:
         """Whether more than half of the files, and more than 20, would be lost, not counting those that are allowed; or
         any, because the commit has no files."""
         lost = self.counts.total() - sum(allowed.values())
         left = self.before - sum(allowed.values())
-        emptied = listed == 0 and lost > 0
-        return emptied or (lost > BRAKE_MINIMUM_FILES and lost > left * BRAKE_SHARE)
+        return lost > 0 and (listed == 0 or (lost > BRAKE_MINIMUM_FILES and lost > left * BRAKE_SHARE))
 
     def in_words(self) -> str:
         return ", ".join(f"{count:,} {_WORDS.get(why, f'are {why} now')}" for why, count in self.counts.most_common())
@@ -121,49 +121,40 @@ def read_brake(stored: Mapping[str, Any] | None) -> BrakeFacts | None:
     return facts if facts is not None and facts.commit else None
 
 
+@dataclass(frozen=True, slots=True)
 class Brake:
-    """Of one run. Checked twice: before anything is written, and after everything was read, before the first file loses
-    its points. `approval`: what a person approved, if it is known yet; it holds for that commit and for at most the
-    counts that it names. Fewer may be left, if an earlier attempt deleted some."""
+    """Of one run. `listed`: how many files the commit has. `approval`: what a person approved, if it is known yet; it
+    holds for that commit and for at most the counts that it names. Fewer may be left, if an earlier attempt deleted
+    some."""
 
-    def __init__(
-        self, repository: str, commit: str, listed: int, *, approved: bool, approval: BrakeFacts | None
-    ) -> None:
-        self._repository = repository
-        self._commit = commit
-        self._listed = listed
-        self._approved = approved
-        self._approval = approval
-        self._allowed: Mapping[str, int] = {}
+    repository: str
+    commit: str
+    listed: int
+    approved: bool = False
+    approval: BrakeFacts | None = None
 
-    def check_plan(self, planned: Losses) -> BrakeFacts | None:
-        """The facts to record if the run was approved in advance; None if nothing is to be recorded. Raises
+    def check(self, planned: Losses, read: Losses | None = None) -> BrakeFacts | None:
+        """Before anything is written, and again with the losses found while reading (`read`), before the first file
+        loses its points. Returns the facts to record if the run was approved in advance, None if there are none. Raises
         DeletionBlocked."""
-        if not planned.is_suspicious(self._listed, allowed={}):
+        losses = planned if read is None else planned + read
+        # The run would not have come to reading if the planned losses had needed an approval that it does not have.
+        allowed = planned.counts if read is not None and planned.is_suspicious(self.listed) else {}
+        if not losses.is_suspicious(self.listed, allowed):
             return None
-        self._allowed = dict(planned.counts)
-        return self._decide(planned, planned, self._approval.planned if self._approval else {})
-
-    def check_all(self, planned: Losses, read: Losses) -> BrakeFacts | None:
-        """As `check_plan`."""
-        total = planned + read
-        if not total.is_suspicious(self._listed, allowed=self._allowed):
-            return None
-        return self._decide(planned, total, self._approval.losses if self._approval else {})
-
-    def _decide(self, planned: Losses, losses: Losses, approved: Mapping[str, int]) -> BrakeFacts | None:
-        facts = BrakeFacts(self._commit, dict(planned.counts), dict(losses.counts), losses.before)
-        if self._approved and self._approval is None:  # in advance, for whatever this attempt finds
+        facts = BrakeFacts(self.commit, dict(planned.counts), dict(losses.counts), losses.before)
+        if self.approved and self.approval is None:  # in advance, for whatever this attempt finds
             return facts
-        is_same_commit = self._approval is not None and self._approval.commit == self._commit
-        if self._approved and is_same_commit and losses.counts <= Counter(approved):
-            return None
-        what = f"{losses.counts.total():,} of the {losses.before:,} indexed files of {self._repository} would be lost"
-        again = "What was approved is not what would be lost now. " if self._approved else ""
-        empty = "The commit has no files. " if not self._listed else ""
+        if self.approved and self.approval is not None and self.approval.commit == self.commit:
+            counts = self.approval.planned if read is None else self.approval.losses
+            if losses.counts <= Counter(counts):
+                return None
+        what = f"{losses.counts.total():,} of the {losses.before:,} indexed files of {self.repository} would be lost"
+        again = "What was approved is not what would be lost now. " if self.approved else ""
+        empty = "The commit has no files. " if not self.listed else ""
         error = DeletionBlocked(
-            f"{again}{empty}{what} at commit {self._commit[:10]}: {losses.in_words()}. Nothing was deleted.",
-            remedy=f"If that is right, approve it with `reposync sync {self._repository} --allow-mass-delete`.",
+            f"{again}{empty}{what} at commit {self.commit[:10]}: {losses.in_words()}. Nothing was deleted.",
+            remedy=f"If that is right, approve it with `reposync sync {self.repository} --allow-mass-delete`.",
         )
         error.facts = facts.as_json()
         raise error

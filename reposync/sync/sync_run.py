@@ -304,7 +304,7 @@ async def preview(
             progress.advance(len(batch))
     found = replace(found, chunks_to_embed=len(to_embed), characters_to_embed=sum(to_embed.values()))
     try:
-        Brake(repository.name, head.sha, plan.listed, approved=False, approval=None).check_plan(work.losses)
+        Brake(repository.name, head.sha, plan.listed).check(work.losses)
     except DeletionBlocked as error:
         return replace(found, blocked=error.message)
     return found

@@ -67,14 +67,7 @@ class VersionUpdate:
         raise."""
         context, situation, work, plan = self.context, self.situation, self.work, self.work.plan
         run, progress = context.run, context.progress
-        brake = Brake(
-            context.repository.name,
-            self.target.head.sha,
-            plan.listed,
-            approved=run.approved,
-            approval=BrakeFacts.read(run.brake),
-        )
-        await self._check_brake(brake, work.losses, None)
+        await self._check_brake(None)
         index = context.parts.open_index(situation.working.physical)
         scope = await self._begin(index, state)
         writer = Writer(
@@ -101,7 +94,7 @@ class VersionUpdate:
         if situation.builds:
             await self._keep_unreadable(writer, vectors)
             lost = await self._lost_by_building()
-        await self._check_brake(brake, work.losses, lost)
+        await self._check_brake(lost)
         await writer.drop_deferred()
         await writer.delete(plan)
         await writer.skip(plan.skip)
@@ -110,17 +103,25 @@ class VersionUpdate:
         await self._settle(index, scope)
         return len(left)
 
-    async def _check_brake(self, brake: Brake, planned: Losses, read: Losses | None) -> None:
+    async def _check_brake(self, read: Losses | None) -> None:
         """`read`: losses that were found while reading; None before."""
+        run, planned = self.context.run, self.work.losses
+        brake = Brake(
+            self.context.repository.name,
+            self.target.head.sha,
+            self.work.plan.listed,
+            run.approved,
+            BrakeFacts.read(run.brake),
+        )
         try:
-            facts = brake.check_plan(planned) if read is None else brake.check_all(planned, read)
+            facts = brake.check(planned, read)
         except DeletionBlocked as error:
             cause = await self._likely_cause(planned if read is None else planned + read)
             if cause is not None:
                 error.message = f"{error.message} The likely cause: {cause}."
             raise
         if facts is not None:
-            await self.context.parts.runs.record_brake(self.context.run, facts.as_json())
+            await self.context.parts.runs.record_brake(run, facts.as_json())
 
     async def _likely_cause(self, losses: Losses) -> str | None:
         if not losses.counts:

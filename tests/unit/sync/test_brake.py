@@ -49,7 +49,7 @@ def losing(before: int, **counts: int) -> Losses:
 def brake(
     *, approved: bool = False, approval: BrakeFacts | None = None, commit: str = COMMIT, listed: int = 1
 ) -> Brake:
-    return Brake("payments", commit, listed, approved=approved, approval=approval)
+    return Brake("payments", commit, listed, approved, approval)
 
 
 def facts(planned: Mapping[str, int], losses: Mapping[str, int], commit: str = COMMIT) -> BrakeFacts:
@@ -92,18 +92,18 @@ def test_a_file_without_points_is_no_loss():
 def test_more_than_half_and_more_than_twenty_stop_the_run(before: int, gone: int, stops: bool):
     expected = f"{gone} of the {before} indexed files of payments would be lost"
     with pytest.raises(DeletionBlocked, match=expected) if stops else contextlib.nullcontext():
-        assert brake().check_plan(losing(before, vanished=gone)) is None
+        assert brake().check(losing(before, vanished=gone)) is None
 
 
 def test_a_commit_without_any_file_stops_also_the_smallest_index():
     with pytest.raises(DeletionBlocked, match="has no files"):
-        brake(listed=0).check_plan(losing(1, vanished=1))
+        brake(listed=0).check(losing(1, vanished=1))
 
 
 def test_all_reasons_count_together_and_each_is_named_with_its_number():
     losses = losing(100, vanished=20, excluded=20, vendored=11)
     with pytest.raises(DeletionBlocked) as error:
-        brake().check_plan(losses)
+        brake().check(losses)
     assert "20 are not in the commit, 20 are excluded now, 11 count as vendored now" in error.value.message
     counts = dict(losses.counts)
     assert error.value.facts == facts(counts, counts).as_json()
@@ -112,19 +112,19 @@ def test_all_reasons_count_together_and_each_is_named_with_its_number():
 def test_losses_found_while_reading_add_to_those_of_the_listing():
     planned = losing(100, vanished=30)
     checked = brake()
-    assert checked.check_plan(planned) is None
-    assert checked.check_all(planned, losing(100, too_large=20)) is None
+    assert checked.check(planned) is None
+    assert checked.check(planned, losing(100, too_large=20)) is None
     with pytest.raises(DeletionBlocked, match="51 of the 100"):
-        checked.check_all(planned, losing(100, too_large=21))
+        checked.check(planned, losing(100, too_large=21))
 
 
 def test_a_few_files_more_than_were_approved_need_no_second_approval():
     planned = losing(100, vanished=60)
     checked = brake(approved=True, approval=facts(planned.counts, planned.counts))
-    assert checked.check_plan(planned) is None
-    assert checked.check_all(planned, losing(100, too_large=5)) is None
+    assert checked.check(planned) is None
+    assert checked.check(planned, losing(100, too_large=5)) is None
     with pytest.raises(DeletionBlocked, match="not what would be lost now"):
-        checked.check_all(planned, losing(100, too_large=21))
+        checked.check(planned, losing(100, too_large=21))
 
 
 # What an approval is good for ----------------------------------------------------------------------------------------
@@ -133,8 +133,8 @@ def test_a_few_files_more_than_were_approved_need_no_second_approval():
 def test_an_approval_holds_for_what_was_stopped():
     planned, read = losing(100, vanished=60), losing(100, minified=30)
     checked = brake(approved=True, approval=facts(planned.counts, (planned + read).counts))
-    assert checked.check_plan(planned) is None
-    assert checked.check_all(planned, read) is None
+    assert checked.check(planned) is None
+    assert checked.check(planned, read) is None
 
 
 @pytest.mark.parametrize(
@@ -144,23 +144,23 @@ def test_an_approval_holds_for_what_was_stopped():
 def test_an_approval_does_not_hold_for_more_files_other_reasons_or_a_different_commit(now: dict[str, int], commit: str):
     approval = facts({"vanished": 60}, {"vanished": 60})
     with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
-        brake(approved=True, approval=approval, commit=commit).check_plan(losing(100, **now))
+        brake(approved=True, approval=approval, commit=commit).check(losing(100, **now))
 
 
 def test_an_approval_holds_for_the_rest_of_an_interrupted_attempt():
     approval = facts({"vanished": 60}, {"vanished": 60})
-    assert brake(approved=True, approval=approval).check_plan(losing(70, vanished=40)) is None
+    assert brake(approved=True, approval=approval).check(losing(70, vanished=40)) is None
 
 
 def test_an_approval_in_advance_covers_all_losses_of_the_attempt_and_is_recorded():
     planned, read = losing(100, vanished=60), losing(100, minified=30)
     checked = brake(approved=True)
-    assert checked.check_plan(planned) == facts({"vanished": 60}, {"vanished": 60})
-    assert checked.check_all(planned, read) == facts({"vanished": 60}, {"vanished": 60, "minified": 30})
+    assert checked.check(planned) == facts({"vanished": 60}, {"vanished": 60})
+    assert checked.check(planned, read) == facts({"vanished": 60}, {"vanished": 60, "minified": 30})
 
 
 def test_facts_of_a_newer_program_approve_nothing() -> None:
     approval = BrakeFacts.read({"kind": "quota", "limit": 3})
 
     with pytest.raises(DeletionBlocked, match="What was approved is not what would be lost now"):
-        brake(approved=True, approval=approval).check_plan(losing(100, vanished=60))
+        brake(approved=True, approval=approval).check(losing(100, vanished=60))
