@@ -111,7 +111,7 @@ def test_every_command_that_is_shown_exists() -> Iterator[str]:
             continue
         for command in (each for fence in page.console for each in typed(fence)):
             for words in simple_commands(command.line):
-                if words[0] not in RUN | NOT_RUN.keys():
+                if words[0] not in RUN | NOT_RUN:
                     yield f"{command.at}: {words[0]!r} is neither run by the tests nor known to be run elsewhere"
                 if said := program.complaint(words, complete=True):
                     yield f"{command.at}: {said}"

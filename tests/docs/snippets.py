@@ -22,7 +22,7 @@ Check = Callable[[Fence, Sequence[object], Path], Iterator[str]]
 
 def _registry(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
     text, variables = fence.text, assumed(fence.text)
-    # A snippet that goes with another one names the server of that one.
+    # A snippet that continues a previous one names its server.
     if re.search(r"gitlab: main", text) and not re.search(r"^gitlab:", text, re.MULTILINE):
         text += "\ngitlab: [{name: main, url: https://gitlab.example.com}]\n"
     (folder / "repositories.yaml").write_text(text)
@@ -74,7 +74,7 @@ def _compose(fence: Fence, documents: Sequence[object], folder: Path) -> Iterato
 
 
 def _rules(fence: Fence, documents: Sequence[object], folder: Path) -> Iterator[str]:
-    """Alert rules and scrape configurations: that they are YAML was seen, and their metrics are looked at elsewhere."""
+    """Alert rules and scrape configurations: they are YAML, and a separate test checks their metrics."""
     yield from ()
 
 

@@ -154,8 +154,8 @@ def _stuck(world: World, newcomer: Newcomer) -> None:
     for name in ("payments-api", "web"):
         assert newcomer.run(f"reposync sync {name}")[0] == 1
     newcomer.starts_a_daemon("reposync serve --no-workers --no-scheduler")
-    asked = httpx.post(f"{newcomer.url}/api/v1/repositories/handbook/sync", timeout=30)
-    assert asked.status_code == 202, asked.text
+    response = httpx.post(f"{newcomer.url}/api/v1/repositories/handbook/sync", timeout=30)
+    assert response.status_code == 202, response.text
 
 
 def _does(newcomer: Newcomer, line: str) -> None:

@@ -82,7 +82,7 @@ def test_a_secret_that_is_not_set_stops_it_with_its_name(name: str) -> None:
         compose(**{key: value for key, value in SECRETS.items() if key != name})
 
 
-def test_no_secret_stands_in_it_and_nothing_is_published_but_on_loopback(services: dict[str, Any]) -> None:
+def test_it_holds_no_secret_and_publishes_ports_only_on_loopback(services: dict[str, Any]) -> None:
     text = COMPOSE.read_text()
     published = [port for service in services.values() for port in service.get("ports", [])]
 

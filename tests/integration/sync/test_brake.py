@@ -92,7 +92,7 @@ async def test_a_rule_pushed_in_gitattributes_stops_and_is_named_with_its_file(q
         assert await world.indexed() == {}
 
 
-async def test_another_default_branch_is_named_as_the_cause(gitlab_world: GitLabWorld):
+async def test_a_changed_default_branch_is_named_as_the_cause(gitlab_world: GitLabWorld):
     world = gitlab_world
     world.repository.commit(sources(30))
     world.repository.commit({"only.py": b"x = 1\n"}, branch="dev", parents=[])

@@ -77,7 +77,7 @@ async def test_a_login_page_in_place_of_gitattributes_is_no_lack_of_rules(world:
     assert "made.py" not in await world.indexed()
 
 
-async def test_a_file_over_the_limit_costs_one_call_more_and_no_answer_makes_another_one_so(world: GitLabWorld):
+async def test_a_file_over_the_limit_costs_one_more_request(world: GitLabWorld):
     world.repository.commit({"a.py": b"a = 1\n"})
     await world.completed()
     world.repository.commit({"huge.txt": b"0123456789" * 200_000})

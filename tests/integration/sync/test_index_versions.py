@@ -87,7 +87,7 @@ async def test_the_version_before_is_searched_until_the_next_is_live_and_then_it
         assert after.physical in physical
 
 
-async def test_another_collection_embeds_nothing(closed_world: World):
+async def test_a_changed_collection_embeds_nothing(closed_world: World):
     world = closed_world
     world.repository.commit(FILES)
     async with world.opened():
@@ -102,7 +102,7 @@ async def test_another_collection_embeds_nothing(closed_world: World):
         assert await chunks(world) == before
 
 
-async def test_another_chunk_size_embeds_only_texts_that_are_new(closed_world: World):
+async def test_a_changed_chunk_size_embeds_only_new_texts(closed_world: World):
     world = closed_world
     world.repository.commit({**FILES, "small.py": CODE})
     async with world.opened():
@@ -138,11 +138,11 @@ async def test_a_name_leads_to_the_new_model_when_all_repositories_are_there(clo
         assert await found(world, "xi") >= {"x.py"}
 
 
-async def handed_back_after(world: World, files: int, **asked: bool) -> Run:
+async def handed_back_after(world: World, files: int, **flags: bool) -> Run:
     """A run that is handed back when it has stored so many files."""
     target = await world.app.catalog.find("project")
     await world.app.repositories.register(target.registration())
-    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, **asked)
+    run, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, **flags)
     claimed = await world.app.claim((await world.app.repositories.get("project")).id)
     assert claimed is not None and claimed.id == run.id
     execution = world.app.execution(claimed, ExecutionPolicy())
@@ -244,16 +244,16 @@ async def test_a_build_that_a_person_overtakes_does_not_become_live(closed_world
     world.configure(size=800, extra=kept)
     async with world.opened():
         target = await world.app.catalog.find("project")
-        asked: list[Awaitable[object]] = []
+        requested: list[Awaitable[object]] = []
 
         def overtake(progress: RunProgress) -> None:
-            if progress.phase == "indexing" and not asked:
+            if progress.phase == "indexing" and not requested:
                 store = world.app.versions
                 person = store.roll_back("project") if what == "rollback" else store.set_hold(["project"], PAUSED)
-                asked.append(asyncio.ensure_future(person))
+                requested.append(asyncio.ensure_future(person))
 
         run = await sync(world.app, target, full=False, approved=False, watch=overtake)
-        await asyncio.gather(*asked)
+        await asyncio.gather(*requested)
         assert (run.status, run.error_code) == ("cancelled", "SUPERSEDED")
         now = await live(world)
         assert now.number == (1 if what == "rollback" else 2)
@@ -278,7 +278,7 @@ async def test_a_paused_change_waits_and_pushes_are_still_followed(closed_world:
         assert (await live(world)).id != before.id
 
 
-async def test_a_held_index_of_another_branch_waits_for_a_person(closed_world: World):
+async def test_a_held_index_of_a_different_branch_waits_for_a_person(closed_world: World):
     world = closed_world
     world.repository.commit(FILES)
     world.repository.git("branch", "release")

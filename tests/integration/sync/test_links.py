@@ -38,7 +38,7 @@ async def test_a_project_that_moved_keeps_its_points_and_renews_its_links(gitlab
         assert set(await world.points()) == points
 
 
-async def test_another_branch_has_its_own_links_and_reads_what_differs_alone(gitlab_world: GitLabWorld):
+async def test_a_changed_branch_has_its_own_links_and_only_different_files_are_read(gitlab_world: GitLabWorld):
     world = gitlab_world
     assert world.server is not None
     world.repository.commit(FILES)

@@ -116,7 +116,7 @@ async def test_points_that_no_version_answers_for_never_take_the_place_of_others
         assert await searched(world, limit=12) == {now.id}
 
 
-async def test_points_of_another_installation_in_the_same_collection_are_found_as_before(world: World) -> None:
+async def test_points_of_a_second_installation_in_the_same_collection_are_found(world: World) -> None:
     world.repository.commit(FILES)
     await world.completed()
     now, there = await live(world), await world.points()

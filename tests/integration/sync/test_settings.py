@@ -27,7 +27,7 @@ async def test_a_full_sync_reads_everything_and_embeds_nothing_that_is_known(wor
     assert comparable(await world.points()) == before
 
 
-async def test_a_plan_tells_what_a_sync_would_do_and_writes_nothing(world: World):
+async def test_a_plan_reports_what_a_sync_would_do_and_writes_nothing(world: World):
     world.repository.commit({"a.py": CODE, "b.py": module("b"), "c.py": CODE + b"# c\n"})
     registered = await world.app.repositories.list()
     plan = await world.preview()

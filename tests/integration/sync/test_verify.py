@@ -170,7 +170,7 @@ async def damage(world: World, way: Damage, chance: random.Random) -> None:
 
 
 @pytest.mark.parametrize("some", range(4))
-async def test_each_way_in_which_points_go_wrong_is_reported_and_repaired(world: World, some: int):
+async def test_each_kind_of_damage_is_reported_and_repaired(world: World, some: int):
     world.repository.commit(FILES)
     await world.completed()
     before = await world.points()
@@ -353,8 +353,8 @@ async def test_what_is_left_of_a_removed_repository_is_reported_and_removed_by_a
     world.configure()
     async with world.opened():
         left = await find_orphaned_points(world.app)
-        told = {each.repository: (each.points, each.known) for each in left}
-        assert told == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
+        found = {each.repository: (each.points, each.known) for each in left}
+        assert found == {"old": (len(before), True), "theirs": (1, False), None: (1, False)}
         assert (await verdict(world)).exact
 
         identity = next(each.repository_id for each in left if each.repository == "old")
@@ -371,7 +371,7 @@ def _name(point: dict[str, Any]) -> Any:
     return point["payload"].get("metadata", {}).get("repository")
 
 
-async def test_points_that_a_removal_left_do_not_hinder_whoever_registers_that_name_again(world: World):
+async def test_points_that_a_removal_left_do_not_affect_a_new_repository_of_that_name(world: World):
     """Their epochs are later than the new repository's first ones."""
     world.repository.commit(FILES)
     for number in range(4):
@@ -390,7 +390,7 @@ async def test_points_that_a_removal_left_do_not_hinder_whoever_registers_that_n
 # Beside syncs --------------------------------------------------------------------------------------------------------
 
 
-async def test_a_verification_beside_a_sync_waits_for_it_and_tells_no_difference(world: World):
+async def test_a_verification_waits_for_an_active_sync_and_reports_no_difference(world: World):
     world.repository.commit({f"{n}.py": module(f"f{n}", 20) for n in range(8)})
     await world.completed()
     world.repository.commit({f"{n}.py": module(f"g{n}", 20) for n in range(8)})

@@ -69,10 +69,10 @@ def selectors(expression: str) -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.get("alert") or rule["record"])
 def test_a_rule_speaks_of_metrics_labels_and_values_that_the_program_exports(rule: dict[str, Any]):
     expression = rule["expr"]
-    asked = list(selectors(expression))
-    assert asked
-    assert {name for name, _ in asked} == set(re.findall(r"\breposync_\w+", expression)), "each has a selector"
-    for name, matchers in asked:
+    named = list(selectors(expression))
+    assert named
+    assert {name for name, _ in named} == set(re.findall(r"\breposync_\w+", expression)), "each has a selector"
+    for name, matchers in named:
         labels = exported()[name]
         matched = SELECTOR.findall(matchers)
         assert ",".join(f'{label}{how}"{value}"' for label, how, value in matched) == matchers
@@ -84,11 +84,11 @@ def test_a_rule_speaks_of_metrics_labels_and_values_that_the_program_exports(rul
                 known = labels[label] | (set(HEALTH_STATUSES) if label == "status" else set())
                 assert set(value.split("|")) <= known, f"{name} has no {label} {value}"
     by = {label.strip() for found in re.findall(r"\bby \(([^)]*)\)", expression) for label in found.split(",")}
-    known = ADDED_BY_PROMETHEUS.union(*(exported()[name] for name, _ in asked))
+    known = ADDED_BY_PROMETHEUS.union(*(exported()[name] for name, _ in named))
     assert by <= known
 
 
-def test_what_people_are_told_to_type_exists():
+def test_commands_in_alert_descriptions_exist():
     from tests.docs.program import complaint
 
     typed = [

@@ -15,7 +15,6 @@ from tests.unit.chart.matrix import INSTALLATIONS, SERVERS
 pytestmark = pytest.mark.full
 
 EXAMPLE = (ROOT / "config" / "repositories.yaml").read_text()
-# What a YAML file may hold; the two line breaks of Unicode that YAML 1.1 knew and 1.2 forgot are nobody's.
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_the_chart_makes_tokens_that_the_program_accepts_and_shows_them_nowhere(
     secrets = rendered.secrets()
     tokens = {token.role: token.secret.get_secret_value() for token in api_tokens(secrets)}
     assert tokens == {"operate": secrets["operate"], "read": secrets["read"]}
-    elsewhere = rendered.notes + json.dumps([each for each in rendered.documents if each["kind"] != "Secret"])
-    assert not any(secret in elsewhere for secret in secrets.values())
+    other_documents = rendered.notes + json.dumps([each for each in rendered.documents if each["kind"] != "Secret"])
+    assert not any(secret in other_documents for secret in secrets.values())
     assert render({"annotations": {"another": "one"}}).secrets() != secrets, "each installation has its own"
 
 

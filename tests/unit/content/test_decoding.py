@@ -44,7 +44,7 @@ def test_newlines_stay_as_they_are(newline: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
-def test_a_byte_order_mark_tells_the_encoding_and_is_removed(encoding: str) -> None:
+def test_a_byte_order_mark_names_the_encoding_and_is_removed(encoding: str) -> None:
     assert decode("grüße\r\n漢字".encode(encoding)) == "grüße\r\n漢字"
 
 
@@ -75,7 +75,7 @@ def test_text_in_older_encodings_is_read(text: str, encoding: str) -> None:
     assert decode(text.encode(encoding)) == text
 
 
-def test_a_long_file_in_another_encoding_is_read_whole() -> None:
+def test_a_long_file_in_an_older_encoding_is_read_completely() -> None:
     text = "int x;\n" * 2000 + "// 教本チュートリアルへようこそ、すべてのコマンドを説明する\n" * 400
     assert decode(text.encode("shift_jis")) == text
 
@@ -101,7 +101,7 @@ def test_a_few_broken_bytes_do_not_spoil_utf8() -> None:
         b"\xff\xfe" + b"\x00\xd8" * 9,
     ],
 )
-def test_binary_files_are_told_by_their_content(content: bytes) -> None:
+def test_binary_files_are_detected_by_their_content(content: bytes) -> None:
     assert reason(content) is Skip.BINARY
 
 
@@ -118,7 +118,7 @@ def test_files_without_text_are_empty(content: bytes) -> None:
     assert reason(content) is Skip.EMPTY
 
 
-def test_lfs_pointers_are_told_from_text_about_them() -> None:
+def test_lfs_pointers_are_distinguished_from_text_about_them() -> None:
     assert reason(POINTER) is Skip.LFS_POINTER
     assert is_lfs_pointer(POINTER.replace(b"\n", b"\r\n"))
     assert is_lfs_pointer(POINTER.replace(b"git-lfs.github.com", b"hawser.github.com"))

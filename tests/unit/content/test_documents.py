@@ -48,7 +48,7 @@ def test_the_limit_itself_is_still_indexed() -> None:
     assert reason("a.txt", "x" * 101, max_file_bytes=100) is Skip.TOO_LARGE
 
 
-def test_what_went_wrong_is_told_without_the_content_of_the_file() -> None:
+def test_an_error_does_not_quote_the_file() -> None:
     made = document("a.py", "password = 'hunter2'", chunk_size=10, chunk_overlap=20)
     assert isinstance(made, Skipped)
     assert made.reason is Skip.FAILED
@@ -71,7 +71,7 @@ def test_what_went_wrong_is_told_without_the_content_of_the_file() -> None:
         ("Dockerfile", "#\n# NOTE: THIS DOCKERFILE IS GENERATED VIA update.sh\n#\n# PLEASE DO NOT EDIT IT DIRECTLY.\n"),
     ],
 )  # fmt: skip
-def test_a_comment_at_the_top_tells_that_a_file_is_generated(path: str, top: str) -> None:
+def test_a_comment_at_the_top_marks_a_file_as_generated(path: str, top: str) -> None:
     assert reason(path, top) is Skip.GENERATED
     assert reason(path, top, keep_generated=True) is None
 
@@ -96,7 +96,7 @@ def test_a_file_that_speaks_of_generating_is_not_taken_for_generated(path: str, 
     assert reason(path, text) is None
 
 
-def test_minified_code_is_told_by_its_lines() -> None:
+def test_minified_code_is_detected_by_its_lines() -> None:
     code = "var a=function(b,c){return b+c};" * 200
     licence = "/*\n" + " * some words of a licence\n" * 30 + " */\n"
     for path in ("app.js", "app.css"):

@@ -29,7 +29,7 @@ from reposync.content.languages import canonical_language, known_languages, lang
         ("nothing", None), ("a.unheardof", None), (".py", "python"), ("a.", None), ("python", None),
     ],
 )  # fmt: skip
-def test_the_name_of_a_file_tells_its_language(path: str, language: str | None) -> None:
+def test_the_language_follows_from_the_file_name(path: str, language: str | None) -> None:
     assert language_of(path.encode()) == language
     assert language_of(b"some.dir/x.go/" + path.encode()) == language
 
@@ -50,7 +50,7 @@ def test_the_name_of_a_file_tells_its_language(path: str, language: str | None) 
         ("# python", None),
     ],
 )
-def test_a_shebang_tells_where_the_name_does_not(line: str, language: str | None) -> None:
+def test_a_shebang_decides_if_the_name_does_not(line: str, language: str | None) -> None:
     assert language_of(b"bin/run", f"{line}\nrest\n") == language
     assert language_of(b"bin/run.rb", f"{line}\nrest\n") == "ruby"
 

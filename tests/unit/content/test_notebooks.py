@@ -78,7 +78,7 @@ def test_a_cell_may_be_one_string_and_the_format_an_old_one() -> None:
     assert made(json.dumps(old)).chunks[0].text == "a = 1\n\n"
 
 
-def test_what_looks_like_a_cell_elsewhere_is_none() -> None:
+def test_only_cells_at_the_top_level_are_cells() -> None:
     inside = {"application/json": {"cells": [{"source": "not this"}]}, "source": ["nor this"]}
     text = written(code("x = 1", outputs=[{"output_type": "display_data", "data": inside}]))
     assert made(text).chunks[0].text == "x = 1\n\n"

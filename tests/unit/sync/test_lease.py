@@ -17,13 +17,13 @@ def test_a_lease_holds_until_its_deadline():
         Lease(0).check()
 
 
-def test_a_lease_runs_from_when_the_claim_was_asked_for():
+def test_a_lease_counts_from_the_request_of_the_claim():
     Lease(60, since=elapsed_seconds() - 50).check()
     with pytest.raises(LeaseLost, match="expired"):
         Lease(60, since=elapsed_seconds() - 61).check()
 
 
-def test_a_renewal_counts_from_when_it_was_asked_for_and_never_shortens():
+def test_a_renewal_counts_from_its_request_and_never_shortens():
     lease = Lease(0)
     lease.extend(60, since=elapsed_seconds() - 120)
     with pytest.raises(LeaseLost):

@@ -122,7 +122,7 @@ def test_applying_a_plan_always_ends_at_the_tree(before: dict[str, str], after: 
 
 
 @given(st.binary(min_size=1, max_size=20), st.binary(min_size=1, max_size=20))
-def test_paths_survive_the_way_to_text_and_back_and_never_collide(one: bytes, other: bytes):
+def test_paths_survive_conversion_to_text_and_never_collide(one: bytes, other: bytes):
     assert path_bytes(path_text(one)) == one
     assert (path_text(one) == path_text(other)) == (one == other)
     path_text(one).encode("utf-8")
