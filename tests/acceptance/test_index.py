@@ -67,7 +67,7 @@ def test_the_status_names_the_model_the_chunks_and_the_commit_that_are_searched(
     assert "repositories on" not in shown, "nothing changes"
 
 
-def test_a_version_that_was_replaced_is_one_command_away_and_stays_until_a_person_resumes(owner: Owner) -> None:
+def test_a_rollback_stays_until_a_person_resumes(owner: Owner) -> None:
     person = owner.person
     person.types("sync")
     owner.configures(size=1600)
@@ -116,7 +116,7 @@ def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner:
     assert (reported["collections"][0]["moved"], reported["collections"][0]["chunks_former"]) == (True, 0)
 
 
-def test_a_change_that_waits_or_is_built_says_how_far_it_is(owner: Owner) -> None:
+def test_the_progress_of_a_change_is_displayed(owner: Owner) -> None:
     person = owner.person
     person.types("sync")
     owner.configures(model="test/other")

@@ -1,10 +1,9 @@
-"""`reposync verify` as a person types it, on the embedded engine, alone and beside a daemon."""
+"""`reposync verify` as a person types it, on the embedded engine."""
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from reposync.store.repository import repository_id
 from reposync.vectors.index import open_index
 from reposync.vectors.port import IndexSettings, StoredPoint, WriteScope
 from tests.acceptance.conftest import Person
-from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
 HOSTILE = "src/\x1b[31mred\n.py"
@@ -32,15 +30,6 @@ def configured(person: Person, repository: GitRepository) -> Person:
     person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
     person.applies(REGISTRY.format(path=repository.path, more=""))
     return person
-
-
-@pytest.fixture
-def pod(configured: Person) -> Generator[Pod, None, None]:
-    pod = Pod("laptop", configured.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
 
 
 def loses(person: Person, *paths: str, name: str = "payments") -> None:
@@ -68,7 +57,9 @@ def points(person: Person, name: str = "payments") -> dict[Any, Any]:
     return asyncio.run(read())
 
 
-def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, repository: GitRepository):
+def test_damage_of_an_index_is_listed_and_repaired(configured: Person, repository: GitRepository):
+    assert "Did you mean 'payments'" in configured.types("verify", "paymets", exit_code=3).stderr
+    assert "requires --repair" in configured.types("verify", "--remove-unknown", exit_code=2).stderr
     configured.types("sync")
     before = points(configured)
     done = configured.types("verify", "--source")
@@ -95,28 +86,7 @@ def test_an_index_is_proven_its_damage_told_and_repaired(configured: Person, rep
     assert points(configured) == before
 
 
-def test_what_cannot_be_is_refused(configured: Person):
-    assert "Did you mean 'payments'" in configured.types("verify", "paymets", exit_code=3).stderr
-    assert "requires --repair" in configured.types("verify", "--remove-unknown", exit_code=2).stderr
-
-
-def test_a_repair_beside_a_daemon_is_a_run_of_its_own(configured: Person, pod: Pod):
-    log = ExecutionLog(sqlite_url(configured.home / "state" / "reposync.db"))
-    pod.start()
-    until(lambda: log.ended("payments"), details=pod.log_tail)
-    before = points(configured)
-    assert configured.asks("verify")["exact"] is True
-    loses(configured, "a.py")
-
-    repaired = configured.asks("verify", "--repair")
-
-    assert repaired["exact"] is True
-    assert points(configured) == before
-    assert repaired["repositories"][0]["repair"]["run"]["files_processed"] == 1
-    assert pod.terminate() == 0
-
-
-def test_what_a_removed_repository_left_is_told_and_removed(
+def test_leftovers_of_a_removed_repository_are_listed_and_removed(
     configured: Person, repository: GitRepository, tmp_path: Path
 ):
     database = configured.home / "state" / "reposync.db"
@@ -139,7 +109,7 @@ def test_what_a_removed_repository_left_is_told_and_removed(
 
     left = configured.asks("verify", "--repair", exit_code=1)["leftovers"]
     assert [(each["repository"], each["run"] is not None) for each in left] == [("old", True), ("theirs", False)]
-    mended = configured.types("verify", "--repair", "--remove-unknown").stdout
-    assert "'theirs'" in mended and "Removed by run" in mended and "'old'" not in mended
+    repaired = configured.types("verify", "--repair", "--remove-unknown").stdout
+    assert "'theirs'" in repaired and "Removed by run" in repaired and "'old'" not in repaired
     assert points(configured, "old") == points(configured, "theirs") == {}
     assert [run["repository"] for run in configured.asks("history", "--limit", "2")] == ["theirs", "old"]

@@ -1,12 +1,15 @@
 """How figures and hostile names are shown."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.cli.output import short
+from reposync.cli.output import short, summary, summary_line
+from reposync.store.run import COUNTS, Run
+from reposync.sync.brake import read_brake
 from reposync.words import ago, duration, escape_unprintable
 
 
@@ -27,6 +30,7 @@ def test_ordinary_names_are_shown_as_they_are():
 def test_how_long_ago(seconds: int, said: str):
     now = datetime(2026, 1, 2, tzinfo=UTC)
     assert ago(now - timedelta(seconds=seconds), now) == said
+    assert (ago(None), short(None)) == ("never", "-")
 
 
 @pytest.mark.parametrize(
@@ -37,5 +41,41 @@ def test_durations_in_words(seconds: float | None, said: str):
     assert duration(seconds) == said
 
 
-def test_what_is_missing_is_a_dash_or_never():
-    assert (ago(None), short(None)) == ("never", "-")
+COMMIT = "9c8b7a6f" * 5
+
+
+def run(**figures: Any) -> Run:
+    every: dict[str, Any] = dict.fromkeys(Run.model_fields)
+    counts = dict.fromkeys(COUNTS, 0)
+    told = {"repository": "payments", "status": "completed", "commit_after": COMMIT, "duration_seconds": 2.0}
+    return Run.model_construct(**every | counts | told | figures)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said", "colour"),
+    [
+        ({}, "payments: completed at 9c8b7a6f9c: nothing to do, in 2.00 s", None),
+        ({"files_failed": 1}, "payments: completed with 1 file failed at 9c8b7a6f9c: nothing to do, in 2.00 s", "red"),
+        (
+            {"files_failed": 1_203, "files_processed": 4},
+            "payments: completed with 1,203 files failed at 9c8b7a6f9c: 4 files stored, in 2.00 s",
+            "red",
+        ),
+        ({"status": "failed", "error_message": "It is gone."}, "payments: failed: It is gone.", "red"),
+    ],
+)
+def test_failed_files_come_first_in_a_summary_and_are_red(
+    figures: dict[str, Any], said: str, colour: str | None
+) -> None:
+    assert summary(run(**figures)) == said
+    assert summary_line(run(**figures)).startswith("\x1b[31m" if colour else "payments")
+
+
+def test_what_a_run_was_blocked_for_is_displayed_with_its_commit_and_its_counts():
+    facts = {"commit": COMMIT, "planned": {"vanished": 40}, "losses": {"vanished": 40, "unreadable": 2}, "indexed": 43}
+
+    brake = read_brake(facts)
+
+    words = "42 of the 43 indexed files at commit 9c8b7a6f9c: 40 are not in the commit, 2 cannot be read"
+    assert brake is not None and brake.in_words() == words
+    assert read_brake(None) is None
