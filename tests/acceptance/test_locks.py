@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
