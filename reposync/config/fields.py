@@ -32,9 +32,9 @@ from pydantic_core import CoreSchema, core_schema
 
 from reposync.config.references import (
     Interpolated,
-    MissingSecret,
     ReferencedSecret,
     SecretText,
+    known_text,
     reference_to,
     resolve_reference,
 )
@@ -186,8 +186,7 @@ _SECRET_OWNERS = {
 
 
 def _header_secret(value: SecretStr | None) -> SecretStr | None:
-    known = value is not None and not isinstance(value, MissingSecret)
-    if value is not None and known and not re.fullmatch(r"[\x21-\x7e]+", value.get_secret_value()):
+    if not re.fullmatch(r"[\x21-\x7e]+", known_text(value) or "unknown"):
         raise InvalidValue("must be printable ASCII without spaces")
     return value
 

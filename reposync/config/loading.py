@@ -11,8 +11,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 from urllib.parse import urlsplit
@@ -23,12 +23,10 @@ from pydantic_core import ErrorDetails
 from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
 from reposync.config.references import Interpolated, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
-from reposync.config.settings import qdrant_api_key, qdrant_url
 from reposync.errors import ConfigError
 from reposync.words import nearest, suggestion
 
 LISTS = ("gitlab", "groups")
-SETTINGS = ("defaults", "embedding", "qdrant", "index", "daemon", "http")
 
 Clear = Mapping[str, SecretStr]
 """Secrets of a registry file that this process read, by their name in messages."""
@@ -69,31 +67,12 @@ class LoadedRegistry:
 
 
 def load_registry(path: Path | None, environ: Mapping[str, str] = os.environ) -> LoadedRegistry:
-    """Read and check the registry at `path`; QDRANT_URL and QDRANT_API_KEY of `environ` override it.
+    """Read and check the registry at `path`.
 
     Raises RegistryErrors with all problems of the file, ConfigError if it cannot be read.
     """
-    loaded = LoadedRegistry(Registry()) if path is None else _load(path, environ)
-    qdrant = loaded.registry.qdrant.with_environment(qdrant_url(environ), qdrant_api_key(environ))
-    return replace(loaded, registry=loaded.registry.model_copy(update={"qdrant": qdrant}))
-
-
-def checked_repository(registry: Registry, values: Mapping[str, object]) -> ResolvedRepository:
-    """A repository from a request or a command, with the keys of the file. Null is the same as leaving the key out:
-    `never` has to be written.
-
-    Raises ConfigError with all problems, one per line, without secrets.
-    """
-    try:
-        given = {key: value for key, value in values.items() if value is not None}
-        return registry.resolve(Repository.model_validate(given))
-    except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-        problems = [_sentence(each, Document(""), Registry, within=("repositories", 0)) for each in details]
-    raise ConfigError("\n".join(problems))
-
-
-def _load(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
+    if path is None:
+        return LoadedRegistry(Registry())
     document = read_document(_content(path), str(path), environ)
     # Not resolve(): a mounted ConfigMap is a symlink, and relative paths start at the folder that people see.
     clear: dict[str, SecretStr] = {}
@@ -110,6 +89,21 @@ def _load(path: Path, environ: Mapping[str, str]) -> LoadedRegistry:
     digest = hashlib.sha256(json.dumps([stored, entries], sort_keys=True, default=str).encode()).hexdigest()
     ordered = tuple(sorted(warnings, key=lambda each: (each.line, each.column)))
     return LoadedRegistry(registry, ordered, path, stored, clear, digest)
+
+
+def checked_repository(registry: Registry, values: Mapping[str, object]) -> ResolvedRepository:
+    """A repository from a request or a command, with the keys of the file. Null is the same as leaving the key out:
+    `never` has to be written.
+
+    Raises ConfigError with all problems, one per line, without secrets.
+    """
+    try:
+        given = {key: value for key, value in values.items() if value is not None}
+        return registry.resolve(Repository.model_validate(given))
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        problems = [_sentence(each, Document(""), Registry, within=("repositories", 0)) for each in details]
+    raise ConfigError("\n".join(problems))
 
 
 def _content(path: Path) -> bytes:
@@ -272,7 +266,14 @@ def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, st
     A secret that this process lacks becomes a `MissingSecret`. Keys that a newer version of the program wrote are
     dropped. Raises ValidationError for a document that no version could have written.
     """
-    merged = merge_documents(documents)
+    merged: dict[str, Any] = {}
+    for document in copy.deepcopy(list(documents)):
+        for section, value in document.items():
+            if section in LISTS and section in merged:
+                known = {entry_key(section, each) for each in merged[section]}
+                merged[section] += [each for each in value if entry_key(section, each) not in known]
+            else:
+                merged.setdefault(section, value)
     context = {"environ": environ, "clear": clear}
     try:
         return Registry.model_validate(merged, context=context)
@@ -286,18 +287,6 @@ def registry_of(documents: Sequence[Mapping[str, Any]], environ: Mapping[str, st
             values = values[part]
         del values[key]
     return Registry.model_validate(merged, context=context)
-
-
-def merge_documents(documents: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    merged: dict[str, Any] = {}
-    for document in copy.deepcopy(list(documents)):
-        for section, value in document.items():
-            if section in LISTS and section in merged:
-                known = {entry_key(section, each) for each in merged[section]}
-                merged[section] += [each for each in value if entry_key(section, each) not in known]
-            else:
-                merged.setdefault(section, value)
-    return merged
 
 
 def entry_key(section: str, entry: Mapping[str, Any]) -> str:

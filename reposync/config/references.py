@@ -76,6 +76,11 @@ class MissingSecret(ReferencedSecret):
         return hash(self.message)
 
 
+def known_text(secret: SecretStr | None) -> str | None:
+    """The text of a secret that this process has."""
+    return None if secret is None or isinstance(secret, MissingSecret) else secret.get_secret_value()
+
+
 def interpolate(raw: str, environ: Mapping[str, str]) -> str:
     """`raw` with its references resolved: an `Interpolated` if it has any, else a plain text.
 

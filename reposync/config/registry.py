@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeGuard, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -17,8 +17,8 @@ from reposync.config.document import Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
 from reposync.config.references import (
     Interpolated,
-    MissingSecret,
     SecretText,
+    known_text,
     reference_to_credentials,
     split_credentials,
 )
@@ -32,10 +32,6 @@ T = TypeVar("T")
 DEFAULT_CHUNK_SIZE, DEFAULT_CHUNK_OVERLAP = 7000, 1500  # characters
 SHORTEST_WEBHOOK_SECRET = 16  # characters
 SIGNING_KEY_BYTES = 32
-
-
-def _is_known(secret: SecretStr | None) -> TypeGuard[SecretStr]:
-    return secret is not None and not isinstance(secret, MissingSecret)
 
 
 def signing_key(token: str) -> bytes | None:
@@ -74,14 +70,16 @@ class GitLabInstance(ConfigModel):
     @classmethod
     def _is_hard_to_guess(cls, secret: SecretStr | None) -> SecretStr | None:
         # It allows to start syncs, and the endpoint is open to everybody who can reach the server.
-        if _is_known(secret) and len(secret.get_secret_value()) < SHORTEST_WEBHOOK_SECRET:
+        text = known_text(secret)
+        if text is not None and len(text) < SHORTEST_WEBHOOK_SECRET:
             raise InvalidValue(f"must have at least {SHORTEST_WEBHOOK_SECRET} characters; try `openssl rand -hex 32`")
         return secret
 
     @field_validator("webhook_signing")
     @classmethod
     def _is_signing_token(cls, secret: SecretStr | None) -> SecretStr | None:
-        if _is_known(secret) and signing_key(secret.get_secret_value()) is None:
+        token = known_text(secret)
+        if token is not None and signing_key(token) is None:
             raise InvalidValue(
                 "must be whsec_ and 32 bytes in base64, as GitLab requires; "
                 'try `echo "whsec_$(openssl rand -base64 32)"`'

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, WithJsonSchema, field_validator
 
 from reposync.config import fields
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
@@ -92,11 +92,6 @@ class QdrantConfig(ConfigModel):
         if factor is not None and factor > replicas:
             raise InvalidValue(f"must be at most `replication_factor`, which is {replicas}")
         return factor
-
-    def with_environment(self, url: str | None, api_key: SecretStr | None) -> QdrantConfig:
-        """The same, with the values of the environment in place of those of the file."""
-        changes = {"url": url, "api_key": api_key}
-        return self.model_copy(update={key: value for key, value in changes.items() if value is not None})
 
 
 class IndexConfig(ConfigModel):

@@ -16,8 +16,8 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
-from reposync.config.fields import InvalidValue, base_url
-from reposync.config.references import MissingSecret
+from reposync.config.fields import base_url
+from reposync.config.references import known_text
 from reposync.errors import ConfigError
 from reposync.outgoing import proxy_passwords
 
@@ -96,8 +96,7 @@ class Configuration:
         for server in registry.gitlab:
             held += [server.token, server.webhook_secret, server.webhook_signing]
         held += [each.password for each in registry.repositories]
-        known = (secret for secret in held if secret is not None and not isinstance(secret, MissingSecret))
-        yield from (secret.get_secret_value() for secret in known)
+        yield from filter(None, map(known_text, held))
         for url in (settings.database_url, settings.redis_url):
             if url and (password := urlsplit(url).password):
                 yield unquote(password)
@@ -106,7 +105,8 @@ class Configuration:
     @property
     def qdrant(self) -> QdrantConfig:
         """Where the index is: the environment overrides the file."""
-        return self.registry.qdrant.with_environment(self.settings.qdrant_url, self.settings.qdrant_api_key)
+        given = {"url": self.settings.qdrant_url, "api_key": self.settings.qdrant_api_key}
+        return self.registry.qdrant.model_copy(update={key: each for key, each in given.items() if each is not None})
 
 
 def make_state_dir(settings: Settings) -> None:
@@ -120,20 +120,15 @@ def make_state_dir(settings: Settings) -> None:
         ) from error
 
 
-def qdrant_url(environ: Mapping[str, str]) -> str | None:
-    """QDRANT_URL; None if it is not set. Raises ConfigError."""
+def _qdrant_url(environ: Mapping[str, str]) -> str | None:
     value = _value(environ, "QDRANT_URL")
-    try:
-        return base_url(value) if value else None
-    except InvalidValue as error:
-        raise ConfigError(f"QDRANT_URL {error}.") from None
+    return base_url(value) if value else None
 
 
-def qdrant_api_key(environ: Mapping[str, str]) -> SecretStr | None:
-    """QDRANT_API_KEY; None if it is not set. Raises ConfigError."""
+def _qdrant_api_key(environ: Mapping[str, str]) -> SecretStr | None:
     value = _value(environ, "QDRANT_API_KEY")
     if value and not re.fullmatch(r"[\x21-\x7e]+", value):
-        raise ConfigError("QDRANT_API_KEY must be printable ASCII without spaces.")
+        raise ValueError("must be printable ASCII without spaces")
     return SecretStr(value) if value else None
 
 
@@ -211,21 +206,19 @@ def _redis_url(environ: Mapping[str, str]) -> str | None:
     value = _value(environ, "REDIS_URL")
     if not value:
         return None
-    try:
-        split = urlsplit(value)
-        names_server = bool(split.path) if split.scheme == "unix" else bool(split.hostname) and split.port != 0
-    except ValueError:
-        split, names_server = urlsplit("redis:"), False
-    if "sentinel" in split.scheme or "cluster" in split.scheme:
+    scheme = value.partition("://")[0].lower()
+    if "sentinel" in scheme or "cluster" in scheme:
         raise ValueError(
             "names a Sentinel or a Cluster, which is not supported: name one Redis server, or a service or proxy that "
             "leads to the primary (redis://host:6379)"
         )
-    if split.scheme not in ("redis", "rediss", "unix"):
+    if scheme not in ("redis", "rediss", "unix"):
         raise ValueError("must start with redis://, rediss:// or unix://")
-    if not names_server:
-        raise ValueError("cannot be read as an address: its host or port is missing or wrong")
-    return value
+    with contextlib.suppress(ValueError):
+        split = urlsplit(value)
+        if split.path if scheme == "unix" else split.hostname and split.port != 0:
+            return value
+    raise ValueError("cannot be read as an address: its host or port is missing or wrong")
 
 
 def _pod_name(environ: Mapping[str, str]) -> str:
@@ -247,8 +240,8 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], Any]]] = {
     "REPOSYNC_CONFIG": ("config_path", _config_path),
     "DATABASE_URL": ("database_url", _database_url),
     "REDIS_URL": ("redis_url", _redis_url),
-    "QDRANT_URL": ("qdrant_url", qdrant_url),
-    "QDRANT_API_KEY": ("qdrant_api_key", qdrant_api_key),
+    "QDRANT_URL": ("qdrant_url", _qdrant_url),
+    "QDRANT_API_KEY": ("qdrant_api_key", _qdrant_api_key),
     "REPOSYNC_API_TOKEN": ("api_tokens", api_tokens),
     "POD_NAME": ("pod_name", _pod_name),
     "REPOSYNC_LOG_FORMAT": ("log_format", _log_format),

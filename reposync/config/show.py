@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from reposync.config.loading import LoadedRegistry, checked_repository
 from reposync.config.registry import Group, Registry, ResolvedRepository
 from reposync.config.schedule import NEVER_WORDS, Schedule
-from reposync.config.settings import Settings
+from reposync.config.settings import Configuration, Settings
 
 MASK = "***"
 
@@ -32,8 +32,11 @@ def effective_configuration(settings: Settings, loaded: LoadedRegistry) -> dict[
         "gitlab": [server.model_dump() for server in registry.gitlab],
         "repositories": [_repository(repository) for repository in registry.resolved()],
         "groups": [_group(registry, group) for group in registry.groups],
-        **{name: getattr(registry, name).model_dump(by_alias=True) for name in ("embedding", "qdrant", "index")},
-        **{name: getattr(registry, name).model_dump() for name in ("daemon", "http")},
+        "embedding": registry.embedding.model_dump(),
+        "qdrant": Configuration(settings, registry).qdrant.model_dump(),
+        "index": registry.index.model_dump(by_alias=True),
+        "daemon": registry.daemon.model_dump(),
+        "http": registry.http.model_dump(),
     }
     plain: dict[str, Any] = json.loads(json.dumps(document, default=_plain))
     return plain

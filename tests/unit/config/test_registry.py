@@ -131,8 +131,10 @@ def test_words_that_are_no_text_in_older_yaml_are_text(load: Load) -> None:
 def test_the_environments_qdrant_wins_over_the_file(load: Load) -> None:
     text = "qdrant: {url: 'http://file:6333', api_key: '${K:-}', replication_factor: 3}\n"
 
-    from_file = load(text, K="file-key").registry.qdrant
-    from_environment = load(text, K="file-key", QDRANT_URL="https://env/", QDRANT_API_KEY="env-key").registry.qdrant
+    registry = load(text, K="file-key").registry
+    settings = Settings.from_environment({"QDRANT_URL": "https://env/", "QDRANT_API_KEY": "env-key"})
+    from_file = Configuration(Settings.from_environment({}), registry).qdrant
+    from_environment = Configuration(settings, registry).qdrant
 
     assert from_file.url == "http://file:6333"
     assert from_environment.url == "https://env"
