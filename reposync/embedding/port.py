@@ -50,23 +50,18 @@ class Embedder(Protocol):
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         """Model and shape. Requests the dimension from a server, once, if neither the configuration nor `recorded` (the
         collection's spec) contains it; a `recorded` spec of a different model or window is ignored."""
-        ...
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
         """A matrix for each text, in order. Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""
-        ...
 
     async def embed_query(self, text: str) -> Matrix:
         """The query's matrix, one row."""
-        ...
 
     def watched(self, on_wait: OnWait) -> Embedder:
         """The same embedder, whose `embed` reports waits that take more than a moment."""
-        ...
 
     async def ping(self) -> None:
         """Check that it could embed now, without embedding anything: servers charge for that. Never repeated. Raises
         EmbeddingUnavailable or EmbeddingError."""
-        ...
 
     async def close(self) -> None: ...

@@ -124,12 +124,9 @@ def read_questions(content: bytes, file: str) -> tuple[Question, ...]:
 class Scores:
     """Means over `questions`, from 0 to 1. Each question has one relevant item, the first hit that answers it.
 
-    `recall[k]`: recall at k, the share of questions that are answered within the first k hits (Manning, Raghavan,
-    Schütze: Introduction to Information Retrieval, 2008, section 8.4; with one relevant item also called success at k).
-    `mrr`: mean reciprocal rank, cut off at 10 (Voorhees: The TREC-8 Question Answering Track Report, 1999): 1 / rank.
-    `ndcg`: normalised discounted cumulative gain at 10 with binary relevance (Järvelin, Kekäläinen: Cumulated
-    gain-based evaluation of IR techniques, ACM TOIS 20(4), 2002, with the discount log2(1 + rank)): the ideal ranking
-    of one relevant item has a gain of 1, so that it is 1 / log2(1 + rank).
+    `recall[k]`: the share of questions that are answered within the first k hits (Manning and others, 2008, 8.4).
+    `mrr`: mean reciprocal rank, 1 / rank, cut off at 10 (Voorhees, TREC-8, 1999). `ndcg`: normalised discounted
+    cumulative gain at 10 with binary relevance, 1 / log2(1 + rank) (Järvelin, Kekäläinen, ACM TOIS 20(4), 2002).
     """
 
     questions: int
@@ -146,20 +143,18 @@ async def evaluate(questions: Sequence[Question], ask: Ask, *, at_once: int = 4)
 
 async def ranks_of(questions: Sequence[Question], ask: Ask, *, at_once: int = 4) -> list[int | None]:
     """The `rank` of each question, in order."""
-    ranks: list[int | None] = [None] * len(questions)
-    waiting = iter(enumerate(questions))
+    slots = asyncio.Semaphore(at_once)
 
-    async def work() -> None:
-        for number, question in waiting:
-            ranks[number] = rank(question, await ask(question))
+    async def ranked(question: Question) -> int | None:
+        async with slots:
+            return rank(question, await ask(question))
 
     try:
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(min(at_once, len(questions))):
-                tasks.create_task(work())
+            found = [tasks.create_task(ranked(each)) for each in questions]
     except ExceptionGroup as errors:
         raise first_error(errors) from errors
-    return ranks
+    return [each.result() for each in found]
 
 
 def rank(question: Question, hits: Sequence[SearchHit]) -> int | None:

@@ -44,15 +44,12 @@ class SearchParts(Protocol):
 
     def index(self, collection: str) -> Index:
         """Of a physical collection, or of an alias."""
-        ...
 
     def embedder(self) -> Embedder:
         """The embedder of the configured model."""
-        ...
 
     def embedder_for(self, spec: EmbeddingSpec, *, patient: bool) -> Embedder | None:
         """The embedder of a version's model; None if its address is unknown."""
-        ...
 
 
 class Searching:

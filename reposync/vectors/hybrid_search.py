@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
@@ -21,8 +22,8 @@ _GROWTH = 4
 _MAX_PATHS = 200_000
 
 
-class Request(Protocol):
-    async def __call__(self, what: str, method: str, path: str, body: Any) -> Any: ...
+Request = Callable[[str, str, str, Any], Awaitable[Any]]
+"""What it does, for messages; method, path and body."""
 
 
 class Search:

@@ -168,103 +168,77 @@ class Index(Protocol):
 
     async def spec(self) -> EmbeddingSpec | None:
         """What the collection was made for; None if there is none, or one that is not reposync's. Makes nothing."""
-        ...
 
     async def resolve(self) -> ResolvedCollection | None:
         """The collection that this name, maybe an alias, leads to. None if it is free. Raises IndexMismatch."""
-        ...
 
     async def take_name(self, name: str) -> None:
         """Make `name` an alias of this collection, whatever it led to before. Atomic."""
-        ...
 
     async def drop(self) -> None:
         """Delete the collection with all its points."""
-        ...
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
         """Make the collection and its payload indexes if missing. Returns its identity, a UUID in its metadata: a
         different one means that it was dropped and made again. Raises IndexMismatch."""
-        ...
 
     async def lost(self) -> str | None:
         """Why the collection was made again, in a sentence; None if that is not known."""
-        ...
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
         """Dense vectors of those content hashes that some point of the collection already has."""
-        ...
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
         """Upsert the new points, then delete the other points of these paths (if `replaces`, and epoch <=
         scope.epoch), in ordered batch requests below the server's size limit. Durable on return."""
-        ...
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         """Delete all points of these paths with epoch <= scope.epoch."""
-        ...
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         """Delete these points of the repository, except those of a later epoch than scope.epoch."""
-        ...
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         """Delete all its points. `check`: see `WriteScope`."""
-        ...
 
     def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
         """All points of these paths with their payload, in pages."""
-        ...
 
     async def relink(
-        self,
-        version_id: str,
-        url_of: Callable[[str, int, int], str | None],
-        *,
-        check: Callable[[], None] = no_check,
+        self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check
     ) -> int:
         """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed. Vectors
         are not touched, and a repeat writes nothing."""
-        ...
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
         """Set the repository name of all its points. `links`: where the pages of its files are now; it replaces what is
         before `/-/` in their urls. Vectors are not touched, and a repeat writes nothing."""
-        ...
 
     async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
         """Exact number of points of the repository (None: of the collection), of that epoch if one is given."""
-        ...
 
     def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
         """Ids of all points of the repository, in pages."""
-        ...
 
     def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
         """All points of the repository with their payload, in pages of a few megabytes. `without_vector`: only those
         without a dense vector, which dense search cannot find."""
-        ...
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
         """The highest epoch beyond `epoch` (and below LATEST_EPOCH) of the repository's points; None if there is none.
         There is one if the database was restored to an older state than the index."""
-        ...
 
     async def repositories(self) -> Mapping[str, int]:
         """Repository id -> number of points, of the whole collection."""
-        ...
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
         """The names that the points of the repository record; usually one."""
-        ...
 
     async def search(self, query: SearchQuery) -> list[SearchHit]:
         """Hybrid search (reciprocal rank fusion of dense and sparse), best first."""
-        ...
 
     async def ping(self) -> None:
         """Whether Qdrant answers, without retries; the embedded engine is not started for that. Raises
         IndexUnavailable, VectorIndexError."""
-        ...
 
     async def close(self) -> None: ...
