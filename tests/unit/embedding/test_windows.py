@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,11 +33,6 @@ def test_what_is_embedded_has_all_of_the_text_but_blanks(text: str, most: int) -
 def test_a_long_line_is_cut_between_words() -> None:
     assert windows("alpha beta gamma", 12) == ["alpha beta ", "gamma"]
     assert windows("x" * 25, 10) == ["x" * 10, "x" * 10, "x" * 5]
-
-
-def test_a_window_without_room_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one character"):
-        windows("text", 0)
 
 
 def test_a_window_ends_where_something_ends() -> None:

@@ -59,24 +59,16 @@ def test_a_question_has_a_file_that_answers_it_and_perhaps_lines():
 MISTAKES = {
     "an empty file": ("", "1:1: the file must be a list of questions"),
     "an empty list": ("[]\n", "1:1: the file must be a list of questions"),
-    "a mapping": ("questions: []\n", "1:1: the file must be a list of questions"),
-    "no YAML": ("- [a\n", "1:3: not YAML: wrong indentation, or a missing"),
     "a text instead of a question": ("- where\n", "1:3: [0] must be a mapping of keys to values"),
     "an unknown key": (ONE % "line: 5", "1:87: unknown key `line` in [0]; did you mean `lines`?"),
-    "a missing key": ("- {question: a, repository: b}\n", "1:3: [0]: `path` is missing"),
-    "a key twice": (ONE % "path: b", "1:87: `path` is there already, in line 1"),
     "an empty question": ("- {question: ' ', repository: b, path: c}\n", "1:14: [0].question must not be empty"),
-    "a number as a question": ("- {question: 5, repository: b, path: c}\n", "1:14: [0].question must be text"),
     "a question that no search takes": (
         f"- {{question: {'word ' * 401}, repository: b, path: c}}\n",
         "1:14: [0]: The query has 2,004 characters; at most 2,000",
     ),
     "a path from the root": ("- {question: a, repository: b, path: /c}\n", "1:38: [0].path must start at the repo"),
-    "a path from the folder": ("- {question: a, repository: b, path: ./c}\n", "1:38: [0].path must start at the repo"),
     "one line": (ONE % "lines: 5", "1:94: [0].lines must be the first and the last line"),
-    "three lines": (ONE % "lines: [5, 6, 7]", "1:94: [0].lines must be the first and the last line"),
     "lines in the wrong order": (ONE % "lines: [6, 5]", "1:94: [0].lines must be the first and the last line"),
-    "a line 0": (ONE % "lines: [0, 5]", "1:94: [0].lines must be the first and the last line"),
     "lines that are no numbers": (ONE % "lines: [a, true]", "1:94: [0].lines must be the first and the last line"),
 }
 
@@ -96,22 +88,14 @@ def test_a_mistake_is_named_with_its_place(mistake: str):
 def test_all_mistakes_of_a_file_are_reported_at_once():
     with pytest.raises(RegistryErrors) as caught:
         read_questions((ONE % "lines: 5" + ONE % "pth: b").encode(), "questions.yaml")
-
     assert [problem.line for problem in caught.value.problems] == [1, 2]
 
 
-def test_a_file_that_is_too_large_is_refused_unread():
+def test_a_file_that_is_too_large_is_refused():
     with pytest.raises(RegistryErrors, match=f"1:1: the file is larger than {MAX_BYTES:,} bytes"):
         read_questions(b"#" * (MAX_BYTES + 1), "questions.yaml")
-
-
-def test_one_question_too_many_is_refused_at_its_line():
-    text = "- {}\n" * (MAX_QUESTIONS + 1)
-
-    with pytest.raises(RegistryErrors) as caught:
-        read_questions(text.encode(), "questions.yaml")
-
-    assert str(caught.value) == "questions.yaml:10001:3: more than 10,000 questions"
+    with pytest.raises(RegistryErrors, match=r"questions.yaml:10001:3: more than 10,000 questions"):
+        read_questions(b"- {}\n" * (MAX_QUESTIONS + 1), "questions.yaml")
 
 
 def test_a_file_that_cannot_be_read_is_an_error_in_words(tmp_path: Path):
@@ -130,12 +114,10 @@ def test_a_file_that_cannot_be_read_is_an_error_in_words(tmp_path: Path):
         (QUESTION, [], None),
         (QUESTION, [hit("README.md"), hit("src/sessions.py")], 2),
         (QUESTION, [hit("src/sessions.py", repository="web"), hit("src/sessions.py")], 2),
-        (QUESTION, [hit("src/sessions.py", (1, 9)), hit("src/sessions.py", (10, 24))], 1),
         (QUESTION, [hit("README.md")] * 9 + [hit("src/sessions.py")], 10),
         (QUESTION, [hit("README.md")] * 10 + [hit("src/sessions.py")], None),
         (IN_LINES, [hit("src/sessions.py", (1, 9)), hit("src/sessions.py", (24, 50))], 2),
         (IN_LINES, [hit("src/sessions.py", (25, 50)), hit("src/sessions.py", (1, 10))], 2),
-        (IN_LINES, [hit("src/sessions.py", (25, 50)), hit("src/sessions.py", (12, 13))], 2),
         (IN_LINES, [hit("README.md", (10, 24))], None),
     ],
 )
@@ -158,11 +140,6 @@ def test_the_figures_are_those_computed_by_hand():
     assert asdict(found).keys() == {"questions", "recall", "mrr", "ndcg"}
 
 
-def test_without_a_question_there_is_no_figure():
-    with pytest.raises(ValueError, match="no questions"):
-        scores([])
-
-
 RANKS = st.lists(st.none() | st.integers(1, 10), min_size=1, max_size=60)
 
 
@@ -177,26 +154,13 @@ def test_every_figure_is_a_share_and_recall_never_falls_with_more_hits(ranks: li
     assert found.mrr <= found.ndcg + 1e-12 <= found.recall[10] + 2e-12
 
 
-@given(RANKS, st.randoms(use_true_random=False))
-def test_the_order_of_the_questions_changes_nothing(ranks: list[int | None], random):
-    shuffled = ranks.copy()
-    random.shuffle(shuffled)
-
-    assert scores(shuffled) == scores(ranks)
-
-
-@given(RANKS, st.integers(0, 59))
-def test_an_answer_that_moves_up_makes_no_figure_lower(ranks: list[int | None], which: int):
+@given(RANKS, st.integers(0, 59), st.randoms(use_true_random=False))
+def test_an_answer_that_moves_up_makes_no_figure_lower_in_any_order(ranks: list[int | None], which: int, random):
     better = ranks.copy()
     better[which % len(ranks)] = 1
+    random.shuffle(better)
 
     assert falls(scores(ranks), scores(better), 0) is None
-
-
-@given(st.integers(1, 60))
-def test_what_is_always_found_first_is_perfect_and_what_is_never_found_is_nothing(count: int):
-    assert scores([1] * count) == Scores(count, {1: 1, 5: 1, 10: 1}, 1, 1)
-    assert scores([None] * count) == Scores(count, {1: 0, 5: 0, 10: 0}, 0, 0)
 
 
 # Asking ------------------------------------------------------------------------------------------------------------
@@ -208,32 +172,22 @@ def numbered(count: int) -> list[Question]:
     ]
 
 
-async def test_each_answer_counts_for_its_own_question_whichever_comes_first():
-    questions = numbered(3)
-    last_asked = asyncio.Event()
+async def test_each_answer_counts_for_its_own_question_and_few_are_searched_at_once():
+    questions = numbered(20)
+    running, most = 0, 0
 
     async def ask(question: Question) -> list[SearchHit]:
-        if question is questions[2]:
-            last_asked.set()
-        await last_asked.wait()
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(questions.index(question) % 3):
+            await asyncio.sleep(0)
+        running -= 1
         return [hit("1.py"), hit(question.path)]
 
-    assert await ranks_of(questions, ask, at_once=3) == [2, 1, 2]
-    assert await evaluate(questions, ask, at_once=3) == scores([2, 1, 2])
-
-
-async def test_no_more_than_the_allowed_number_of_questions_are_asked_at_a_time():
-    asked, most = 0, 0
-
-    async def ask(question: Question) -> list[SearchHit]:
-        nonlocal asked, most
-        asked += 1
-        most = max(most, asked)
-        await asyncio.sleep(0)
-        asked -= 1
-        return []
-
-    assert await ranks_of(numbered(20), ask, at_once=4) == [None] * 20
+    expected = [1 if number == 1 else 2 for number in range(20)]
+    assert await ranks_of(questions, ask, at_once=4) == expected
+    assert await evaluate(questions, ask, at_once=4) == scores(expected)
     assert most == 4
 
 
@@ -253,7 +207,6 @@ def figures(recall: float = 0.9, mrr: float = 0.7, ndcg: float = 0.8) -> Scores:
 
 
 def test_a_version_that_is_as_good_or_a_little_worse_does_not_fall():
-    assert falls(figures(), figures(), 0) is None
     assert falls(figures(), figures(1.0, 1.0, 1.0), 0) is None
     assert falls(figures(), figures(recall=0.88, mrr=0.68, ndcg=0.78), 0.02) is None
 

@@ -69,8 +69,7 @@ def test_without_any_match_the_first_lines_that_say_something_are_shown() -> Non
 
 def test_chinese_and_japanese_are_found_without_spaces() -> None:
     text = "# 关闭连接\n" + "# 其他内容\n" * 20 + "# このロックはリポジトリごとに取得する\n"
-    assert snippet(text, "連接 关闭").best_line == 1
-    assert snippet(text, "リポジトリのロック").best_line == 22
+    assert [snippet(text, query).best_line for query in ("連接 关闭", "リポジトリのロック")] == [1, 22]
 
 
 def test_a_long_line_is_cut_around_its_match() -> None:
