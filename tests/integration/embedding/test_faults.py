@@ -21,8 +21,8 @@ SECRET = "sk-hunter2-hunter2"
 
 
 @every_provider
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-async def test_a_server_in_trouble_is_asked_again(
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_a_request_to_an_overloaded_server_is_repeated(
     server: EmbeddingServer, open_client: Open, provider: str, status: int
 ) -> None:
     embedder = open_client(provider, dimensions=64)
@@ -33,24 +33,17 @@ async def test_a_server_in_trouble_is_asked_again(
 
 
 @pytest.mark.parametrize("form", ["seconds", "date"])
-async def test_the_pause_that_a_server_asks_for_is_kept(server: EmbeddingServer, open_client: Open, form: str) -> None:
-    embedder = open_client(dimensions=64, longest_wait_seconds=20)
-    server.answer_next(
-        429, headers={"Retry-After": "1" if form == "seconds" else formatdate(time.time() + 2, usegmt=True)}
-    )
-    started = time.monotonic()
-    await embedder.embed(["x"])
-    assert time.monotonic() - started >= 0.9  # never early; how late is not the test's business
-
-
-async def test_other_requests_keep_the_pause_too(server: EmbeddingServer, open_client: Open) -> None:
+async def test_the_pause_that_a_server_requests_is_kept_by_all_requests(
+    server: EmbeddingServer, open_client: Open, form: str
+) -> None:
     embedder = open_client(dimensions=64, longest_wait_seconds=20, attempts=1)
-    server.answer_next(503, headers={"Retry-After": "1"})
+    pause = "1" if form == "seconds" else formatdate(time.time() + 2, usegmt=True)
+    server.answer_next(503, headers={"Retry-After": pause})
     with pytest.raises(EmbeddingUnavailable):
         await embedder.embed(["x"])
     started = time.monotonic()
     await embedder.embed(["y"])
-    assert time.monotonic() - started >= 0.8
+    assert time.monotonic() - started >= 0.8  # never early; how late does not matter here
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -63,24 +56,20 @@ async def test_a_pause_of_a_day_is_not_waited_for(server: EmbeddingServer, open_
     assert raised.value.retry_after_seconds == 86_400
     assert len(server.log) == 1
 
-    # Who comes later asks for themselves.
+    # A later request is not held back.
     await embedder.embed(["x"])
     assert server.inputs == ["x"]
 
 
-async def test_patience_ends(server: EmbeddingServer, open_client: Open) -> None:
-    server.answer_next(503, body={"error": {"message": "model is loading"}}, times=20)
+async def test_attempts_end_and_a_query_has_fewer(server: EmbeddingServer, open_client: Open) -> None:
+    server.answer_next(503, body={"error": {"message": "model is loading"}}, times=5)
     with pytest.raises(EmbeddingUnavailable, match="503: model is loading") as raised:
         await open_client(dimensions=64, attempts=3).embed(["x"])
     assert raised.value.retryable
     assert len(server.log) == 3
-
-
-async def test_a_question_is_given_up_sooner_than_a_sync(server: EmbeddingServer, open_client: Open) -> None:
-    server.answer_next(503, times=2)
     with pytest.raises(EmbeddingUnavailable):
-        await open_client("tei", dimensions=64, attempts=6).embed_query("x")
-    assert [exchange.status for exchange in server.log if exchange.inputs] == [503, 503]
+        await open_client(dimensions=64, attempts=6).embed_query("x")
+    assert len(server.log) == 5
 
 
 async def test_one_failing_request_ends_the_others(server: EmbeddingServer, open_client: Open) -> None:
@@ -99,7 +88,7 @@ async def test_one_failing_request_ends_the_others(server: EmbeddingServer, open
         ("nan", "JSON|finite"),
         ("zeros", "zero"),
         ("ragged", "different lengths"),
-        ("not_json", "not JSON"),
+        ("not_json", "not JSON"),  # EmbeddingAnswerUnreadable: the next attempt of the run may succeed
     ],
 )
 async def test_a_wrong_answer_is_an_error_and_no_vector(
@@ -107,39 +96,22 @@ async def test_a_wrong_answer_is_an_error_and_no_vector(
 ) -> None:
     embedder = open_client(provider, dimensions=64)
     server.garble_next(how)
-    with pytest.raises(EmbeddingError, match=complaint):
+    with pytest.raises(EmbeddingError, match=complaint) as raised:
         await embedder.embed(["a", "b", "c"])
-
-
-async def test_an_answer_that_is_no_json_is_left_to_the_next_attempt_of_the_run(
-    server: EmbeddingServer, open_client: Open
-) -> None:
-    server.garble_next("not_json")
-    with pytest.raises(EmbeddingAnswerUnreadable) as raised:
-        await open_client(dimensions=64).embed(["a"])
-    assert raised.value.retryable
-
-
-async def test_nan_is_found_in_plain_numbers_too(server: EmbeddingServer, open_client: Open) -> None:
-    server.knows_base64 = False
-    server.garble_next("nan")
-    with pytest.raises(EmbeddingError, match="JSON"):
-        await open_client(dimensions=64).embed(["a"])
+    assert isinstance(raised.value, EmbeddingAnswerUnreadable) == (how == "not_json" or "JSON" in str(raised.value))
 
 
 async def test_vectors_are_put_in_order_by_their_index(server: EmbeddingServer, open_client: Open) -> None:
+    texts = ["one", "two", "three"]
     server.garble_next("shuffled")
-    matrices = await open_client(dimensions=64).embed(["one", "two", "three"])
-    assert all(np.allclose(m[0], unit(t), atol=1e-6) for m, t in zip(matrices, ["one", "two", "three"], strict=True))
-
-
-async def test_an_index_given_twice_is_an_error(server: EmbeddingServer, open_client: Open) -> None:
+    matrices = await open_client(dimensions=64).embed(texts)
+    assert all(np.allclose(m[0], unit(t), atol=1e-6) for m, t in zip(matrices, texts, strict=True))
     server.garble_next("index_twice")
     with pytest.raises(EmbeddingError, match="twice"):
-        await open_client(dimensions=64).embed(["one", "two", "three"])
+        await open_client(dimensions=64).embed(texts)
 
 
-async def test_an_answer_cut_short_is_asked_for_again(server: EmbeddingServer, open_client: Open) -> None:
+async def test_an_incomplete_answer_is_requested_again(server: EmbeddingServer, open_client: Open) -> None:
     server.garble_next("truncated")
     (matrix,) = await open_client(dimensions=64).embed(["x"])
     assert np.allclose(matrix[0], unit("x"), atol=1e-6)
@@ -156,14 +128,11 @@ async def test_a_dimension_other_than_configured_is_an_error(server: EmbeddingSe
         await open_client("tei", dimensions=128).embed(["x"])
 
 
-async def test_the_key_is_sent_as_a_bearer_token(server: EmbeddingServer, open_client: Open) -> None:
+async def test_the_key_is_sent_and_no_error_shows_it(server: EmbeddingServer, open_client: Open) -> None:
     server.api_key = SECRET
     await open_client(api_key=SECRET, dimensions=64).embed(["x"])
     assert server.log[0].authorization == f"Bearer {SECRET}"
-
-
-async def test_no_error_shows_the_key(server: EmbeddingServer, open_client: Open) -> None:
-    server.api_key = "another"
+    server.api_key = "different"
     with pytest.raises(EmbeddingError, match=r"401.*embedding\.api_key") as refused:
         await open_client(api_key=SECRET, dimensions=64).embed(["x"])
     server.api_key = None
@@ -179,14 +148,14 @@ async def test_no_error_shows_the_key(server: EmbeddingServer, open_client: Open
 
 
 async def test_a_redirect_is_not_followed(server: EmbeddingServer, open_client: Open) -> None:
-    with EmbeddingServer() as elsewhere:
-        server.answer_next(307, headers={"Location": f"{elsewhere.url}/v1/embeddings"})
+    with EmbeddingServer() as target:
+        server.answer_next(307, headers={"Location": f"{target.url}/v1/embeddings"})
         with pytest.raises(EmbeddingError, match="redirect"):
             await open_client(api_key=SECRET, dimensions=64).embed(["x"])
-        assert elsewhere.log == []
+        assert target.log == []
 
 
-async def test_nobody_listening_is_unavailable(open_client: Open) -> None:
+async def test_a_closed_port_is_unavailable(open_client: Open) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     with pytest.raises(

@@ -38,37 +38,23 @@ async def test_each_text_gets_its_own_unit_vector(
 
 
 @every_provider
-async def test_a_question_is_nearest_to_the_text_that_answers_it(open_client: Open, provider: Provider) -> None:
-    embedder = open_client(provider)
-    texts = ["def parse json file", "class socket server", "read yaml settings"]
-    (question,) = await embedder.embed_query("json file parse")
-    assert int(np.argmax([matrix[0] @ question for matrix in await embedder.embed(texts)])) == 0
-
-
-@every_provider
-async def test_the_dimension_is_asked_for_once(server: EmbeddingServer, open_client: Open, provider: Provider) -> None:
+async def test_the_dimension_is_requested_once_and_not_at_all_if_it_is_configured(
+    server: EmbeddingServer, open_client: Open, provider: Provider
+) -> None:
     embedder = open_client(provider)
     specs = await asyncio.gather(embedder.spec(), embedder.spec())
     await embedder.embed(["x"])
     assert {(spec.provider, spec.model, spec.dimension, spec.window_chars) for spec in specs} == {
         (provider, MODEL, 64, None)
     }
-    assert server.inputs == [PROBE, "x"]
+    configured = open_client(provider, dimensions=64)
+    assert (await configured.spec()).dimension == 64
+    await configured.embed(["y"])
+    assert server.inputs == [PROBE, "x", "y"]
 
 
 @every_provider
-async def test_with_a_configured_dimension_nothing_but_the_texts_is_sent(
-    server: EmbeddingServer, open_client: Open, provider: Provider
-) -> None:
-    embedder = open_client(provider, dimensions=64)
-    assert (await embedder.spec()).dimension == 64
-    assert server.inputs == []
-    await embedder.embed(["x"])
-    assert server.inputs == ["x"]
-
-
-@every_provider
-async def test_what_a_collection_was_made_for_saves_asking(
+async def test_the_spec_of_a_collection_saves_the_request(
     server: EmbeddingServer, open_client: Open, provider: Provider
 ) -> None:
     recorded = await open_client(provider).spec()
@@ -85,15 +71,17 @@ async def test_no_texts_cost_no_request(server: EmbeddingServer, open_client: Op
     assert server.log == []
 
 
-async def test_openai_is_asked_for_base64_and_for_the_configured_dimensions(
-    server: EmbeddingServer, open_client: Open
-) -> None:
+async def test_each_dialect_gets_its_options(server: EmbeddingServer, open_client: Open) -> None:
     await open_client(dimensions=32).embed(["x"])
+    (exchange,) = server.log
+    assert (exchange.body["dimensions"], exchange.body["encoding_format"]) == (32, "base64")
+    server.forget()
     await open_client().embed(["y"])
-    bodies = {str(exchange.body["input"]): exchange.body for exchange in server.log}
-    assert bodies["['x']"]["dimensions"] == 32
-    assert bodies["['x']"]["encoding_format"] == "base64"
-    assert "dimensions" not in bodies["['y']"]
+    assert all("dimensions" not in exchange.body for exchange in server.log)
+    server.forget()
+    await open_client("tei").embed(["x"])
+    await open_client("ollama").embed(["x"])
+    assert {exchange.body["truncate"] for exchange in server.log if exchange.inputs} == {False}
 
 
 @pytest.mark.parametrize("quirk", ["knows_base64", "refuses_base64"])
@@ -102,12 +90,6 @@ async def test_a_server_without_base64_is_understood(server: EmbeddingServer, op
     matrices = await open_client(batch=1, dimensions=64).embed(["one", "two", "three"])
     assert [np.allclose(m[0], unit(t), atol=1e-6) for m, t in zip(matrices, ["one", "two", "three"], strict=True)]
     assert server.inputs.count("three") == 1
-
-
-async def test_truncation_is_forbidden_where_the_dialect_can(server: EmbeddingServer, open_client: Open) -> None:
-    await open_client("tei").embed(["x"])
-    await open_client("ollama").embed(["x"])
-    assert {exchange.body["truncate"] for exchange in server.log if exchange.inputs} == {False}
 
 
 async def test_requests_stay_under_the_limits_of_count_and_characters(
@@ -121,7 +103,7 @@ async def test_requests_stay_under_the_limits_of_count_and_characters(
         assert exchange.inputs == 1 or exchange.chars <= 100
 
 
-async def test_tei_is_not_sent_more_than_it_says_it_takes(server: EmbeddingServer, open_client: Open) -> None:
+async def test_tei_gets_no_more_inputs_than_it_accepts(server: EmbeddingServer, open_client: Open) -> None:
     server.most_inputs = 3
     await open_client("tei", batch=50, dimensions=64).embed([str(number) for number in range(10)])
     assert [exchange.status for exchange in server.log] == [200] * 5
@@ -194,7 +176,7 @@ async def test_a_window_that_is_still_too_long_is_halved_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("provider", ["openai", "ollama"])
-async def test_a_server_that_cuts_silently_is_found_out(
+async def test_a_server_that_truncates_silently_is_noticed(
     server: EmbeddingServer, open_client: Open, provider: Provider
 ) -> None:
     server.reads_chars, server.cuts_silently = 512 * 4, True
@@ -204,13 +186,12 @@ async def test_a_server_that_cuts_silently_is_found_out(
     assert [len(matrix) for matrix in windowed] == [2, 2]
 
 
-async def test_a_server_that_reads_all_is_not_suspected_for_long(server: EmbeddingServer, open_client: Open) -> None:
+async def test_the_proof_that_a_server_reads_all_is_required_once(server: EmbeddingServer, open_client: Open) -> None:
     embedder = open_client(dimensions=64, batch=1)
-    sparse_text = "a" * 2048  # exactly 512 tokens of the server's
+    suspicious = "a" * 2048  # exactly 512 tokens of the server's
     for _ in range(3):
-        await embedder.embed([sparse_text])
-    assert server.inputs.count(sparse_text) == 3
-    assert len(server.inputs) == 4
+        await embedder.embed([suspicious])
+    assert (server.inputs.count(suspicious), len(server.inputs)) == (3, 4)
 
 
 async def test_blank_windows_are_not_sent(server: EmbeddingServer, open_client: Open) -> None:
@@ -219,7 +200,7 @@ async def test_blank_windows_are_not_sent(server: EmbeddingServer, open_client: 
     assert all(server.inputs)
 
 
-async def test_a_text_that_is_no_unicode_is_sent_all_the_same(server: EmbeddingServer, open_client: Open) -> None:
+async def test_a_text_that_is_not_unicode_is_sent_with_replacements(server: EmbeddingServer, open_client: Open) -> None:
     await open_client(dimensions=64).embed(["caf\udce9 menu"])
     assert server.inputs == ["caf? menu"]
 

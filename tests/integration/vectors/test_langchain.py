@@ -90,14 +90,3 @@ async def test_langchain_searches_the_collection_of_a_sync(
     only = models.Filter(must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value="src/2.py"))])
     found = store.similarity_search("refund the card", k=5, filter=only)
     assert {each.metadata["path"] for each in found} <= {"src/2.py"}
-    found_as_retriever = store.as_retriever(search_kwargs={"k": 1}).invoke("charge the card")
-    assert [each.metadata["path"] for each in found_as_retriever] == ["src/0.py"]
-
-
-async def test_langchain_opens_an_existing_collection_by_its_address(server: QdrantServer) -> None:
-    await synced(server, "existing", SPEC)
-    store = QdrantVectorStore.from_existing_collection(
-        "existing", SameVectors(), url=server.url, vector_name="dense", check_compatibility=False
-    )
-    assert store.similarity_search("send the invoice", k=1)[0].metadata["path"] == "src/2.py"
-    store.client.close()

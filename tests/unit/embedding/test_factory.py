@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
 from reposync.embedding.factory import open_embedder
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.port import EmbeddingSpec
+from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig, is_configured
 from reposync.errors import ConfigError
 
 
@@ -53,3 +55,23 @@ def test_a_provider_that_lacks_something_says_what(config: EmbedderConfig, compl
 
 def test_the_api_key_is_not_shown() -> None:
     assert "hunter2" not in repr(EmbedderConfig(api_key="hunter2"))
+
+
+@pytest.mark.parametrize(
+    ("config", "spec", "fits"),
+    [
+        ({"provider": "openai", "model": "small"}, ("openai", "small", 64, None), True),
+        ({"provider": "openai", "model": "large"}, ("openai", "small", 64, None), False),
+        ({"provider": "openai", "model": "small", "dimensions": 32}, ("openai", "small", 64, None), False),
+        ({"provider": "openai", "model": "small", "window": 900}, ("openai", "small", 64, None), False),
+        ({"provider": "ollama", "model": "small"}, ("openai", "small", 64, None), False),
+        ({"provider": "tei"}, ("tei", "whatever it serves", 64, None), True),
+        ({"provider": "local"}, ("local", "minilm", 384, LOCAL_WINDOW), True),
+        ({"provider": "local", "window": 900}, ("local", "minilm", 384, LOCAL_WINDOW), False),
+        ({"provider": "none"}, ("none", "none", 0, None), True),
+    ],
+)
+def test_a_model_is_the_configured_one_if_each_configured_value_fits(
+    config: dict[str, Any], spec: tuple[str, str, int, int | None], fits: bool
+) -> None:
+    assert is_configured(EmbedderConfig(**config), EmbeddingSpec(*spec)) is fits
