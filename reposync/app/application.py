@@ -25,7 +25,7 @@ from reposync.errors import RepositoryNotFound, RepoSyncError
 from reposync.runs.execution import Execution, ExecutionPolicy
 from reposync.runs.locks import NoLocks, RunLocks, stale_by
 from reposync.runs.presence import Presence
-from reposync.runs.removal import AlreadyRemoved, OrphanedPointsRemoval, RemovalRun
+from reposync.runs.removal import OrphanedPointsRemoval, RemovalRun
 from reposync.runs.reporting import Observer
 from reposync.store.database import Database
 from reposync.store.manifest import Manifests
@@ -216,11 +216,11 @@ class Application:
 
             return await execution.perform(make_orphaned)
 
-        async def make(lease: Lease) -> RemovalRun | AlreadyRemoved:
+        async def make(lease: Lease) -> RemovalRun:
             try:
                 row = await self.repositories.by_id(run.repository_id)
             except RepositoryNotFound:
-                return AlreadyRemoved()
+                return RemovalRun(None, [], self.repositories, self.manifests, run, lease)
             versions = await self.versions.of(row.id)
             places = {(row.indexed_collection or row.collection, row.id), (row.collection, row.id)}
             places |= {(version.physical, each) for version in versions for each in (version.id, row.id)}

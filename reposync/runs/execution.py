@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Protocol, assert_never
+from typing import Any, Protocol
 
 from reposync.clock import elapsed_seconds
 from reposync.config.sections import DaemonConfig
@@ -74,27 +74,6 @@ class ExecutionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The run ends. `followed_up`: a different run takes its place."""
-
-    status: RunStatus
-    code: str | None = None
-    message: str | None = None
-    brake: Mapping[str, Any] | None = None
-    followed_up: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Retried:
-    """A failure that may pass. `at_last`: the status after the last attempt."""
-
-    delay_seconds: float
-    code: str
-    message: str
-    at_last: RunStatus = RunStatus.FAILED
-
-
-@dataclass(frozen=True, slots=True)
 class Released:
     """The run goes back to the queue, and the attempt does not count."""
 
@@ -104,7 +83,8 @@ class Released:
     reason: RepoSyncError | None = None
 
 
-Ending = Ended | Retried | Released
+Ending = Callable[[], Awaitable[Run]]
+"""Writes the end of an attempt."""
 
 STOPPING = Released()
 """This process shuts down."""
@@ -171,6 +151,7 @@ class Execution:
         self._work: Work | None = None
         self._body: asyncio.Task[Ending] | None = None
         self._reason: RepoSyncError | Released | None = None
+        self._released: str | None = None
 
     @property
     def figures(self) -> RunFigures:
@@ -208,8 +189,7 @@ class Execution:
             raise
         finally:
             await end(heartbeat, reporting, self._body)
-        outcome = ending.outcome if isinstance(ending, Released) else str(run.status)
-        self._observer.run_ended(run, outcome, elapsed_seconds() - self.started, self.figures)
+        self._observer.run_ended(run, self._released or str(run.status), elapsed_seconds() - self.started, self.figures)
         return run
 
     async def _write_last(self, ending: Ending | None) -> None:
@@ -219,7 +199,7 @@ class Execution:
                 if ending is None and self._policy.request_id is not None:
                     await self._runs.withdraw(self._policy.request_id, by="an interrupt")
                 released = self._reason if isinstance(self._reason, Released) else STOPPING
-                await self._write(ending or released)
+                await self._write(ending or self._release(released))
 
     async def _guarded(self, make: Callable[[Lease], Awaitable[Work]]) -> Ending:
         self._observer.run_started(self.run)
@@ -236,8 +216,8 @@ class Execution:
         # Files that could not be read are tried again while attempts are left.
         pause = self._policy.pause_after(run.failures) if outcome.files_failed else None
         if pause is None or outcome.code is None:
-            return Ended(RunStatus.COMPLETED, outcome.code, outcome.notice)
-        return Retried(pause, outcome.code, outcome.notice or "", RunStatus.COMPLETED)
+            return self._finish(RunStatus.COMPLETED, outcome.code, outcome.notice)
+        return self._retry(pause, outcome.code, outcome.notice or "", at_last=RunStatus.COMPLETED)
 
     async def _outcome(self, body: asyncio.Task[Ending]) -> Ending:
         await asyncio.wait({body})
@@ -261,72 +241,76 @@ class Execution:
     def _ending_of(self, reason: RepoSyncError | Released) -> Ending:
         """Raises `reason` if it is LeaseLost: a run that a different worker has gets no ending from here."""
         if isinstance(reason, Released):
-            return reason
+            return self._release(reason)
+        why = reason.code, str(reason)
         retry_after = min(reason.retry_after_seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS)
         has_retries = self._policy.retry_seconds is not None
         match reason:
             case LeaseLost():
                 raise reason
             case DeletionBlocked():
-                return Ended(RunStatus.BLOCKED, reason.code, str(reason), brake=reason.facts)
+                return self._finish(RunStatus.BLOCKED, *why, brake=reason.facts)
             case IndexHeld() | GateClosed():
-                return Ended(RunStatus.BLOCKED, reason.code, str(reason))
-            case DefinitionChanged():
-                return Ended(RunStatus.CANCELLED, reason.code, str(reason), followed_up=True)
+                return self._finish(RunStatus.BLOCKED, *why)
+            case DefinitionChanged():  # a different run takes its place
+                return self._finish(RunStatus.CANCELLED, *why, followed_up=True)
             case RunCancelled():
-                return Ended(RunStatus.CANCELLED, reason.code, str(reason))
+                return self._finish(RunStatus.CANCELLED, *why)
             case LockHeld() | LockLost() if has_retries:
                 # The run did not fail, its turn has not come.
                 pause = _LOCK_PAUSES_SECONDS[min(self.run.attempt, len(_LOCK_PAUSES_SECONDS)) - 1]
-                return Released(delay_seconds=pause, reason=reason)
+                return self._release(Released(delay_seconds=pause, reason=reason))
             case _ if reason.code in CANNOT_HERE and self._policy.elsewhere:
-                return Released(reason=reason)
+                self._released = RELEASED
+                return lambda: release_to_others(self._runs, self.run, reason)
             case _ if retry_after > IN_PLACE_SECONDS and has_retries:
                 # Random, so that runs that failed together are not retried together.
-                return Released(delay_seconds=retry_after * random.uniform(1.0, 1.1), reason=reason)  # noqa: S311
+                pause = retry_after * random.uniform(1.0, 1.1)  # noqa: S311
+                return self._release(Released(delay_seconds=pause, reason=reason))
             case _:
-                return self._failure(reason.code, str(reason), may_pass=reason.retryable, retry_after=retry_after)
+                return self._failure(*why, may_pass=reason.retryable, retry_after=retry_after)
 
-    def _failure(self, code: str, message: str, *, may_pass: bool, retry_after: float = 0.0) -> Ended | Retried:
+    def _failure(self, code: str, message: str, *, may_pass: bool, retry_after: float = 0.0) -> Ending:
         if self._policy.request_id is not None:
             # A daemon may reach a source that this machine cannot.
-            return Retried(max(_ELSEWHERE_SECONDS, retry_after), code, message)
+            return self._retry(max(_ELSEWHERE_SECONDS, retry_after), code, message)
         pause = self._policy.pause_after(self.run.failures) if may_pass else None
         if pause is None:
-            return Ended(RunStatus.FAILED, code, message)
-        return Retried(max(pause, retry_after), code, message)
+            return self._finish(RunStatus.FAILED, code, message)
+        return self._retry(max(pause, retry_after), code, message)
+
+    def _finish(self, status: RunStatus, code: str | None, message: str | None, **more: Any) -> Ending:
+        return lambda: self._runs.finish(self.run, status, self.figures, code, message, **more)
+
+    def _retry(self, seconds: float, code: str, message: str, *, at_last: RunStatus = RunStatus.FAILED) -> Ending:
+        """After a failure that may pass. `at_last`: the status after the last attempt."""
+        mine = self._policy.request_id
+        return lambda: self._runs.retry_later(
+            self.run, seconds, code, message, self.figures, at_last=at_last, final_unless_others=mine
+        )
+
+    def _release(self, released: Released) -> Ending:
+        self._released = released.outcome
+        return lambda: self._runs.release(
+            self.run,
+            self.figures,
+            outcome=released.outcome,
+            delay_seconds=released.delay_seconds,
+            priority=released.priority,
+            reason=released.reason,
+        )
 
     async def _write(self, ending: Ending) -> Run:
         """Retried until the lease is over: the database may be available again before that."""
         backoff = Backoff(0.1, 2.0)
         while True:
             try:
-                return await self._write_once(ending)
+                return await ending()
             except StoreUnavailable:
                 pause = backoff.next_seconds()
                 if self._lease.remaining_seconds() <= pause:
                     raise
             await asyncio.sleep(pause)
-
-    async def _write_once(self, ending: Ending) -> Run:
-        match ending:
-            case Ended(status, code, message, brake, followed_up):
-                return await self._runs.finish(
-                    self.run, status, self.figures, code, message, brake=brake, followed_up=followed_up
-                )
-            case Retried(delay, code, message, at_last):
-                mine = self._policy.request_id
-                return await self._runs.retry_later(
-                    self.run, delay, code, message, self.figures, at_last=at_last, final_unless_others=mine
-                )
-            case Released(reason=RepoSyncError(code=code) as reason) if code in CANNOT_HERE:
-                return await release_to_others(self._runs, self.run, reason)
-            case Released(outcome, delay, priority, reason):
-                return await self._runs.release(
-                    self.run, self.figures, outcome=outcome, delay_seconds=delay, priority=priority, reason=reason
-                )
-            case _:
-                assert_never(ending)
 
     async def _keep_alive(self) -> None:
         """Renew the lease until cancelled. Interrupts the body if the run is cancelled or lost."""

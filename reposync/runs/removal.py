@@ -21,14 +21,15 @@ class RemovalRun:
 
     def __init__(
         self,
-        repository: Repository,
+        repository: Repository | None,
         places: Sequence[tuple[Index, str]],
         repositories: Repositories,
         manifests: Manifests,
         run: Run,
         lease: Lease,
     ) -> None:
-        """`places`: collections that may hold its points, with the id of the version there."""
+        """`repository` None: an earlier attempt removed the row, which is the last step. `places`: collections that may
+        hold its points, with the id of the version there."""
         self._repository = repository
         self._places = places
         self._repositories = repositories
@@ -39,10 +40,13 @@ class RemovalRun:
 
     @property
     def figures(self) -> RunFigures:
-        return RunFigures(commit_before=self._repository.last_commit, files_deleted=self._files)
+        commit = self._repository.last_commit if self._repository is not None else None
+        return RunFigures(commit_before=commit, files_deleted=self._files)
 
     async def execute(self) -> Outcome:
         """Raises LeaseLost, and what index and store raise."""
+        if self._repository is None:
+            return Outcome(notice=REMOVED_BEFORE)
         totals = await self._manifests.totals(self._repository.live_version or self._repository.id)
         for index, version_id in self._places:
             self._lease.check()
@@ -51,15 +55,6 @@ class RemovalRun:
         await self._repositories.remove(self._repository.name, by=self._run)
         self._files = totals.files
         return Outcome()
-
-
-class AlreadyRemoved:
-    """An earlier attempt removed the row, which is the last step."""
-
-    figures = RunFigures()
-
-    async def execute(self) -> Outcome:
-        return Outcome(notice=REMOVED_BEFORE)
 
 
 class OrphanedPointsRemoval:

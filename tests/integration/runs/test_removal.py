@@ -30,7 +30,8 @@ class LosesTheLease(httpx.AsyncHTTPTransport):
             return await super().handle_async_request(request)
         self.deletions += 1
         self._lease.lose("Somebody else has the run.")
-        return httpx.Response(503, json={"status": {"error": "overloaded"}}, request=request)
+        body = httpx.ByteStream(b'{"status": {"error": "overloaded"}}')
+        return httpx.Response(503, headers={"Content-Type": "application/json"}, stream=body, request=request)
 
 
 async def removal_of(world: World) -> Run:  # noqa: F811
