@@ -81,7 +81,12 @@ class VersionUpdate:
             orphans_possible=bool(state.audit.orphans),
         )
         vectors = DenseVectors(
-            self.embedder, situation.wanted.spec, index, others=await self._same_model(), counts=context.counts
+            self.embedder,
+            situation.wanted.spec,
+            index,
+            index_holds_points=await index.count() > 0,
+            others=await self._same_model(),
+            counts=context.counts,
         )
         progress.files_total = len(plan.read)
         progress.enter("indexing")
