@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,8 @@ from pydantic import SecretStr
 
 from reposync.outgoing import RequestObserver, RetryPolicy
 from reposync.sources.gitlab import GitLabSource
-from reposync.sources.port import Blob, Source, TreeEntry
+from reposync.sources.port import Commit, Source, TreeEntry
 from reposync.sources.remote import RemoteGitSource
-from reposync.sources.smart_http import MAX_SPOOL_BYTES
 from reposync.sources.spec import GitLabProject, RemoteGit
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
@@ -50,10 +50,6 @@ async def contents(source: Source, entries: Sequence[TreeEntry], *, max_bytes: i
     return found
 
 
-async def first(blobs: AsyncGenerator[Blob, None]) -> Blob:
-    return await anext(blobs)
-
-
 def same_tree(entries: Sequence[TreeEntry], repository: GitRepository, revision: str = "HEAD") -> bool:
     """Whether the entries are what `git ls-tree` lists."""
     listed = sorted((row.path, row.mode, row.sha) for row in repository.ls_tree(revision))
@@ -82,40 +78,51 @@ def project(server: GitLabServer, repository: GitRepository) -> Project:
     return server.add_project(PATH, repository.path, id=42)
 
 
-@pytest.fixture
-async def gitlab(server: GitLabServer, project: Project) -> AsyncGenerator[Callable[..., GitLabSource], None]:
-    """Makes sources of the project; `project_id=None` makes one that has to find it."""
-    made: list[GitLabSource] = []
+@dataclass(slots=True)
+class Site:
+    """A GitLab with one project, and the sources that a test opens on it."""
 
-    def make(
-        path: str = PATH, *, project_id: int | None = 42, observer: RequestObserver | None = None, **changes: Any
+    server: GitLabServer
+    project: Project
+    repository: GitRepository
+    opened: list[Source] = field(default_factory=list)
+
+    def gitlab(
+        self, path: str = PATH, *, project_id: int | None = 42, observer: RequestObserver | None = None, **changes: Any
     ) -> GitLabSource:
+        """A source of the project; `project_id=None` makes one that has to find it."""
         arguments: dict[str, Any] = {"token": SecretStr(TOKEN), "retry": QUICK, "project_id": project_id}
-        made.append(GitLabSource(GitLabProject(server.url, path, **(arguments | changes)), observer=observer))
-        return made[-1]
+        source = GitLabSource(GitLabProject(self.server.url, path, **(arguments | changes)), observer=observer)
+        self.opened.append(source)
+        return source
 
-    yield make
-    for source in made:
-        await source.close()
+    def remote(
+        self, url: str | None = None, *, observer: RequestObserver | None = None, **changes: Any
+    ) -> RemoteGitSource:
+        """A plain git source of the project's URL."""
+        arguments: dict[str, Any] = {"username": "oauth2", "password": SecretStr(TOKEN), "retry": QUICK}
+        spec = RemoteGit(url or f"{self.server.url}/{PATH}.git", **(arguments | changes))
+        source = RemoteGitSource(spec, observer=observer)
+        self.opened.append(source)
+        return source
+
+    async def at_head(self, *arguments: Any, **changes: Any) -> tuple[GitLabSource, Commit]:
+        source = self.gitlab(*arguments, **changes)
+        return source, await source.head()
+
+    async def listed(self, *arguments: Any, **changes: Any) -> tuple[GitLabSource, list[TreeEntry]]:
+        source = self.gitlab(*arguments, **changes)
+        return source, await entries_of(source)
+
+
+async def entries_of(source: Source) -> list[TreeEntry]:
+    """The tree of the head."""
+    return (await source.tree(await source.head())).entries
 
 
 @pytest.fixture
-async def remote(server: GitLabServer, project: Project) -> AsyncGenerator[Callable[..., RemoteGitSource], None]:
-    """Makes plain git sources of the project's URL."""
-    made: list[RemoteGitSource] = []
-
-    def make(
-        url: str | None = None,
-        *,
-        observer: RequestObserver | None = None,
-        max_spool_bytes: int = MAX_SPOOL_BYTES,
-        **changes: Any,
-    ) -> RemoteGitSource:
-        arguments: dict[str, Any] = {"username": "oauth2", "password": SecretStr(TOKEN), "retry": QUICK}
-        spec = RemoteGit(url or f"{server.url}/{PATH}.git", **(arguments | changes))
-        made.append(RemoteGitSource(spec, observer=observer, max_spool_bytes=max_spool_bytes))
-        return made[-1]
-
-    yield make
-    for source in made:
+async def site(server: GitLabServer, project: Project, repository: GitRepository) -> AsyncGenerator[Site, None]:
+    site = Site(server, project, repository)
+    yield site
+    for source in site.opened:
         await source.close()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reposync.errors import BranchNotFound, RepositoryEmpty, SourceUnavailable
-from reposync.sources.gitlab import GitLabSource
 from reposync.sources.port import Commit
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import Executable, GitRepository, Submodule, Symlink, many_path
-from tests.integration.sources.conftest import PATH, TOKEN, Watched, contents, expected, same_tree
-
-Make = Callable[..., GitLabSource]
+from tests.integration.sources.conftest import PATH, TOKEN, Site, Watched, contents, entries_of, expected, same_tree
 
 THOUSANDS = 10_000
 
@@ -37,114 +33,98 @@ def large_project(server: GitLabServer, large: GitRepository) -> Project:
 
 @pytest.mark.parametrize("branch", [None, "main"])
 async def test_an_unchanged_project_costs_one_request(
-    server: GitLabServer, large_project: Project, large: GitRepository, gitlab: Make, branch: str | None
+    site: Site, large_project: Project, large: GitRepository, branch: str | None
 ) -> None:
-    head = await gitlab("platform/large", project_id=7, branch=branch).head()
+    head = await site.gitlab("platform/large", project_id=7, branch=branch).head()
 
     assert head.sha == large.head()
-    assert len(server.log) == 1
+    assert len(site.server.log) == 1
 
 
 async def test_one_changed_file_of_ten_thousand_costs_three_requests(
-    server: GitLabServer, large_project: Project, large: GitRepository, gitlab: Make
+    site: Site, large_project: Project, large: GitRepository
 ) -> None:
-    source = gitlab("platform/large", project_id=7)
-    before = {entry.path: entry.sha for entry in (await source.tree(await source.head())).entries}
+    source = site.gitlab("platform/large", project_id=7)
+    before = {entry.path: entry.sha for entry in await entries_of(source)}
     large.commit({many_path(1234): b"changed\n"})
-    server.log.forget()
+    site.server.log.forget()
 
     head = await source.head()
     changed = [entry for entry in (await source.tree(head)).entries if before.get(entry.path) != entry.sha]
     found = await contents(source, changed)
 
     assert list(found.values()) == [b"changed\n"]
-    assert len(server.log) == 3
+    assert len(site.server.log) == 3
     large.force(f"{head.sha}~1")
 
 
 async def test_a_first_sync_of_ten_thousand_files_costs_three_calls_and_six_git_requests(
-    server: GitLabServer, large_project: Project, large: GitRepository, gitlab: Make
+    site: Site, large_project: Project, large: GitRepository
 ) -> None:
-    source = gitlab("platform/large", project_id=None)
-
-    head = await source.head()
+    source, head = await site.at_head("platform/large", project_id=None)
     entries = (await source.tree(head)).entries
     found = await contents(source, entries)
 
     assert same_tree(entries, large)
     assert len(found) == THOUSANDS
     assert found[entries[17].sha] == large.read(entries[17].sha)
-    assert len(server.log.rest) <= 3
-    assert len(server.log.git) == 1 + THOUSANDS / 2000
+    assert len(site.server.log.rest) <= 3
+    assert len(site.server.log.git) == 1 + THOUSANDS / 2000
     assert await source.project_id() == 7
-    assert len(server.log.rest) <= 3, "the id is asked for once"
+    assert len(site.server.log.rest) <= 3, "the id is asked for once"
 
 
-async def test_a_first_sync_stays_within_three_calls_where_one_file_is_read_ahead_of_all_others(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(60)
-    repository.commit({".gitattributes": b"*.min.js linguist-generated\n"})
-    source = gitlab(project_id=None)
-    entries = (await source.tree(await source.head())).entries
+async def test_a_first_sync_stays_within_three_calls_where_one_file_is_read_ahead_of_all_others(site: Site) -> None:
+    site.repository.many(60)
+    site.repository.commit({".gitattributes": b"*.min.js linguist-generated\n"})
+    source, entries = await site.listed(project_id=None)
 
     rules = await contents(source, [entry for entry in entries if entry.path == b".gitattributes"])
     found = await contents(source, entries)
 
     assert rules.items() <= found.items()
-    assert (len(server.log.rest), len(server.log.git)) == (3, 3)
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (3, 3)
 
 
-async def test_few_contents_come_by_rest_and_many_by_git(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(60)
-    source = gitlab()
-    entries = (await source.tree(await source.head())).entries
-    server.log.forget()
+async def test_few_contents_come_by_rest_and_many_by_git(site: Site) -> None:
+    site.repository.many(60)
+    source, entries = await site.listed()
+    site.server.log.forget()
 
     assert len(await contents(source, entries[:20])) == 20
-    assert (len(server.log.rest), len(server.log.git)) == (20, 0)
-    server.log.forget()
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (20, 0)
+    site.server.log.forget()
     assert len(await contents(source, entries[:21])) == 21
-    assert (len(server.log.rest), len(server.log.git)) == (0, 2)
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (0, 2)
 
 
-async def test_an_observer_is_told_of_every_request(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
+async def test_an_observer_is_told_of_every_request(site: Site) -> None:
+    site.repository.many(30)
     watched = Watched()
-    source = gitlab(observer=watched)
-
-    entries = (await source.tree(await source.head())).entries
+    source, entries = await site.listed(observer=watched)
     await contents(source, entries)
     await contents(source, entries[:2])
 
     assert watched.requests == ["api_head", "api_tree", "git_refs", "git_fetch", "api_blob", "api_blob"]
-    assert len(watched.requests) == len(server.log)
+    assert len(watched.requests) == len(site.server.log)
 
 
-async def test_the_token_travels_as_bearer_and_as_git_s_password_only(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    source = gitlab()
+async def test_the_token_travels_as_bearer_and_as_git_s_password_only(site: Site) -> None:
+    site.repository.many(30)
+    source = site.gitlab()
 
-    await contents(source, (await source.tree(await source.head())).entries)
+    await contents(source, await entries_of(source))
 
-    assert {record.credential for record in server.log.rest} == {"bearer"}
-    assert {record.credential for record in server.log.git} == {"basic"}
-    assert all(TOKEN not in f"{record.path}?{record.query}" for record in server.log)
+    assert {record.credential for record in site.server.log.rest} == {"bearer"}
+    assert {record.credential for record in site.server.log.git} == {"basic"}
+    assert all(TOKEN not in f"{record.path}?{record.query}" for record in site.server.log)
 
 
 # Exactly the commit --------------------------------------------------------------------------------------------------
 
 
-async def test_every_kind_of_entry_is_listed_as_git_lists_it(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit(
+async def test_every_kind_of_entry_is_listed_as_git_lists_it(site: Site) -> None:
+    site.repository.commit(
         {
             "link": Symlink("../../etc/passwd"),
             "library": Submodule("1" * 40),
@@ -153,12 +133,10 @@ async def test_every_kind_of_entry_is_listed_as_git_lists_it(
             "deep/er/and/deeper/a.py": b"",
         }
     )
-    source = gitlab()
+    source, entries = await site.listed()
 
-    entries = (await source.tree(await source.head())).entries
-
-    assert same_tree(entries, repository)
-    assert await contents(source, entries) == expected(repository, entries)
+    assert same_tree(entries, site.repository)
+    assert await contents(source, entries) == expected(site.repository, entries)
 
 
 @pytest.mark.parametrize(
@@ -172,248 +150,174 @@ async def test_every_kind_of_entry_is_listed_as_git_lists_it(
     ],
     ids=["root", "two that look the same", "folders", "three that look the same", "odd but text"],
 )
-async def test_paths_that_json_cannot_hold_are_exact_all_the_same(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, paths: list[bytes]
-) -> None:
-    repository.commit({path: b"in %d" % at for at, path in enumerate(paths)})
-    source = gitlab()
+async def test_paths_that_json_cannot_hold_are_exact_all_the_same(site: Site, paths: list[bytes]) -> None:
+    site.repository.commit({path: b"in %d" % at for at, path in enumerate(paths)})
+    source, entries = await site.listed()
 
-    entries = (await source.tree(await source.head())).entries
-
-    assert same_tree(entries, repository)
-    assert await contents(source, entries) == expected(repository, entries)
+    assert same_tree(entries, site.repository)
+    assert await contents(source, entries) == expected(site.repository, entries)
     lossy = any(path.decode("utf-8", "ignore").encode() != path for path in paths)
-    assert len(server.log.git) == (2 if lossy else 0)
+    assert len(site.server.log.git) == (2 if lossy else 0)
 
 
-async def test_a_signed_commit_costs_two_git_requests_more_for_a_proven_tree(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    repository.sign()
-    source = gitlab()
+async def test_a_signed_commit_costs_two_git_requests_more_for_a_proven_tree(site: Site) -> None:
+    site.repository.many(30)
+    site.repository.sign()
+    source = site.gitlab()
 
     tree = await source.tree(await source.head())
 
     assert tree.proven
-    assert same_tree(tree.entries, repository)
-    assert (len(server.log.rest), len(server.log.git)) == (2, 2)
+    assert same_tree(tree.entries, site.repository)
+    assert (len(site.server.log.rest), len(site.server.log.git)) == (2, 2)
 
 
-async def test_a_head_that_moves_in_the_middle_of_a_run_does_not_mix_two_commits(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"one\n"})
-    first = repository.head()
-    server.faults.call(lambda: repository.commit({"a.py": b"two\n", "b.py": b"b\n"}), path="repository/tree")
-    source = gitlab()
-
-    head = await source.head()
+async def test_a_head_that_moves_in_the_middle_of_a_run_does_not_mix_two_commits(site: Site) -> None:
+    site.repository.commit({"a.py": b"one\n"})
+    first = site.repository.head()
+    site.server.faults.call(lambda: site.repository.commit({"a.py": b"two\n", "b.py": b"b\n"}), path="repository/tree")
+    source, head = await site.at_head()
     entries = (await source.tree(head)).entries
 
     assert head.sha == first
     assert list((await contents(source, entries)).values()) == [b"one\n"]
-    assert (await source.head()).sha == repository.head() != first
+    assert (await source.head()).sha == site.repository.head() != first
 
 
-async def test_a_commit_that_was_rewritten_away_is_a_reason_to_try_again_not_an_empty_tree(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"one\n"})
-    source = gitlab()
-    head = await source.head()
+async def test_a_commit_that_was_rewritten_away_is_a_reason_to_try_again_not_an_empty_tree(site: Site) -> None:
+    site.repository.commit({"a.py": b"one\n"})
+    source, head = await site.at_head()
 
     with pytest.raises(SourceUnavailable, match="branch was rewritten"):
         await source.tree(Commit("9" * 40, head.committed_at))
 
 
-async def test_an_empty_tree_is_empty(repository: GitRepository, project: Project, gitlab: Make) -> None:
-    repository.commit({"a.py": b"one\n"})
-    repository.commit({"a.py": None})
-    source = gitlab()
+async def test_an_empty_tree_is_empty(site: Site) -> None:
+    site.repository.commit({"a.py": b"one\n"})
+    site.repository.commit({"a.py": None})
+    source = site.gitlab()
 
-    assert (await source.tree(await source.head())).entries == []
+    assert await entries_of(source) == []
     assert await contents(source, []) == {}
 
 
 # Branches ------------------------------------------------------------------------------------------------------------
 
 
-async def test_the_default_branch_is_followed_when_it_is_renamed(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"1\n"})
-    source = gitlab()
+async def test_the_default_branch_is_followed_when_it_is_renamed(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n"})
+    source = site.gitlab()
     await source.head()
-    repository.rename_branch("main", "trunk")
-    sha = repository.commit({"a.py": b"2\n"}, branch="trunk")
+    site.repository.rename_branch("main", "trunk")
+    sha = site.repository.commit({"a.py": b"2\n"}, branch="trunk")
 
     assert (await source.head()).sha == sha
     with pytest.raises(BranchNotFound, match=r"no branch 'main'.*trunk"):
-        await gitlab(branch="main").head()
+        await site.gitlab(branch="main").head()
 
 
-async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"1\n"}, branch="develop")
-    repository.commit({"a.py": b"1\n"})
-    named, known, found = gitlab(branch="develop"), gitlab(), gitlab(project_id=None)
+async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n"}, branch="develop")
+    site.repository.commit({"a.py": b"1\n"})
+    named, known, found = site.gitlab(branch="develop"), site.gitlab(), site.gitlab(project_id=None)
     for source in (named, known, found):
         await source.head()
-    server.log.forget()
+    site.server.log.forget()
 
     assert await named.branch(fresh=True) == "develop"
     assert await found.branch() == "main"
-    assert len(server.log) == 0
+    assert len(site.server.log) == 0
     assert [await known.branch(), await known.branch()] == ["main", "main"]
-    assert len(server.log) == 1
+    assert len(site.server.log) == 1
 
 
-async def test_a_default_branch_that_changed_shows_when_asked_afresh(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"1\n"})
-    source = gitlab()
+async def test_a_default_branch_that_changed_shows_when_asked_afresh(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n"})
+    source = site.gitlab()
     assert await source.branch() == "main"
-    repository.rename_branch("main", "trunk")
+    site.repository.rename_branch("main", "trunk")
 
     assert await source.branch() == "main"
     assert await source.branch(fresh=True) == "trunk"
-    project.no_default_branch = True
+    site.project.no_default_branch = True
     assert await source.branch(fresh=True) is None
 
 
-async def test_a_tag_does_not_pass_for_a_branch_of_the_same_name(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    old = repository.commit({"a.py": b"1\n"})
-    new = repository.commit({"a.py": b"2\n"}, branch="release/1.0")
-    repository.tag("release/1.0", old)
+async def test_a_tag_does_not_pass_for_a_branch_of_the_same_name(site: Site) -> None:
+    old = site.repository.commit({"a.py": b"1\n"})
+    new = site.repository.commit({"a.py": b"2\n"}, branch="release/1.0")
+    site.repository.tag("release/1.0", old)
 
-    assert (await gitlab(branch="release/1.0").head()).sha == new
-
-
-async def test_a_missing_branch_names_those_that_look_like_it(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a": b"1"}, branch="develop")
-    repository.commit({"a": b"1"})
-
-    with pytest.raises(BranchNotFound, match=r"payments-api on http.* has no branch 'develp'\. Did you mean develop\?"):
-        await gitlab(branch="develp").head()
+    assert (await site.gitlab(branch="release/1.0").head()).sha == new
 
 
 @pytest.mark.parametrize("branch", [None, "main"])
 @pytest.mark.parametrize("known", [None, 42])
-async def test_an_empty_repository_is_not_a_missing_one(
-    project: Project, gitlab: Make, branch: str | None, known: int | None
-) -> None:
+async def test_an_empty_repository_is_not_a_missing_one(site: Site, branch: str | None, known: int | None) -> None:
     with pytest.raises(RepositoryEmpty, match="has no commit yet"):
-        await gitlab(branch=branch, project_id=known).head()
+        await site.gitlab(branch=branch, project_id=known).head()
 
 
-async def test_a_project_without_a_default_branch_asks_for_one(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a": b"1"}, branch="develop")
-    project.no_default_branch = True
+async def test_a_project_without_a_default_branch_asks_for_one(site: Site) -> None:
+    site.repository.commit({"a": b"1"}, branch="develop")
+    site.project.no_default_branch = True
 
     with pytest.raises(BranchNotFound, match=r"no default branch.*develop"):
-        await gitlab().head()
+        await site.gitlab().head()
 
 
 # Names and addresses -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [None, 42])
-async def test_a_moved_project_is_found_by_its_old_path_and_by_its_id(
-    repository: GitRepository, project: Project, gitlab: Make, known: int | None
-) -> None:
-    repository.many(30)
-    project.move("elsewhere/payments")
-    source = gitlab(project_id=known)
+async def test_a_moved_project_is_found_by_its_old_path_and_by_its_id(site: Site, known: int | None) -> None:
+    site.repository.many(30)
+    site.project.move("elsewhere/payments")
+    source, entries = await site.listed(project_id=known)
 
-    entries = (await source.tree(await source.head())).entries
-
-    assert await contents(source, entries) == expected(repository, entries)
+    assert await contents(source, entries) == expected(site.repository, entries)
     assert await source.project_id() == 42
 
 
-async def test_another_project_at_the_old_path_is_not_mistaken_for_the_moved_one(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, tmp_path: Path
-) -> None:
-    repository.many(60)
-    project.move("elsewhere/payments")
+async def test_another_project_at_the_old_path_is_not_mistaken_for_the_moved_one(site: Site, tmp_path: Path) -> None:
+    site.repository.many(60)
+    site.project.move("elsewhere/payments")
     other = GitRepository.create(tmp_path / "other.git")
     other.commit({"other.py": b"other\n"})
-    server.add_project(PATH, other.path, id=43)
-    source = gitlab(project_id=42)
+    site.server.add_project(PATH, other.path, id=43)
+    source, entries = await site.listed(project_id=42)
 
-    entries = (await source.tree(await source.head())).entries
-
-    assert await contents(source, entries) == expected(repository, entries)
-    assert server.log.matching("elsewhere/payments.git"), "git follows to the new path"
+    assert await contents(source, entries) == expected(site.repository, entries)
+    assert site.server.log.matching("elsewhere/payments.git"), "git follows to the new path"
 
 
-async def test_a_project_may_be_given_by_its_number(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    source = gitlab("42", project_id=None)
-
-    head = await source.head()
+async def test_a_project_may_be_given_by_its_number(site: Site) -> None:
+    site.repository.many(30)
+    source, head = await site.at_head("42", project_id=None)
     entries = (await source.tree(head)).entries
 
-    assert await contents(source, entries) == expected(repository, entries)
-    assert source.url(b"a.py", head, 1, 1) == f"{server.url}/{PATH}/-/blob/HEAD/a.py#L1"
+    assert await contents(source, entries) == expected(site.repository, entries)
+    assert source.url(b"a.py", head, 1, 1) == f"{site.server.url}/{PATH}/-/blob/HEAD/a.py#L1"
 
 
-async def test_links_are_the_same_from_commit_to_commit(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a": b"1"}, branch="release/ü+1")
-    source = gitlab(branch="release/ü+1")
-    head = await source.head()
+async def test_links_are_the_same_from_commit_to_commit(site: Site) -> None:
+    site.repository.commit({"a": b"1"}, branch="release/ü+1")
+    source, head = await site.at_head(branch="release/ü+1")
 
     assert (
         source.url(b"src/a b#?.py", head, 10, 20)
-        == f"{server.url}/{PATH}/-/blob/release/%C3%BC%2B1/src/a%20b%23%3F.py#L10-20"
+        == f"{site.server.url}/{PATH}/-/blob/release/%C3%BC%2B1/src/a%20b%23%3F.py#L10-20"
     )
-    assert gitlab().url(b"\xff.py", head, 3, 3) == f"{server.url}/{PATH}/-/blob/HEAD/%FF.py#L3"
+    assert site.gitlab().url(b"\xff.py", head, 3, 3) == f"{site.server.url}/{PATH}/-/blob/HEAD/%FF.py#L3"
 
 
-async def test_a_public_project_needs_no_token(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    project.visibility = "public"
-    source = gitlab(token=None)
+async def test_a_public_project_needs_no_token(site: Site) -> None:
+    site.repository.many(30)
+    site.project.visibility = "public"
+    source, entries = await site.listed(token=None)
 
-    entries = (await source.tree(await source.head())).entries
-
-    assert await contents(source, entries) == expected(repository, entries)
-    assert {record.credential for record in server.log} == {None}
-
-
-async def test_credentials_of_a_netrc_file_are_not_used(
-    server: GitLabServer,
-    repository: GitRepository,
-    project: Project,
-    gitlab: Make,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    repository.commit({"a": b"1"})
-    project.visibility = "public"
-    netrc = tmp_path / "netrc"
-    netrc.write_text("machine 127.0.0.1 login somebody password else\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-
-    await gitlab(token=None, project_id=None).head()
-
-    assert {record.credential for record in server.log} == {None}
+    assert await contents(source, entries) == expected(site.repository, entries)
+    assert {record.credential for record in site.server.log} == {None}
 
 
 # Pages ---------------------------------------------------------------------------------------------------------------
@@ -425,69 +329,55 @@ def old_gitlab(server: GitLabServer) -> None:
     server.faults.answer(400, body, media_type="application/json", path="pagination=none", times=None)
 
 
-async def test_pages_are_followed_through_those_that_hold_no_file(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    old_gitlab(server)
+async def test_pages_are_followed_through_those_that_hold_no_file(site: Site) -> None:
+    old_gitlab(site.server)
     # 150 folders: the first page of 100 rows holds folders only.
-    repository.commit({f"d{number:03}/a.py": b"%d\n" % number for number in range(150)})
-    source = gitlab()
+    site.repository.commit({f"d{number:03}/a.py": b"%d\n" % number for number in range(150)})
+    _, entries = await site.listed()
 
-    entries = (await source.tree(await source.head())).entries
-
-    assert same_tree(entries, repository)
-    assert len(server.log.matching("pagination=keyset")) == 3
-    assert len(server.log.git) == 0, "pages are proven like any listing"
+    assert same_tree(entries, site.repository)
+    assert len(site.server.log.matching("pagination=keyset")) == 3
+    assert len(site.server.log.git) == 0, "pages are proven like any listing"
 
 
-async def test_links_of_an_instance_that_believes_in_another_address_lead_to_the_one_that_was_asked(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    old_gitlab(server)
-    server.external_url = "https://gitlab.example.com"
-    repository.many(250)
-    source = gitlab()
+async def test_links_of_an_instance_that_believes_in_another_address_lead_to_the_one_that_was_asked(site: Site) -> None:
+    old_gitlab(site.server)
+    site.server.external_url = "https://gitlab.example.com"
+    site.repository.many(250)
+    source = site.gitlab()
 
-    assert same_tree((await source.tree(await source.head())).entries, repository)
+    assert same_tree(await entries_of(source), site.repository)
 
 
-async def test_a_rate_limit_on_one_page_costs_one_page(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    old_gitlab(server)
-    repository.many(350)
-    server.faults.throttle_rack(path="page_token", nth=2, retry_after_seconds=0)
+async def test_a_rate_limit_on_one_page_costs_one_page(site: Site) -> None:
+    old_gitlab(site.server)
+    site.repository.many(350)
+    site.server.faults.throttle_rack(path="page_token", nth=2, retry_after_seconds=0)
     watched = Watched()
-    source = gitlab(observer=watched)
+    source = site.gitlab(observer=watched)
 
-    assert same_tree((await source.tree(await source.head())).entries, repository)
-    assert len(server.log.matching("pagination=keyset")) == 4 + 1
+    assert same_tree(await entries_of(source), site.repository)
+    assert len(site.server.log.matching("pagination=keyset")) == 4 + 1
     assert len(watched.waits) == 1
 
 
-async def test_pages_that_lead_in_a_circle_come_to_an_end(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a": b"1"})
-    circle = f'<{server.url}/api/v4/projects/42/repository/tree?again>; rel="next"'
-    server.faults.answer(
+async def test_pages_that_lead_in_a_circle_come_to_an_end(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
+    circle = f'<{site.server.url}/api/v4/projects/42/repository/tree?again>; rel="next"'
+    site.server.faults.answer(
         200, "[]", media_type="application/json", headers={"Link": circle}, path="repository/tree", times=None
     )
-    source = gitlab()
-    head = await source.head()
+    source, head = await site.at_head()
 
     with pytest.raises(Exception, match="in a circle"):
         await source.tree(head)
 
 
 @pytest.mark.parametrize("body", ["{}", "3", "[3]", '[{"id":"x"}]', "null"])
-async def test_an_answer_that_is_no_listing_is_never_an_empty_tree(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, body: Any
-) -> None:
-    repository.commit({"a": b"1"})
-    server.faults.answer(200, body, media_type="application/json", path="repository/tree", times=None)
-    source = gitlab()
-    head = await source.head()
+async def test_an_answer_that_is_no_listing_is_never_an_empty_tree(site: Site, body: Any) -> None:
+    site.repository.commit({"a": b"1"})
+    site.server.faults.answer(200, body, media_type="application/json", path="repository/tree", times=None)
+    source, head = await site.at_head()
 
     with pytest.raises(Exception, match=r"cannot be read|is no list"):
         await source.tree(head)

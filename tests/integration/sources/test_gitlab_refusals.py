@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from typing import Any, Literal
 
 import pytest
@@ -11,11 +10,8 @@ from pydantic import SecretStr
 
 from reposync.errors import RepoSyncError, SourceDenied, SourceGone
 from reposync.sources.gitlab import GitLabSource
-from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.fixtures.repositories import GitRepository
-from tests.integration.sources.conftest import TOKEN, contents, expected, same_tree
+from tests.integration.sources.conftest import TOKEN, Site, contents, expected, same_tree
 
-Make = Callable[..., GitLabSource]
 SECRET = "glpat-another-secret"
 
 
@@ -44,107 +40,76 @@ async def refusal(source: GitLabSource) -> RepoSyncError:
 )
 @pytest.mark.parametrize("known", [None, 42])
 async def test_each_refusal_says_what_is_wrong_with_the_token(
-    server: GitLabServer,
-    repository: GitRepository,
-    project: Project,
-    gitlab: Make,
-    token: dict[str, Any] | None,
-    kind: type[RepoSyncError],
-    words: str,
-    known: int | None,
+    site: Site, token: dict[str, Any] | None, kind: type[RepoSyncError], words: str, known: int | None
 ) -> None:
-    repository.commit({"a": b"1"})
+    site.repository.commit({"a": b"1"})
     if token is not None:
-        server.add_token(SECRET, **token)
+        site.server.add_token(SECRET, **token)
 
-    error = await refusal(gitlab(token=SecretStr(SECRET), project_id=known))
+    error = await refusal(site.gitlab(token=SecretStr(SECRET), project_id=known))
 
     assert type(error) is kind
     with pytest.raises(kind, match=words):
         raise error
-    assert len(server.log) == 1, "what a person must mend is not tried again"
+    assert len(site.server.log) == 1, "what a person must mend is not tried again"
 
 
-async def test_a_deleted_project_and_one_that_never_was_are_gone_not_empty(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a": b"1"})
-    source = gitlab()
-    head = await source.head()
-    project.deleted = True
+async def test_a_deleted_project_and_one_that_never_was_are_gone_not_empty(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
+    source, head = await site.at_head()
+    site.project.deleted = True
 
-    assert isinstance(await refusal(gitlab()), SourceGone)
-    assert isinstance(await refusal(gitlab("no/such", project_id=None)), SourceGone)
+    assert isinstance(await refusal(site.gitlab()), SourceGone)
+    assert isinstance(await refusal(site.gitlab("no/such", project_id=None)), SourceGone)
     with pytest.raises(SourceGone):
         await source.tree(head)
 
 
-async def test_a_project_that_goes_away_in_the_middle_of_a_read_is_gone(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    source = gitlab()
-    entries = (await source.tree(await source.head())).entries
-    project.deleted = True
+async def test_a_project_that_goes_away_in_the_middle_of_a_read_is_gone(site: Site) -> None:
+    site.repository.many(30)
+    source, entries = await site.listed()
+    site.project.deleted = True
 
     for wanted in (entries[:3], entries):
         with pytest.raises(SourceGone):
             await contents(source, wanted)
 
 
-async def test_a_private_project_without_a_token_says_that_none_was_given(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a": b"1"})
+async def test_a_private_project_without_a_token_says_that_none_was_given(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
 
-    error = await refusal(gitlab(token=None))
+    error = await refusal(site.gitlab(token=None))
 
     assert "no token was given" in str(error)
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
-async def test_where_git_is_refused_everything_comes_by_rest(
-    server: GitLabServer,
-    repository: GitRepository,
-    project: Project,
-    gitlab: Make,
-    status: Literal[401, 403, 404],
-) -> None:
-    repository.many(60)
-    project.git_refused = status
-    source = gitlab()
-
-    entries = (await source.tree(await source.head())).entries
+async def test_where_git_is_refused_everything_comes_by_rest(site: Site, status: Literal[401, 403, 404]) -> None:
+    site.repository.many(60)
+    site.project.git_refused = status
+    source, entries = await site.listed()
     first = await contents(source, entries)
     again = await contents(source, entries)
 
-    assert first == again == expected(repository, entries)
-    assert len(server.log.git) == 1, "one refusal is enough: failed logins get the address banned"
+    assert first == again == expected(site.repository, entries)
+    assert len(site.server.log.git) == 1, "one refusal is enough: failed logins get the address banned"
 
 
-async def test_where_git_is_switched_off_for_the_instance_paths_are_as_json_has_them(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({b"caf\xe9.py": b"1\n", b"plain.py": b"2\n"})
-    server.faults.refuse_git(403)
-    source = gitlab()
-
-    entries = (await source.tree(await source.head())).entries
+async def test_where_git_is_switched_off_for_the_instance_paths_are_as_json_has_them(site: Site) -> None:
+    site.repository.commit({b"caf\xe9.py": b"1\n", b"plain.py": b"2\n"})
+    site.server.faults.refuse_git(403)
+    source, entries = await site.listed()
 
     assert {entry.path for entry in entries} == {b"caf.py", b"plain.py"}
-    assert await contents(source, entries) == expected(repository, entries)
+    assert await contents(source, entries) == expected(site.repository, entries)
 
 
-async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(40)
-    repository.commit({"signed": b"1"}, when=None)
-    project.allow_filter = False
-    source = gitlab()
-
-    entries = (await source.tree(await source.head())).entries
+async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(site: Site) -> None:
+    site.repository.many(40)
+    site.repository.commit({"signed": b"1"}, when=None)
+    site.project.allow_filter = False
+    source, entries = await site.listed()
     found = await contents(source, entries)
 
-    assert same_tree(entries, repository)
-    assert found == expected(repository, entries)
+    assert same_tree(entries, site.repository)
+    assert found == expected(site.repository, entries)

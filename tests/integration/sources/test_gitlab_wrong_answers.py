@@ -13,11 +13,8 @@ from reposync.sources.gitlab import GitLabSource
 from reposync.sources.gitlab_blobs import HOPELESS_BLOBS
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Blob, TreeEntry
-from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.fixtures.repositories import GitRepository
-from tests.integration.sources.conftest import QUICK, contents, expected, same_tree
+from tests.integration.sources.conftest import QUICK, Site, contents, expected, same_tree
 
-Make = Callable[..., GitLabSource]
 Rows = list[dict[str, Any]]
 LIMIT = 2000
 ONCE = RetryPolicy(attempts=1)
@@ -34,49 +31,36 @@ async def read(source: GitLabSource, entries: list[TreeEntry]) -> tuple[dict[str
     return found, {}
 
 
-async def entries_of(source: GitLabSource) -> list[TreeEntry]:
-    return (await source.tree(await source.head())).entries
-
-
 # Contents ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("announced", [True, False])
-async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, announced: bool
-) -> None:
-    repository.commit({"a.py": b"ten bytes\n"})
-    source = gitlab()
-    [entry] = await entries_of(source)
-    server.faults.web_page(42_035, announced=announced)
+async def test_a_login_page_over_the_limit_does_not_make_a_small_file_too_large(site: Site, announced: bool) -> None:
+    site.repository.commit({"a.py": b"ten bytes\n"})
+    source, [entry] = await site.listed()
+    site.server.faults.web_page(42_035, announced=announced)
 
     assert await read(source, [entry]) == (
         {},
         {entry.sha: "comes damaged (it is text/html and has more than 2,000 bytes; GitLab knows 10)"},
     )
-    server.faults.clear()
+    site.server.faults.clear()
     assert await contents(source, [entry]) == {entry.sha: b"ten bytes\n"}
 
 
 @pytest.mark.parametrize("size_bytes", [20, 42_035])
-async def test_a_login_page_in_place_of_one_answer_is_followed_by_the_content(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, size_bytes: int
-) -> None:
-    repository.commit({"a.py": b"ten bytes\n"})
-    source = gitlab()
-    entries = await entries_of(source)
-    server.faults.web_page(size_bytes, times=1)
+async def test_a_login_page_in_place_of_one_answer_is_followed_by_the_content(site: Site, size_bytes: int) -> None:
+    site.repository.commit({"a.py": b"ten bytes\n"})
+    source, entries = await site.listed()
+    site.server.faults.web_page(size_bytes, times=1)
 
-    assert await contents(source, entries, max_bytes=LIMIT) == expected(repository, entries)
+    assert await contents(source, entries, max_bytes=LIMIT) == expected(site.repository, entries)
 
 
-async def test_a_login_page_within_the_limit_is_named_as_what_it_is(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"a.py": b"1\n", "b.html": b"<html></html>\n"})
-    source = gitlab()
-    entries = await entries_of(source)
-    server.faults.web_page(500)
+async def test_a_login_page_within_the_limit_is_named_as_what_it_is(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n", "b.html": b"<html></html>\n"})
+    source, entries = await site.listed()
+    site.server.faults.web_page(500)
 
     found, reasons = await read(source, entries)
 
@@ -85,28 +69,22 @@ async def test_a_login_page_within_the_limit_is_named_as_what_it_is(
 
 
 @pytest.mark.parametrize("path", [b"huge.bin", b"a b/%2F\n#?&+/\xc3\xbc.bin", b"-rf/..."])
-async def test_a_file_over_the_limit_costs_one_request_more_whatever_its_name(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, path: bytes
-) -> None:
-    repository.commit({path: bytes(300_000), b"small.py": b"1\n"})
-    source = gitlab()
-    entries = await entries_of(source)
-    server.log.forget()
+async def test_a_file_over_the_limit_costs_one_request_more_whatever_its_name(site: Site, path: bytes) -> None:
+    site.repository.commit({path: bytes(300_000), b"small.py": b"1\n"})
+    source, entries = await site.listed()
+    site.server.log.forget()
 
     found, reasons = await read(source, entries)
 
     assert reasons == {}
     assert {(blob.size_bytes, blob.content) for blob in found.values()} == {(300_000, None), (2, b"1\n")}
-    assert sorted(record.method for record in server.log) == ["GET", "GET", "HEAD"]
+    assert sorted(record.method for record in site.server.log) == ["GET", "GET", "HEAD"]
 
 
-async def test_a_file_over_the_limit_is_known_by_its_commit_also_after_the_branch_lost_it(
-    repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"huge.bin": bytes(300_000)})
-    source = gitlab()
-    entries = await entries_of(source)
-    repository.commit({"huge.bin": None, "a.py": b"1\n"})
+async def test_a_file_over_the_limit_is_known_by_its_commit_also_after_the_branch_lost_it(site: Site) -> None:
+    site.repository.commit({"huge.bin": bytes(300_000)})
+    source, entries = await site.listed()
+    site.repository.commit({"huge.bin": None, "a.py": b"1\n"})
 
     [blob] = (await read(source, entries))[0].values()
 
@@ -114,18 +92,15 @@ async def test_a_file_over_the_limit_is_known_by_its_commit_also_after_the_branc
 
 
 @pytest.mark.parametrize("by", ["rest", "git"])
-async def test_a_file_over_the_limit_is_sized_the_same_by_rest_and_by_git(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, by: str
-) -> None:
-    repository.commit({"huge.bin": bytes(300_000)})
-    source = gitlab(project_id=42 if by == "rest" else None)
-    entries = await entries_of(source)
-    server.log.forget()
+async def test_a_file_over_the_limit_is_sized_the_same_by_rest_and_by_git(site: Site, by: str) -> None:
+    site.repository.commit({"huge.bin": bytes(300_000)})
+    source, entries = await site.listed(project_id=42 if by == "rest" else None)
+    site.server.log.forget()
 
     [blob] = (await read(source, entries))[0].values()
 
     assert (blob.size_bytes, blob.content) == (300_000, None)
-    assert (len(server.log.rest), len(server.log.git)) == ((2, 0) if by == "rest" else (0, 2))
+    assert (len(site.server.log.rest), len(site.server.log.git)) == ((2, 0) if by == "rest" else (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -144,20 +119,13 @@ async def test_a_file_over_the_limit_is_sized_the_same_by_rest_and_by_git(
     ids=["nothing", "no blob", "another blob", "no number", "no size", "within the limit", "403", "404", "405"],
 )
 async def test_a_file_is_too_large_only_if_gitlab_says_so_of_that_very_blob(
-    server: GitLabServer,
-    repository: GitRepository,
-    project: Project,
-    gitlab: Make,
-    status: int,
-    headers: dict[str, str],
-    words: str,
+    site: Site, status: int, headers: dict[str, str], words: str
 ) -> None:
-    repository.commit({"huge.bin": bytes(300_000), "small.py": b"1\n"})
-    source = gitlab(retry=ONCE)
-    entries = await entries_of(source)
+    site.repository.commit({"huge.bin": bytes(300_000), "small.py": b"1\n"})
+    source, entries = await site.listed(retry=ONCE)
     [huge] = [entry.sha for entry in entries if entry.path == b"huge.bin"]
     given = {name: huge if value == "its" else value for name, value in headers.items()}
-    server.faults.answer(status, headers=given, method="HEAD", path="/repository/files/", times=None)
+    site.server.faults.answer(status, headers=given, method="HEAD", path="/repository/files/", times=None)
 
     found, reasons = await read(source, entries)
 
@@ -165,58 +133,46 @@ async def test_a_file_is_too_large_only_if_gitlab_says_so_of_that_very_blob(
     assert reasons == {huge: f"comes damaged (it has more than 2,000 bytes; {words})"}
 
 
-async def test_a_size_that_gitlab_is_too_busy_to_say_is_asked_for_again_and_then_ends_the_read(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({"huge.bin": bytes(300_000)})
-    source = gitlab()
-    entries = await entries_of(source)
-    server.faults.bad_gateway(method="HEAD", times=2)
+async def test_a_size_that_gitlab_is_too_busy_to_say_is_asked_for_again_and_then_ends_the_read(site: Site) -> None:
+    site.repository.commit({"huge.bin": bytes(300_000)})
+    source, entries = await site.listed()
+    site.server.faults.bad_gateway(method="HEAD", times=2)
 
     assert len((await read(source, entries))[0]) == 1
 
-    server.faults.bad_gateway(method="HEAD", times=None)
+    site.server.faults.bad_gateway(method="HEAD", times=None)
     with pytest.raises(SourceUnavailable, match=r"Reading blob .* the server answered 502"):
         await read(source, entries)
 
 
 @pytest.mark.parametrize("shown", [b"", b"first lin", b"first line\nmore"])
-async def test_content_that_is_shorter_or_longer_than_the_blob_is_never_given_out(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, shown: bytes
-) -> None:
-    repository.commit({"a.py": b"first line\n"})
-    source = gitlab()
-    [entry] = await entries_of(source)
-    server.faults.answer(200, shown, path="/blobs/.*/raw", times=None)
+async def test_content_that_is_shorter_or_longer_than_the_blob_is_never_given_out(site: Site, shown: bytes) -> None:
+    site.repository.commit({"a.py": b"first line\n"})
+    source, [entry] = await site.listed()
+    site.server.faults.answer(200, shown, path="/blobs/.*/raw", times=None)
 
     assert await read(source, [entry]) == ({}, {entry.sha: "comes damaged (it does not hash to its name)"})
 
 
-async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hundred_blobs(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(HOPELESS_BLOBS * 2)
-    project.git_refused = 403
-    server.faults.web_page(500)
-    source = gitlab(retry=ONCE)
-    entries = await entries_of(source)
+async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hundred_blobs(site: Site) -> None:
+    site.repository.many(HOPELESS_BLOBS * 2)
+    site.project.git_refused = 403
+    site.server.faults.web_page(500)
+    source, entries = await site.listed(retry=ONCE)
 
     with pytest.raises(SourceCorrupt, match=r"of the first 10\d blobs none .* 10\d times .* text/html") as caught:
         await contents(source, entries)
 
     assert not isinstance(caught.value, UnreadableBlobs)
     assert caught.value.retryable
-    assert len(server.log.matching("/blobs/")) < HOPELESS_BLOBS + 10
+    assert len(site.server.log.matching("/blobs/")) < HOPELESS_BLOBS + 10
 
 
-async def test_one_file_that_comes_rightly_keeps_the_read_going_to_its_end(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(HOPELESS_BLOBS * 2)
-    project.git_refused = 403
-    source = gitlab(retry=ONCE)
-    entries = await entries_of(source)
-    server.faults.web_page(500, path=f"/blobs/(?!{entries[50].sha}).*/raw")
+async def test_one_file_that_comes_rightly_keeps_the_read_going_to_its_end(site: Site) -> None:
+    site.repository.many(HOPELESS_BLOBS * 2)
+    site.project.git_refused = 403
+    source, entries = await site.listed(retry=ONCE)
+    site.server.faults.web_page(500, path=f"/blobs/(?!{entries[50].sha}).*/raw")
 
     found, reasons = await read(source, entries)
 
@@ -258,18 +214,12 @@ def another_mode(rows: Rows) -> Rows:
     ],
 )
 async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_settle_it(
-    server: GitLabServer,
-    repository: GitRepository,
-    project: Project,
-    gitlab: Make,
-    edit: Callable[[Rows], Rows],
-    words: str,
+    site: Site, edit: Callable[[Rows], Rows], words: str
 ) -> None:
-    repository.many(65)
-    server.faults.refuse_git(403)
-    server.faults.edit_rows(edit)
-    source = gitlab()
-    head = await source.head()
+    site.repository.many(65)
+    site.server.faults.refuse_git(403)
+    site.server.faults.edit_rows(edit)
+    source, head = await site.at_head()
 
     with pytest.raises(SourceCorrupt, match=f"the tree of platform/payments-api wrongly: {words}.*HTTP 403") as caught:
         await source.tree(head)
@@ -282,95 +232,77 @@ async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_settl
 
 
 @pytest.mark.parametrize("edit", [without_five, another_mode, twice, without_folders, nameless, lambda rows: []])
-async def test_git_settles_what_a_listing_has_wrongly(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make, edit: Callable[[Rows], Rows]
-) -> None:
-    repository.many(65)
-    server.faults.edit_rows(edit)
-    source = gitlab()
+async def test_git_settles_what_a_listing_has_wrongly(site: Site, edit: Callable[[Rows], Rows]) -> None:
+    site.repository.many(65)
+    site.server.faults.edit_rows(edit)
+    source = site.gitlab()
 
     tree = await source.tree(await source.head())
 
     assert tree.proven
-    assert same_tree(tree.entries, repository)
+    assert same_tree(tree.entries, site.repository)
 
 
 @pytest.mark.parametrize(
     "kept", [lambda row: row["path"] != "root.py", lambda row: False], ids=["lacks a file", "is empty"]
 )
 async def test_a_listing_that_lacks_rows_of_the_root_is_not_proven(
-    server: GitLabServer,
-    repository: GitRepository,
-    project: Project,
-    gitlab: Make,
-    kept: Callable[[dict[str, Any]], bool],
+    site: Site, kept: Callable[[dict[str, Any]], bool]
 ) -> None:
-    repository.commit({"root.py": b"1\n", "src/a.py": b"2\n", "other.py": b"3\n"})
-    server.faults.refuse_git(403)
-    server.faults.edit_rows(lambda rows: [row for row in rows if kept(row)])
-    source = gitlab()
+    site.repository.commit({"root.py": b"1\n", "src/a.py": b"2\n", "other.py": b"3\n"})
+    site.server.faults.refuse_git(403)
+    site.server.faults.edit_rows(lambda rows: [row for row in rows if kept(row)])
+    source = site.gitlab()
 
     assert not (await source.tree(await source.head())).proven
 
 
-async def test_a_signed_commit_is_listed_without_proof_if_git_is_refused(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    repository.sign()
-    server.faults.refuse_git(403)
-    source = gitlab()
+async def test_a_signed_commit_is_listed_without_proof_if_git_is_refused(site: Site) -> None:
+    site.repository.many(30)
+    site.repository.sign()
+    site.server.faults.refuse_git(403)
+    source = site.gitlab()
 
     tree = await source.tree(await source.head())
 
     assert not tree.proven
-    assert same_tree(tree.entries, repository)
+    assert same_tree(tree.entries, site.repository)
 
 
-async def test_a_commit_that_was_not_the_head_is_listed_without_proof_if_git_is_refused(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    head = await gitlab().head()
-    server.faults.refuse_git(403)
+async def test_a_commit_that_was_not_the_head_is_listed_without_proof_if_git_is_refused(site: Site) -> None:
+    site.repository.many(30)
+    head = await site.gitlab().head()
+    site.server.faults.refuse_git(403)
 
-    tree = await gitlab().tree(head)
+    tree = await site.gitlab().tree(head)
 
     assert not tree.proven
-    assert same_tree(tree.entries, repository)
+    assert same_tree(tree.entries, site.repository)
 
 
-async def test_a_listing_that_its_hashes_confirm_is_proven_without_git(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(30)
-    server.faults.refuse_git(403)
-    source = gitlab()
+async def test_a_listing_that_its_hashes_confirm_is_proven_without_git(site: Site) -> None:
+    site.repository.many(30)
+    site.server.faults.refuse_git(403)
+    source = site.gitlab()
 
     assert (await source.tree(await source.head())).proven
-    assert len(server.log.git) == 0
+    assert len(site.server.log.git) == 0
 
 
-async def test_a_folder_with_a_name_that_is_not_utf_8_is_an_error_if_git_is_refused(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.commit({b"docs/caf\xe9.py": b"1\n", b"plain.py": b"2\n"})
-    server.faults.refuse_git(403)
-    source = gitlab()
-    head = await source.head()
+async def test_a_folder_with_a_name_that_is_not_utf_8_is_an_error_if_git_is_refused(site: Site) -> None:
+    site.repository.commit({b"docs/caf\xe9.py": b"1\n", b"plain.py": b"2\n"})
+    site.server.faults.refuse_git(403)
+    source, head = await site.at_head()
 
     with pytest.raises(SourceCorrupt, match=r"what it lists in docs/ .* A file name that is not UTF-8"):
         await source.tree(head)
 
 
-async def test_a_wrong_listing_beside_a_git_that_filters_nothing_says_why_git_was_not_used(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: Make
-) -> None:
-    repository.many(40)
-    project.allow_filter = False
-    server.faults.edit_rows(without_five)
-    source = gitlab(retry=QUICK)
-    head = await source.head()
+async def test_a_wrong_listing_beside_a_git_that_filters_nothing_says_why_git_was_not_used(site: Site) -> None:
+    site.repository.many(40)
+    site.project.allow_filter = False
+    site.server.faults.edit_rows(without_five)
+    source, head = await site.at_head(retry=QUICK)
 
     with pytest.raises(SourceCorrupt, match=r"cannot confirm it \(it would send all contents too\)"):
         await source.tree(head)

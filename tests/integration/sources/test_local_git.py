@@ -17,7 +17,7 @@ from reposync.sources.local import LocalGitSource
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.spec import LocalGit
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink, git_environment
-from tests.integration.sources.conftest import contents, expected, same_tree
+from tests.integration.sources.conftest import contents, entries_of, expected, same_tree
 
 Open = Callable[..., LocalGitSource]
 
@@ -108,7 +108,7 @@ async def test_objects_borrowed_from_another_repository_are_found(
     git(tmp_path, "clone", "-q", "--shared", str(repository.path), "shared")
     source = local(tmp_path / "shared")
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     assert await contents(source, entries) == expected(repository, entries)
 
@@ -119,7 +119,7 @@ async def test_a_shallow_clone_is_read(repository: GitRepository, tmp_path: Path
     git(tmp_path, "clone", "-q", "--depth", "1", repository.path.as_uri(), "shallow")
     source = local(tmp_path / "shallow")
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     assert list((await contents(source, entries)).values()) == [b"two\n"]
 
@@ -210,7 +210,7 @@ async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_r
     git(work, "add", "-A")
     git(work, "commit", "-qm", "many")
     source = local(work)
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     found: dict[str, bytes | None] = {}
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
@@ -237,7 +237,7 @@ async def test_paths_are_bytes_and_nothing_is_followed(repository: GitRepository
     )
     source = local(repository.path)
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
     found = await contents(source, entries)
 
     assert same_tree(entries, repository)
@@ -255,7 +255,7 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
     repository.git("config", "fastimport.unpackLimit", "1" if packed else "10000")
     repository.commit({"huge.bin": bytes(40_000_000), "small.py": b"x = 1\n"})
     source = local(repository.path)
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     tracemalloc.start()
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
@@ -271,7 +271,7 @@ async def test_a_file_that_stands_twice_is_read_once(repository: GitRepository, 
     repository.commit({"a.py": b"same\n", "b.py": b"same\n"})
     source = local(repository.path)
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     assert len(entries) == 2
     assert len(await contents(source, entries)) == 1
@@ -285,7 +285,7 @@ async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository
     repository.git("repack", "-adfq", "--depth=50", "--window=50")
     source = local(repository.path)
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     assert await contents(source, entries) == expected(repository, entries)
     assert await contents(source, list(reversed(entries))) == expected(repository, entries)
@@ -295,7 +295,7 @@ async def test_a_missing_blob_is_named_after_all_others_were_read(repository: Gi
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"src/good.py": b"good\n", "src/bad.py": b"bad\n"})
     source = local(repository.path)
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
     bad = next(entry.sha for entry in entries if entry.path == b"src/bad.py")
     (repository.path / "objects" / bad[:2] / bad[2:]).unlink()
 
@@ -314,7 +314,7 @@ async def test_a_damaged_loose_blob_is_never_given_out(repository: GitRepository
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"good.py": b"good\n" * 50, "bad.py": random.Random(1).randbytes(500)})
     source = local(repository.path)
-    entries = {entry.path: entry for entry in (await source.tree(await source.head())).entries}
+    entries = {entry.path: entry for entry in await entries_of(source)}
     bad, good = (
         repository.path / "objects" / entries[name].sha[:2] / entries[name].sha[2:] for name in (b"bad.py", b"good.py")
     )
@@ -337,7 +337,7 @@ async def test_a_damaged_pack_is_named_and_gives_nothing_wrong(repository: GitRe
     repository.commit({f"f{number}": random.Random(number).randbytes(300) for number in range(50)})
     repository.git("repack", "-adq")
     source = local(repository.path)
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
     true = expected(repository, entries)
     [pack] = (repository.path / "objects" / "pack").glob("*.pack")
     changed = bytearray(pack.read_bytes())
@@ -414,7 +414,7 @@ async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
     repository.git("config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", repository.path.as_uri(), "partial")
     source = local(tmp_path / "partial")
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     with pytest.raises(UnreadableBlobs, match=r"is missing.*without --filter"):
         await contents(source, entries)
@@ -425,7 +425,7 @@ async def test_the_factory_opens_a_path_and_closing_gives_every_file_back(reposi
     before = open_files()
     source = open_source(LocalGit(repository.path))
 
-    assert len((await source.tree(await source.head())).entries) == 5
+    assert len(await entries_of(source)) == 5
     await source.close()
 
     assert open_files() == before

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,70 +28,73 @@ from reposync.sources.object_stores import SpoolFull
 from reposync.sources.remote import RemoteGitSource
 from reposync.sources.smart_http import UploadPack
 from reposync.sources.spec import GitLabProject, RemoteGit
-from tests.fixtures.gitlab_server import GitLabServer, OtherHost, Project
+from tests.fixtures.gitlab_server import OtherHost
 from tests.fixtures.gitlab_server.serving import ThreadedServer
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink
-from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Watched, contents, expected, same_tree
+from tests.integration.sources.conftest import (
+    PATH,
+    QUICK,
+    TOKEN,
+    Site,
+    Watched,
+    contents,
+    entries_of,
+    expected,
+    same_tree,
+)
 
-Make = Callable[..., RemoteGitSource]
 WRONG = "hunter2-secret"
 
 pytestmark = pytest.mark.usefixtures("project")
 
 
-async def test_a_repository_is_read_with_few_requests(
-    server: GitLabServer, repository: GitRepository, remote: Make
-) -> None:
-    repository.many(2500)
-    repository.commit({b"caf\xe9.py": b"1\n", b"link": Symlink("/etc/passwd"), b"library": Submodule("1" * 40)})
+async def test_a_repository_is_read_with_few_requests(site: Site) -> None:
+    site.repository.many(2500)
+    site.repository.commit({b"caf\xe9.py": b"1\n", b"link": Symlink("/etc/passwd"), b"library": Submodule("1" * 40)})
     watched = Watched()
-    source = remote(observer=watched)
+    source = site.remote(observer=watched)
 
     head = await source.head()
     entries = (await source.tree(head)).entries
     found = await contents(source, entries)
 
-    assert head.sha == repository.head()
+    assert head.sha == site.repository.head()
     assert head.committed_at == datetime(2024, 1, 1, 0, 1, tzinfo=UTC)
-    assert same_tree(entries, repository)
+    assert same_tree(entries, site.repository)
     assert len(found) == 2502
     assert watched.requests == ["git_refs", "git_refs", "git_fetch", "git_fetch", "git_fetch"]
-    assert len(server.log) == len(watched.requests)
+    assert len(site.server.log) == len(watched.requests)
     assert source.url(b"a", head, 1, 1) is None
     assert await source.project_id() is None
 
 
-async def test_a_server_without_filters_sends_everything_once(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.many(200)
-    project.allow_filter = False
-    project.allow_any_sha = False
-    source = remote()
+async def test_a_server_without_filters_sends_everything_once(site: Site) -> None:
+    site.repository.many(200)
+    site.project.allow_filter = False
+    site.project.allow_any_sha = False
+    source = site.remote()
 
     head = await source.head()
     entries = (await source.tree(head)).entries
 
-    assert await contents(source, entries) == expected(repository, entries)
-    assert same_tree(entries, repository)
-    assert len(server.log) == 3
-    server.log.forget()
+    assert await contents(source, entries) == expected(site.repository, entries)
+    assert same_tree(entries, site.repository)
+    assert len(site.server.log) == 3
+    site.server.log.forget()
 
-    known = await remote(known_commit=head).head()
+    known = await site.remote(known_commit=head).head()
     assert known == head
-    assert len(server.log) == 2, "asking whether the head is still the same fetches nothing"
+    assert len(site.server.log) == 2, "asking whether the head is still the same fetches nothing"
 
 
-async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_source(
-    repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.commit({"a.py": b"1\n"})
-    project.allow_filter = False
-    source = remote()
+async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_source(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n"})
+    site.project.allow_filter = False
+    source = site.remote()
     await source.tree(await source.head())
-    repository.commit({"a.py": b"2\n"})
+    site.repository.commit({"a.py": b"2\n"})
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
     assert list((await contents(source, entries)).values()) == [b"2\n"]
 
@@ -124,67 +126,59 @@ class OldProxy(ThreadedServer):
         self.stop()
 
 
-async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_head(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.commit({"a.py": b"1\n"}, branch="develop")
-    repository.commit({"a.py": b"1\n"}, branch="main")
-    source, named = remote(), remote(branch="develop")
+async def test_the_branch_that_is_read_has_its_name_and_costs_nothing_after_the_head(site: Site) -> None:
+    site.repository.commit({"a.py": b"1\n"}, branch="develop")
+    site.repository.commit({"a.py": b"1\n"}, branch="main")
+    source, named = site.remote(), site.remote(branch="develop")
     await source.head()
-    asked = len(server.log)
+    asked = len(site.server.log)
 
     assert (await source.branch(), await named.branch()) == ("main", "develop")
-    assert len(server.log) == asked
-    repository.set_head("develop")
+    assert len(site.server.log) == asked
+    site.repository.set_head("develop")
     assert await source.branch() == "main"
     assert await source.branch(fresh=True) == "develop"
 
 
-async def test_a_server_of_protocol_version_0_names_its_default_branch(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.set_head("trunk")
-    repository.commit({"a.py": b"1\n"}, branch="trunk")
-    with OldProxy(server.url) as proxy:
-        assert await remote(f"{proxy.url}/{PATH}.git").branch() == "trunk"
+async def test_a_server_of_protocol_version_0_names_its_default_branch(site: Site) -> None:
+    site.repository.set_head("trunk")
+    site.repository.commit({"a.py": b"1\n"}, branch="trunk")
+    with OldProxy(site.server.url) as proxy:
+        assert await site.remote(f"{proxy.url}/{PATH}.git").branch() == "trunk"
 
 
 @pytest.mark.parametrize("branch", [None, "main"])
-async def test_a_server_of_protocol_version_0_is_understood(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, branch: str | None
-) -> None:
-    repository.many(50)
-    repository.tag("v1", repository.head() or "", message="annotated")
-    with OldProxy(server.url) as proxy:
-        source = remote(f"{proxy.url}/{PATH}.git", branch=branch)
+async def test_a_server_of_protocol_version_0_is_understood(site: Site, branch: str | None) -> None:
+    site.repository.many(50)
+    site.repository.tag("v1", site.repository.head() or "", message="annotated")
+    with OldProxy(site.server.url) as proxy:
+        source = site.remote(f"{proxy.url}/{PATH}.git", branch=branch)
 
-        entries = (await source.tree(await source.head())).entries
+        entries = await entries_of(source)
 
-        assert same_tree(entries, repository)
-        assert await contents(source, entries) == expected(repository, entries)
+        assert same_tree(entries, site.repository)
+        assert await contents(source, entries) == expected(site.repository, entries)
         with pytest.raises(BranchNotFound, match="Its branches: main"):
-            await remote(f"{proxy.url}/{PATH}.git", branch="zzz").head()
+            await site.remote(f"{proxy.url}/{PATH}.git", branch="zzz").head()
         await source.close()
 
 
-async def test_a_gitlab_behind_such_a_proxy_is_read_all_the_same(
-    server: GitLabServer, repository: GitRepository, project: Project
-) -> None:
-    repository.many(50)
-    with OldProxy(server.url) as proxy:
+async def test_a_gitlab_behind_such_a_proxy_is_read_all_the_same(site: Site) -> None:
+    site.repository.many(50)
+    with OldProxy(site.server.url) as proxy:
         source = GitLabSource(GitLabProject(proxy.url, PATH, token=SecretStr(TOKEN), project_id=42, retry=QUICK))
 
-        entries = (await source.tree(await source.head())).entries
+        entries = await entries_of(source)
 
-        assert await contents(source, entries) == expected(repository, entries)
+        assert await contents(source, entries) == expected(site.repository, entries)
         await source.close()
 
 
-async def test_names_of_sha_256_are_spoken(server: GitLabServer, tmp_path: Path, remote: Make) -> None:
+async def test_names_of_sha_256_are_spoken(site: Site, tmp_path: Path) -> None:
     repository = GitRepository.create(tmp_path / "r.git", object_format="sha256")
     repository.many(30)
-    server.add_project("platform/new", repository.path)
-    source = remote(f"{server.url}/platform/new.git")
+    site.server.add_project("platform/new", repository.path)
+    source = site.remote(f"{site.server.url}/platform/new.git")
 
     head = await source.head()
     entries = (await source.tree(head)).entries
@@ -197,62 +191,54 @@ async def test_names_of_sha_256_are_spoken(server: GitLabServer, tmp_path: Path,
 # Branches ------------------------------------------------------------------------------------------------------------
 
 
-async def test_branches_default_branches_and_their_absence(
-    repository: GitRepository, project: Project, remote: Make
-) -> None:
+async def test_branches_default_branches_and_their_absence(site: Site) -> None:
     with pytest.raises(RepositoryEmpty, match="has no commit yet"):
-        await remote().head()
+        await site.remote().head()
     with pytest.raises(RepositoryEmpty):
-        await remote(branch="main").head()
+        await site.remote(branch="main").head()
 
-    develop = repository.commit({"a": b"1"}, branch="develop")
+    develop = site.repository.commit({"a": b"1"}, branch="develop")
 
-    assert (await remote(branch="develop").head()).sha == develop
+    assert (await site.remote(branch="develop").head()).sha == develop
     with pytest.raises(BranchNotFound, match=r"Did you mean develop\?"):
-        await remote(branch="develp").head()
+        await site.remote(branch="develp").head()
     with pytest.raises(BranchNotFound, match=r"HEAD names 'main', which does not exist.*develop"):
-        await remote().head()
+        await site.remote().head()
 
-    main = repository.commit({"a": b"2"})
-    assert (await remote().head()).sha == main
+    main = site.repository.commit({"a": b"2"})
+    assert (await site.remote().head()).sha == main
 
 
 # Refusals ------------------------------------------------------------------------------------------------------------
 
 
-async def test_refused_credentials_are_tried_once_and_never_shown(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.commit({"a": b"1"})
+async def test_refused_credentials_are_tried_once_and_never_shown(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
 
     with pytest.raises(SourceDenied, match=r"refused the credentials \(401\).*Access denied") as caught:
-        await remote(password=SecretStr(WRONG)).head()
+        await site.remote(password=SecretStr(WRONG)).head()
 
-    assert len(server.log) == 1
+    assert len(site.server.log) == 1
     shown = "".join(traceback.format_exception(caught.value))
     assert WRONG not in shown
     assert "Basic " not in str(caught.value.__cause__)
 
 
-async def test_missing_credentials_and_missing_repositories_are_told_apart(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    repository.commit({"a": b"1"})
+async def test_missing_credentials_and_missing_repositories_are_told_apart(site: Site) -> None:
+    site.repository.commit({"a": b"1"})
 
     with pytest.raises(SourceDenied, match="requires a user name and a password"):
-        await remote(username=None, password=None).head()
+        await site.remote(username=None, password=None).head()
     with pytest.raises(SourceGone, match=r"was not found \(404\): it is missing, or hidden"):
-        await remote(f"{server.url}/no/such.git").head()
-    server.faults.refuse_git(403)
+        await site.remote(f"{site.server.url}/no/such.git").head()
+    site.server.faults.refuse_git(403)
     with pytest.raises(SourceDenied, match=r"\(403\)"):
-        await remote().head()
+        await site.remote().head()
 
 
-async def test_credentials_in_the_url_work_and_are_shown_nowhere(
-    server: GitLabServer, repository: GitRepository, project: Project
-) -> None:
-    sha = repository.commit({"a": b"1"})
-    host = urlsplit(server.url).netloc
+async def test_credentials_in_the_url_work_and_are_shown_nowhere(site: Site) -> None:
+    sha = site.repository.commit({"a": b"1"})
+    host = urlsplit(site.server.url).netloc
     source = open_source(RemoteGit(f"http://oauth2:{TOKEN}@{host}/{PATH}.git"))
     head = await source.head()
     await source.close()
@@ -282,39 +268,33 @@ async def test_a_page_with_status_200_is_a_passing_fault_with_advice_on_the_url(
 # Redirects -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_redirect_on_the_same_server_is_followed_for_good(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, tmp_path: Path
-) -> None:
-    repository.many(30)
-    server.add_project(f"new/{PATH}", repository.path)
-    server.faults.redirect(f"{server.url}/new", path=f"^/{PATH}", times=None, status=301)
-    source = remote()
+async def test_a_redirect_on_the_same_server_is_followed_for_good(site: Site, tmp_path: Path) -> None:
+    site.repository.many(30)
+    site.server.add_project(f"new/{PATH}", site.repository.path)
+    site.server.faults.redirect(f"{site.server.url}/new", path=f"^/{PATH}", times=None, status=301)
+    source = site.remote()
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
-    assert await contents(source, entries) == expected(repository, entries)
-    assert len(server.log.matching(f"^/{PATH}")) == 1
+    assert await contents(source, entries) == expected(site.repository, entries)
+    assert len(site.server.log.matching(f"^/{PATH}")) == 1
 
 
 @pytest.mark.parametrize("where", ["info/refs", "/git-upload-pack$"])
 @pytest.mark.parametrize("status", [301, 307])
-async def test_no_redirect_makes_another_host_see_the_password(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, where: str, status: int
-) -> None:
-    repository.commit({"a": b"1"})
+async def test_no_redirect_makes_another_host_see_the_password(site: Site, where: str, status: int) -> None:
+    site.repository.commit({"a": b"1"})
     with OtherHost() as other:
-        server.faults.redirect(other.url, path=where, times=None, status=status)
+        site.server.faults.redirect(other.url, path=where, times=None, status=status)
         with pytest.raises(SourceError):
-            await remote().head()
+            await site.remote().head()
         assert other.requests == []
 
 
-async def test_redirects_in_a_circle_come_to_an_end(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make
-) -> None:
-    server.faults.answer(302, "", headers={"Location": "?service=git-upload-pack"}, path="info/refs", times=None)
+async def test_redirects_in_a_circle_come_to_an_end(site: Site) -> None:
+    site.server.faults.answer(302, "", headers={"Location": "?service=git-upload-pack"}, path="info/refs", times=None)
     with pytest.raises(SourceError, match="in a circle"):
-        await remote().head()
+        await site.remote().head()
 
 
 # Breakage ------------------------------------------------------------------------------------------------------------
@@ -322,25 +302,21 @@ async def test_redirects_in_a_circle_come_to_an_end(
 
 @pytest.mark.parametrize("after_bytes", [0, 100])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_any_answer_cut_anywhere_is_asked_for_again(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: Make, after_bytes: int, nth: int
-) -> None:
-    repository.many(40)
-    server.faults.cut_body(after_bytes, path=r"\.git/", nth=nth, times=1)
-    source = remote()
+async def test_any_answer_cut_anywhere_is_asked_for_again(site: Site, after_bytes: int, nth: int) -> None:
+    site.repository.many(40)
+    site.server.faults.cut_body(after_bytes, path=r"\.git/", nth=nth, times=1)
+    source = site.remote()
 
-    entries = (await source.tree(await source.head())).entries
+    entries = await entries_of(source)
 
-    assert await contents(source, entries) == expected(repository, entries)
+    assert await contents(source, entries) == expected(site.repository, entries)
 
 
-async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_is_measured(
-    server: GitLabServer, repository: GitRepository, project: Project
-) -> None:
-    repository.commit({f"f{number}": b"%d" % number for number in range(20)} | {"big": b"0123456789" * 100_000})
-    shas = {row.sha: repository.read(row.sha) for row in repository.ls_tree()}
+async def test_batches_that_do_not_fit_on_the_disk_are_halved_and_a_single_blob_is_measured(site: Site) -> None:
+    site.repository.commit({f"f{number}": b"%d" % number for number in range(20)} | {"big": b"0123456789" * 100_000})
+    shas = {row.sha: site.repository.read(row.sha) for row in site.repository.ls_tree()}
     upload_pack = UploadPack(
-        f"{server.url}/{PATH}.git",
+        f"{site.server.url}/{PATH}.git",
         username="oauth2",
         password=TOKEN,
         retry=QUICK,

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from pydantic import SecretStr
 
 from reposync.errors import SourceCorrupt, SourceGone
 from reposync.outgoing import RetryPolicy
-from reposync.sources.gitlab import GitLabSource
 from reposync.sources.gitlab_client import GitLabClient
 from reposync.sources.gitlab_groups import GitLabGroup
-from reposync.sources.remote import RemoteGitSource
-from tests.fixtures.gitlab_server import GitLabServer, Project
-from tests.fixtures.repositories import GitRepository
-from tests.integration.sources.conftest import PATH, QUICK, TOKEN
-
-MakeGitLab = Callable[..., GitLabSource]
-MakeRemote = Callable[..., RemoteGitSource]
+from tests.integration.sources.conftest import PATH, QUICK, TOKEN, Site
 
 UNREADABLE = {
     "nests 200,000 deep": b"[" * 200_000 + b"]" * 200_000,
@@ -37,12 +28,12 @@ UNREADABLE = {
     + [(path, UNREADABLE["a web page"]) for path in ("/projects/platform", "/commits/HEAD")],
 )
 async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_run(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: MakeGitLab, path: str, body: bytes
+    site: Site, path: str, body: bytes
 ) -> None:
-    repository.commit({"a.py": b"1\n"})
-    server.faults.refuse_git(403)
-    fault = server.faults.answer(200, body, media_type="application/json", path=path, times=None)
-    source = gitlab(project_id=None)
+    site.repository.commit({"a.py": b"1\n"})
+    site.server.faults.refuse_git(403)
+    fault = site.server.faults.answer(200, body, media_type="application/json", path=path, times=None)
+    source = site.gitlab(project_id=None)
 
     with pytest.raises(SourceCorrupt) as raised:
         await source.tree(await source.head())
@@ -52,10 +43,10 @@ async def test_an_answer_of_gitlab_that_cannot_be_parsed_is_tried_again_by_the_r
     assert fault.struck
 
 
-async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, project: Project) -> None:
+async def test_a_group_that_is_listed_so_is_tried_again(site: Site) -> None:
     body = UNREADABLE["a web page"]
-    server.faults.answer(200, body, media_type="application/json", path="/groups/", times=None)
-    group = GitLabGroup(GitLabClient(server.url, token=SecretStr(TOKEN), retry=QUICK), "platform")
+    site.server.faults.answer(200, body, media_type="application/json", path="/groups/", times=None)
+    group = GitLabGroup(GitLabClient(site.server.url, token=SecretStr(TOKEN), retry=QUICK), "platform")
 
     with pytest.raises(SourceCorrupt):
         await group.projects(archived=False)
@@ -63,47 +54,40 @@ async def test_a_group_that_is_listed_so_is_tried_again(server: GitLabServer, pr
     await group.close()
 
 
-async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(server: GitLabServer) -> None:
+async def test_a_look_whether_gitlab_is_there_is_not_answered_by_it(site: Site) -> None:
     body = UNREADABLE["nests 200,000 deep"]
-    server.faults.answer(200, body, media_type="application/json", path="/version", times=None)
+    site.server.faults.answer(200, body, media_type="application/json", path="/version", times=None)
 
-    client = GitLabClient(server.url, token=SecretStr(TOKEN), retry=RetryPolicy(attempts=1))
+    client = GitLabClient(site.server.url, token=SecretStr(TOKEN), retry=RetryPolicy(attempts=1))
     with pytest.raises(SourceCorrupt):
         await client.ping()
     await client.close()
 
 
-async def test_a_refusal_that_nests_without_end_is_still_a_refusal(
-    server: GitLabServer, project: Project, gitlab: MakeGitLab
-) -> None:
-    server.faults.answer(404, b"[" * 60_000, media_type="application/json", path="/projects/", times=None)
+async def test_a_refusal_that_nests_without_end_is_still_a_refusal(site: Site) -> None:
+    site.server.faults.answer(404, b"[" * 60_000, media_type="application/json", path="/projects/", times=None)
 
     with pytest.raises(SourceGone):
-        await gitlab(project_id=None).head()
+        await site.gitlab(project_id=None).head()
 
 
 @pytest.mark.parametrize("path", [f"/{PATH}.git/info/refs", f"/{PATH}.git/git-upload-pack"])
-async def test_a_page_in_place_of_git_s_answer_is_tried_again_by_the_run(
-    server: GitLabServer, repository: GitRepository, project: Project, remote: MakeRemote, path: str
-) -> None:
-    repository.commit({"a.py": b"1\n"})
-    server.faults.web_page(500, path=path)
+async def test_a_page_in_place_of_git_s_answer_is_tried_again_by_the_run(site: Site, path: str) -> None:
+    site.repository.commit({"a.py": b"1\n"})
+    site.server.faults.web_page(500, path=path)
 
     with pytest.raises(SourceCorrupt) as raised:
-        await remote().head()
+        await site.remote().head()
 
     assert raised.value.retryable
-    server.faults.clear()
-    assert await remote().head()
+    site.server.faults.clear()
+    assert await site.remote().head()
 
 
-async def test_a_page_in_place_of_git_s_answer_behind_gitlab_s_interface_is_tried_again_by_the_run(
-    server: GitLabServer, repository: GitRepository, project: Project, gitlab: MakeGitLab
-) -> None:
-    repository.many(40)
-    source = gitlab()
-    entries = (await source.tree(await source.head())).entries
-    server.faults.web_page(500, path=r"\.git/")
+async def test_a_page_in_place_of_git_s_answer_behind_gitlab_s_interface_is_tried_again_by_the_run(site: Site) -> None:
+    site.repository.many(40)
+    source, entries = await site.listed()
+    site.server.faults.web_page(500, path=r"\.git/")
 
     with pytest.raises(SourceCorrupt) as raised:
         async for _ in source.read(entries, max_bytes=1000):
