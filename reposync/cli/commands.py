@@ -126,33 +126,16 @@ def prints(act: Callable[P, Result]) -> Command[P]:
     return command
 
 
-def prints_from_app(
-    *, with_engine: bool = False
-) -> Callable[[Callable[Concatenate[Application, P], Awaitable[Result]]], Command[P]]:
-    """As `prints`, for a coroutine function whose first argument is the application."""
+def prints_from(
+    run: Callable[[Callable[[T], Awaitable[Result]]], Result],
+) -> Callable[[Callable[Concatenate[T, P], Awaitable[Result]]], Command[P]]:
+    """As `prints`, for a coroutine function whose first argument is what `run` opens."""
 
-    def decorate(act: Callable[Concatenate[Application, P], Awaitable[Result]]) -> Command[P]:
+    def decorate(act: Callable[Concatenate[T, P], Awaitable[Result]]) -> Command[P]:
         @prints
         @functools.wraps(act)
         def command(*args: P.args, **options: P.kwargs) -> Result:
-            return run_with_app(lambda app: act(app, *args, **options), with_engine=with_engine)
-
-        return command
-
-    return decorate
-
-
-def prints_from_database(
-    *, upgrade: bool = True
-) -> Callable[[Callable[Concatenate[Database, P], Awaitable[Result]]], Command[P]]:
-    """As `prints`, for a coroutine function whose first argument is the database: for commands that need neither
-    registry nor index. `upgrade`: bring the schema up to date first."""
-
-    def decorate(act: Callable[Concatenate[Database, P], Awaitable[Result]]) -> Command[P]:
-        @prints
-        @functools.wraps(act)
-        def command(*args: P.args, **options: P.kwargs) -> Result:
-            return run_with_database(lambda database: act(database, *args, **options), upgrade=upgrade)
+            return run(lambda opened: act(opened, *args, **options))
 
         return command
 
@@ -172,7 +155,10 @@ def run_with_app(action: Callable[[Application], Awaitable[T]], *, with_engine: 
 
 
 def run_with_database(action: Callable[[Database], Awaitable[T]], *, upgrade: bool = True) -> T:
-    """The result of `action` with the database. Raises ConfigError, StoreUnavailable."""
+    """The result of `action` with the database, for commands that need neither registry nor index.
+
+    `upgrade`: bring the schema up to date first. Raises ConfigError, StoreUnavailable.
+    """
 
     async def main() -> T:
         from reposync.config.settings import make_state_dir
@@ -235,3 +221,9 @@ def current_user() -> str:
     except (KeyError, OSError):
         user = "somebody"
     return f"{user}@{socket.gethostname()}"
+
+
+with_app = prints_from(run_with_app)
+with_index = prints_from(functools.partial(run_with_app, with_engine=True))
+with_database = prints_from(run_with_database)
+with_unchanged_database = prints_from(functools.partial(run_with_database, upgrade=False))

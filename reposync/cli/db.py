@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from reposync import __version__
-from reposync.cli.commands import Group, prints, prints_from_database, run_async, settings
+from reposync.cli.commands import Group, prints, run_async, settings, with_unchanged_database
 from reposync.cli.output import Result
 from reposync.words import escape_unprintable
 
@@ -33,7 +33,7 @@ def db() -> None:
 
 
 @db.command()
-@prints_from_database(upgrade=False)
+@with_unchanged_database
 async def upgrade(database: Database) -> Result:
     """Bring the schema up to what this version needs. Safe to repeat, and from several processes at once: one does it,
     the others wait. The schema of a newer version is left unchanged."""
@@ -45,7 +45,7 @@ async def upgrade(database: Database) -> Result:
 
 
 @db.command()
-@prints_from_database(upgrade=False)
+@with_unchanged_database
 async def current(database: Database) -> Result:
     """The revision of the schema, and whether this version can work with it."""
     from reposync.store.schema import HEAD

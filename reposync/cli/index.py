@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, prints_from_app, repository_names
+from reposync.cli.commands import Group, repository_names, with_app, with_index
 from reposync.cli.output import NO_REPOSITORY, Cell, Result, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
@@ -27,7 +27,7 @@ def index() -> None:
 
 @index.command()
 @click.argument("name", required=False, shell_complete=repository_names)
-@prints_from_app(with_engine=True)
+@with_index
 async def status(app: Application, name: str | None) -> Result:
     """The versions of each index (of the repository NAME), and the progress of a change of the embedding model."""
     from reposync.app.index_overview import collection_changes, index_overview, index_overviews, with_names
@@ -49,7 +49,7 @@ async def status(app: Application, name: str | None) -> Result:
 
 @index.command()
 @click.argument("name", shell_complete=repository_names)
-@prints_from_app()
+@with_app
 async def rollback(app: Application, name: str) -> Result:
     """Make the previous version of the index of NAME live again, at once.
 
@@ -69,7 +69,7 @@ async def rollback(app: Application, name: str) -> Result:
 
 @index.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names)
-@prints_from_app()
+@with_app
 async def pause(app: Application, names: tuple[str, ...]) -> Result:
     """Build no new version of the index of NAME (default: of all registered repositories).
 
@@ -82,7 +82,7 @@ async def pause(app: Application, names: tuple[str, ...]) -> Result:
 
 @index.command()
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=repository_names)
-@prints_from_app()
+@with_app
 async def resume(app: Application, names: tuple[str, ...]) -> Result:
     """Let the next sync of NAME (default: of all registered repositories) build what is configured."""
     from reposync.app.index_overview import release

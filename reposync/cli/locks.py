@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reposync.cli.commands import Group, current_user, prints_from_database, repository_names, settings
+from reposync.cli.commands import Group, current_user, repository_names, settings, with_database
 from reposync.cli.output import Cell, Result, table
 from reposync.words import duration, escape_unprintable
 
@@ -26,7 +26,7 @@ def locks() -> None:
 
 
 @locks.command("list")
-@prints_from_database()
+@with_database
 async def list_(database: Database) -> Result:
     """The locks in Redis, and the running syncs without one.
 
@@ -51,7 +51,7 @@ async def list_(database: Database) -> Result:
 @locks.command()
 @click.argument("name", shell_complete=repository_names)
 @click.option("--force", is_flag=True, help="Release it whoever holds it, and request its run to stop.")
-@prints_from_database()
+@with_database
 async def release(database: Database, name: str, force: bool) -> Result:
     """Remove the stale lock of the repository NAME.
 

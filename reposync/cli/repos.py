@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import (
-    Group,
-    current_user,
-    prints,
-    prints_from_app,
-    prints_from_database,
-    repository_names,
-    run_with_app,
-)
+from reposync.cli.commands import Group, current_user, prints, repository_names, run_with_app, with_app, with_database
 from reposync.cli.output import NO_REPOSITORY, Cell, Result, field_lines, short, table
 from reposync.words import ago, duration, escape_unprintable, until
 
@@ -38,7 +30,7 @@ def repos() -> None:
 
 
 @repos.command("list")
-@prints_from_database()
+@with_database
 async def list_(database: Database) -> Result:
     """All repositories: those of registry files and groups, and those that were synced by path or URL."""
     from reposync.catalog.overview import overviews
@@ -52,7 +44,7 @@ async def list_(database: Database) -> Result:
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@prints_from_app()
+@with_app
 async def show(app: Application, name: str) -> Result:
     """One repository: its source, what is indexed, and its latest run."""
     detail = await _detail(app, name)
@@ -71,7 +63,7 @@ async def show(app: Application, name: str) -> Result:
 @click.option("--collection", metavar="NAME", help="Qdrant collection.")
 @click.option("--include", metavar="PATTERN", multiple=True, help="Only files that match these gitignore patterns.")
 @click.option("--exclude", metavar="PATTERN", multiple=True, help="No files that match these gitignore patterns.")
-@prints_from_app()
+@with_app
 async def add(app: Application, /, name: str, **options: Any) -> Result:
     """Register the repository NAME in addition to those of registry files. A running `serve` syncs it within seconds,
     unless its schedule is never: then it is synced on request only."""
@@ -112,7 +104,7 @@ def remove(name: str, yes: bool) -> Result:
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
 @click.option("--reason", default="Paused by command.", show_default=True, help="Displayed as the reason of the pause.")
-@prints_from_app()
+@with_app
 async def pause(app: Application, name: str, reason: str) -> Result:
     """Stop the schedule of the repository NAME. Its current run continues, and `sync` still works."""
     return await _state(app, await app.repositories.pause(name, reason, by=current_user()))
@@ -120,7 +112,7 @@ async def pause(app: Application, name: str, reason: str) -> Result:
 
 @repos.command()
 @click.argument("name", shell_complete=repository_names)
-@prints_from_app()
+@with_app
 async def resume(app: Application, name: str) -> Result:
     """Start the schedule of the repository NAME again."""
     return await _state(app, await app.repositories.resume(name))

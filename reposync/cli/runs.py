@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from reposync.cli.commands import Group, current_user, prints_from_database, repository_names
+from reposync.cli.commands import Group, current_user, repository_names, with_database
 from reposync.cli.output import (
     FAILED_FILE,
     Cell,
@@ -82,7 +82,7 @@ COLUMNS = (
 @click.option("--repository", metavar="NAME", help="Only runs of this repository.", shell_complete=repository_names)
 @click.option("--status", type=click.Choice([each.value for each in RunStatus]), help="Only runs with this status.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Maximum number of runs.")
-@prints_from_database()
+@with_database
 async def history(database: Database, repository: str | None, status: str | None, limit: int) -> Result:
     """The execution log, newest first."""
     from reposync.api.documents import run_documents
@@ -132,7 +132,7 @@ def runs() -> None:
 @click.option(
     "--limit", type=click.IntRange(0, 100_000), default=50, show_default=True, help="Maximum number of problems."
 )
-@prints_from_database()
+@with_database
 async def show(database: Database, run_id: str, limit: int) -> Result:
     """Everything about the run ID (or a unique prefix), and the files that failed or were skipped, with the reason.
     Failed files are listed first; with --json, all are sorted by path."""
@@ -167,7 +167,7 @@ async def _problem_lines(log: Runs, run: Run, limit: int) -> AsyncIterator[str]:
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@prints_from_database()
+@with_database
 async def cancel(database: Database, run_id: str) -> Result:
     """Request the run ID to stop. What it stored stays, and the next run continues from there."""
     run, document = await _changed(database, run_id, "request_cancel")
@@ -176,7 +176,7 @@ async def cancel(database: Database, run_id: str) -> Result:
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@prints_from_database()
+@with_database
 async def retry(database: Database, run_id: str) -> Result:
     """Put the run ID, which failed or was cancelled, back into the queue."""
     return _queued(*await _changed(database, run_id, "retry"))
@@ -184,7 +184,7 @@ async def retry(database: Database, run_id: str) -> Result:
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@prints_from_database()
+@with_database
 async def approve(database: Database, run_id: str) -> Result:
     """Approve what the run ID is blocked for (the deletion of most of an index), and queue it again."""
     return _queued(*await _changed(database, run_id, "approve"))
@@ -206,7 +206,7 @@ def _queued(run: Run, document: dict[str, Any]) -> Result:
 
 @runs.command()
 @click.argument("run_id", metavar="ID")
-@prints_from_database()
+@with_database
 async def watch(database: Database, run_id: str) -> Result:
     """Follow the run ID (or a unique prefix) to its end, whichever process executes it.
 
