@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.telemetry.conftest import Configure
@@ -128,33 +128,22 @@ def test_json_lines_lose_nothing_of_a_file_name(configure: Configure) -> None:
     assert log.text.isascii()
 
 
-@given(st.data())
+@pytest.mark.parametrize("secret", ["hunter22", "p@ss/w%rd+", "é\"quote'd", "back\\slash", "123456789", "a b\tc d"])
 @pytest.mark.parametrize("log_format", FORMATS)
-def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, data: st.DataObject) -> None:
-    secret = data.draw(
-        st.text(st.characters(min_codepoint=33, max_codepoint=0x2FF, exclude_characters="*"), min_size=6)
-    )
-    log = configure(log_format)
-    logger = structlog.get_logger("x")
-
-    def say() -> None:
-        logger.info(f"cloning with {secret}", url=f"https://u:{secret}@h/p", nested=[{"a": (secret, {secret: 1})}])
-        logger.info(secret, raw=secret.encode(), path=Path(secret.replace("\0", "")))
-        logging.getLogger("y").error("a %s b", [secret], extra={"field": secret})
-        with structlog.contextvars.bound_contextvars(repository=secret):
-            try:
-                raise ValueError(f"refused {secret!r}") from OSError(secret)
-            except ValueError:
-                logger.exception("failed")
-
-    configure(log_format, "nothing of the kind")
-    log.secrets.know([secret])
-    other = configure(log_format)
-    logger.info("cloning with", url="https://***@h/p", nested=[{"a": ("***", {"***": 1})}])
-    assume(secret not in other.text and secret not in "Traceback failed")
+def test_a_known_secret_is_in_no_line(configure: Configure, log_format: str, secret: str) -> None:
     log = configure(log_format, secret)
-    say()
+    logger = structlog.get_logger("x")
+    number = int(secret) if secret.isdecimal() else 0
+    logger.info(f"cloning with {secret}", url=f"https://u:{secret}@h/p", nested=[{"a": (secret, {secret: number})}])
+    logger.info(secret, raw=secret.encode(), path=Path(secret))
+    logging.getLogger("y").error("a %s b", [secret], extra={"field": secret})
+    with structlog.contextvars.bound_contextvars(repository=secret):
+        try:
+            raise ValueError(f"refused {secret!r}") from OSError(secret)
+        except ValueError:
+            logger.exception("failed")
 
+    assert len(log.lines) >= 4
     assert secret not in log.text
     assert json.dumps(secret)[1:-1] not in log.text
     if log_format == "json":
