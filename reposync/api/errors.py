@@ -144,8 +144,20 @@ class ShuttingDown(ApiError, code="SHUTTING_DOWN", status=503):
         super().__init__("This daemon is shutting down. Try again.")
 
 
+class HttpError(ApiError):
+    """An error of routing."""
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str]) -> None:
+        super().__init__(message)
+        self.status, self.code, self.headers = status, HTTPStatus(status).name, headers
+
+
 class Unexpected(ApiError):
     """An unexpected error; the log has it under the incident id."""
+
+    def __init__(self, incident: str) -> None:
+        super().__init__(f"An unexpected error. The log has it under incident {incident}.")
+        self.details = {"incident": incident}
 
 
 EVERYWHERE = (
@@ -189,34 +201,21 @@ def envelope(code: str, message: str, details: Mapping[str, Any] | None = None) 
 
 
 class ErrorResponse(Response):
-    """An error as JSON, or as a page if the client wants one: `page_message` is shown in place of `message` then.
+    """An error as JSON, or as a page if the client wants one.
 
     Decided when the response starts: errors are raised in many places, and only the request knows its reader.
     """
 
     media_type = "application/json"
 
-    def __init__(
-        self,
-        status: int,
-        code: str,
-        message: str,
-        details: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] | None = None,
-        page_message: str | None = None,
-    ) -> None:
-        self.extra_headers = headers or {}
-        super().__init__(envelope(code, message, details), status, {"Cache-Control": "no-store", **self.extra_headers})
-        self.code = code
-        self.page_message = message if page_message is None else page_message
-
-    @classmethod
-    def of(cls, error: RepoSyncError) -> ErrorResponse:
+    def __init__(self, error: RepoSyncError) -> None:
         headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if error.status == 503 else {}
         details: Mapping[str, Any] = {}
         if isinstance(error, ApiError):
             headers, details = {**headers, **error.headers}, error.details
-        return cls(error.status, error.code, error.for_clients, details, headers, error.for_pages)
+        self.extra_headers = headers
+        super().__init__(envelope(error.code, error.for_clients, details), error.status, headers)
+        self.code, self.page_message = error.code, error.for_pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         show: ErrorPage | None = scope.get(ERROR_PAGE_KEY)
@@ -237,8 +236,7 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
         if error.status_code == 405:
             # Starlette lists the methods of the first route of this path only.
             headers["Allow"] = ", ".join(_methods_at(request.scope))
-        code = HTTPStatus(error.status_code).name
-        return ErrorResponse(error.status_code, code, _message(request, error), headers=headers)
+        return ErrorResponse(HttpError(error.status_code, _message(request, error), headers))
 
     @app.exception_handler(RequestValidationError)
     async def invalid_request(request: Request, error: RequestValidationError) -> Response:
@@ -249,9 +247,10 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
         ]
         first = f"{'.'.join(problems[0]['where'])}: {problems[0]['message']}"
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        invalid = RequestInvalid(f"The request is not valid: {first}{more}.")
         # A body may contain a hundred thousand mistakes.
-        details = {"problems": problems[:MAX_PROBLEMS]}
-        return ErrorResponse(422, RequestInvalid.code, f"The request is not valid: {first}{more}.", details)
+        invalid.details = {"problems": problems[:MAX_PROBLEMS]}
+        return ErrorResponse(invalid)
 
     @app.exception_handler(RepoSyncError)
     async def known_error(request: Request, error: RepoSyncError) -> Response:
@@ -261,7 +260,7 @@ def add_error_handlers(app: FastAPI, redact: Callable[[str], str]) -> None:
             log.warning("A request failed: %s", error, extra={"code": error.code, "path": request.scope["path"]})
         # Other servers quote what was sent to them.
         error.redact(redact)
-        return ErrorResponse.of(error)
+        return ErrorResponse(error)
 
 
 def _message(request: Request, error: HTTPException) -> str:

@@ -7,6 +7,7 @@ import logging
 import re
 import secrets
 import uuid
+from email.utils import formatdate
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -24,6 +25,7 @@ from reposync.api.errors import (
     RequestInvalid,
     ShuttingDown,
     TooManyConnections,
+    Unexpected,
 )
 from reposync.api.hosts import AllowedHosts, Proxies, is_cross_site
 from reposync.config.sections import HttpConfig
@@ -98,6 +100,7 @@ class Gate:
                 added = MutableHeaders(scope=message)
                 added.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
                 added.setdefault("Cache-Control", "no-store")
+                added.setdefault("Date", formatdate(usegmt=True))
                 # Below a path of a host there are other services, for which https is not ours to require.
                 if scope["scheme"] == "https" and not self._root:
                     added["Strict-Transport-Security"] = "max-age=31536000"
@@ -111,7 +114,7 @@ class Gate:
             try:
                 self._check(scope, headers, is_reserved)
             except RepoSyncError as error:
-                await ErrorResponse.of(error)(scope, received, sent)
+                await ErrorResponse(error)(scope, received, sent)
             else:
                 inner = {**scope, "method": "GET", _HEAD: True} if is_head else scope
                 await self._app(inner, received, sent)
@@ -161,15 +164,14 @@ class Incidents:
             return
         except asyncio.CancelledError:
             # Only the server cancels requests, when it shuts down.
-            response = ErrorResponse.of(ShuttingDown())
+            response = ErrorResponse(ShuttingDown())
         except Exception:
             incident = secrets.token_hex(6)
             log.exception(
                 "A request ended in an unexpected error",
                 extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
             )
-            message = f"An unexpected error. The log has it under incident {incident}."
-            response = ErrorResponse(500, RepoSyncError.code, message, {"incident": incident})
+            response = ErrorResponse(Unexpected(incident))
         # A response that has started can only be cut off, which the server does if it is not complete.
         if not has_started:
             await response(scope, receive, send)

@@ -1,32 +1,59 @@
-"""The HTTP server: one listener inside the caller's event loop, for as long as the caller's block runs."""
+"""The HTTP server: one listener inside the caller's event loop, for as long as the caller's block runs; how many
+connections a client may have, how long they may take, and how the last response is sent."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
-import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
+import h11
 import uvicorn
 from fastapi import Request
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
 
-from reposync.api.connections import BoundedProtocol, HttpLimits, protocol_class
-from reposync.errors import ConfigError, RepoSyncError, UsageError, first_error
+from reposync.api.errors import envelope
+from reposync.api.hosts import TrustedNetworks, client_network
+from reposync.api.middleware import PROBES_ONLY, SECURITY_HEADERS
+from reposync.errors import ConfigError, UsageError
 from reposync.outgoing import is_loopback
-
-log = logging.getLogger(__name__)
 
 _STOPPING = "stopping"
 _ABORT_SECONDS = 1.0
 _POLL_SECONDS = 0.01
 _DRAIN_POLLS = 100
-_DATE_SECONDS = 1.0
 _BACKLOG = 512
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """`grace_seconds`: for responses in progress when the daemon shuts down. `head_seconds`: for the head of a request
+    to arrive; uvicorn would wait for the first one for ever.
+
+    `max_connections`: more would take the file descriptors that syncs need. `connections_a_client`: from one address;
+    `trusted_proxies` (networks) are not limited. `reserved_connections`: in addition, for probes. See `Shares`.
+
+    `linger_seconds`, `linger_bytes`: what is still received, and discarded, from a client that got its response before
+    its body was complete.
+    """
+
+    grace_seconds: float = 3.0
+    head_seconds: float = 10.0
+    keep_alive_seconds: int = 30
+    max_connections: int = 500
+    connections_a_client: int = 400
+    reserved_connections: int = 16
+    trusted_proxies: tuple[str, ...] = ()
+    linger_seconds: float = 10.0
+    linger_bytes: int = 64 << 20
+    max_head_bytes: int = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,116 +101,75 @@ async def serve_http(
 ) -> AsyncIterator[HttpAddress]:
     """Serve `app` until the block ends; port 0 takes a free one. No signal handlers, no access log.
 
-    Raises UsageError if it cannot listen on the address. If the server ends by itself, the block is cancelled, and
-    RepoSyncError is raised. Shutting down takes the grace period and two seconds at most, whatever clients do.
+    Raises UsageError if it cannot listen on the address. Shutting down takes the grace period and two seconds at most,
+    whatever clients do.
     """
     limits = limits or HttpLimits()
     listener = await asyncio.to_thread(_listen, host, port)
     bound = listener.getsockname()
-    server = _Server(_config(app, limits), limits.grace_seconds)
-    failure: Exception | None = None
+    config = _config(app, limits)
+    state, shares, stopping = ServerState(), Shares(limits), asyncio.Event()
+    # Part of the scope of every request; for responses without an end of their own.
+    app_state = {_STOPPING: stopping}
+    server = await asyncio.get_running_loop().create_server(
+        lambda: BoundedProtocol(config, state, app_state, limits, shares), sock=listener, backlog=_BACKLOG
+    )
     try:
-        async with asyncio.TaskGroup() as group:
-            serving = group.create_task(server.serve_on(listener), name="http server")
-            await server.up.wait()
-            try:
-                yield HttpAddress(bound[0], bound[1])
-            except Exception as error:  # noqa: BLE001 (raised below, outside the group that would wrap it)
-                failure = error
-            finally:
-                server.stopping.set()
-                await asyncio.wait({serving})
-    except ExceptionGroup as errors:
-        failure = failure or first_error(errors)
+        yield HttpAddress(bound[0], bound[1])
     finally:
-        listener.close()
-    if failure is not None:
-        raise failure
+        stopping.set()
+        server.close()
+        await _shut_down(state, limits.grace_seconds)
+
+
+async def _shut_down(state: ServerState, grace_seconds: float) -> None:
+    def connections() -> list[BoundedProtocol]:
+        return [each for each in state.connections if isinstance(each, BoundedProtocol)]
+
+    async def wait_for_tasks(timeout_seconds: float) -> None:
+        if state.tasks:
+            await asyncio.wait(list(state.tasks), timeout=timeout_seconds)
+
+    try:
+        for connection in connections():
+            connection.shutdown()
+        await wait_for_tasks(grace_seconds)
+        # Requests without a response still get one that gives the reason. A response that has started can only be cut
+        # off; before its task is cancelled, or uvicorn would log that the task did not complete it.
+        for connection in connections():
+            if connection.is_responding:
+                connection.transport.abort()
+        for task in state.tasks:
+            task.cancel()
+        await wait_for_tasks(_ABORT_SECONDS)
+        # Time for clients to read what is left in the buffers of their connections.
+        for _ in range(_DRAIN_POLLS):
+            if not state.connections:
+                return
+            await asyncio.sleep(_POLL_SECONDS)
+    finally:
+        for connection in connections():
+            connection.transport.abort()
+        for task in state.tasks:
+            task.cancel()
 
 
 def _config(app: ASGIApp, limits: HttpLimits) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = uvicorn.Config(
         app,
-        http=protocol_class(limits),
+        http=BoundedProtocol,
         ws="none",
-        lifespan="off",
         interface="asgi3",
-        loop="none",
         log_config=None,
         access_log=False,
-        server_header=False,
         proxy_headers=False,
-        backlog=_BACKLOG,
         timeout_keep_alive=limits.keep_alive_seconds,
         h11_max_incomplete_event_size=limits.max_head_bytes,
         # asyncio gives a connection the context in which the server was started; its requests must not log that run.
         reset_contextvars=True,
     )
-
-
-class _Server(uvicorn.Server):
-    """Uvicorn that is stopped by an event, instead of polling ten times a second, and that stops in bounded time."""
-
-    def __init__(self, config: uvicorn.Config, grace_seconds: float) -> None:
-        super().__init__(config)
-        self.up = asyncio.Event()
-        self.stopping = asyncio.Event()
-        self._grace_seconds = grace_seconds
-
-    async def serve_on(self, listener: socket.socket) -> None:
-        try:
-            # Not `serve`, which replaces the signal handlers of the process.
-            await self._serve([listener])
-        except asyncio.CancelledError:
-            if self.stopping.is_set():
-                raise
-        finally:
-            for server in getattr(self, "servers", []):
-                server.close()
-            for connection in self._connections():
-                connection.transport.abort()
-            for task in self.server_state.tasks:
-                task.cancel()
-        if not self.stopping.is_set():
-            log.error("The HTTP server ended by itself")
-            raise RepoSyncError("The HTTP server ended by itself.", remedy="Its last log lines may give the reason.")
-
-    async def main_loop(self) -> None:
-        # Part of the scope of every request from now on; for responses without an end of their own.
-        self.lifespan.state[_STOPPING] = self.stopping
-        await self.on_tick(0)
-        self.up.set()
-        while not self.stopping.is_set():
-            await pause(self.stopping, _DATE_SECONDS)
-            # Updates the Date header of responses.
-            await self.on_tick(0)
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for server in self.servers:
-            server.close()
-        for connection in self._connections():
-            connection.shutdown()
-        await self._wait_for_tasks(self._grace_seconds)
-        # Requests without a response still get one that gives the reason. A response that has started can only be cut
-        # off; before its task is cancelled, or uvicorn would log that the task did not complete it.
-        for connection in self._connections():
-            if connection.is_responding:
-                connection.transport.abort()
-        for task in self.server_state.tasks:
-            task.cancel()
-        await self._wait_for_tasks(_ABORT_SECONDS)
-        # Time for clients to read what is left in the buffers of their connections.
-        for _ in range(_DRAIN_POLLS):
-            if not self.server_state.connections:
-                return
-            await asyncio.sleep(_POLL_SECONDS)
-
-    async def _wait_for_tasks(self, timeout_seconds: float) -> None:
-        if tasks := list(self.server_state.tasks):
-            await asyncio.wait(tasks, timeout=timeout_seconds)
-
-    def _connections(self) -> list[BoundedProtocol]:
-        return [each for each in self.server_state.connections if isinstance(each, BoundedProtocol)]
+    config.load()
+    return config
 
 
 _REMEDIES = {
@@ -217,3 +203,223 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setblocking(False)
     return listener
+
+
+# Connections ---------------------------------------------------------------------------------------------------------
+
+
+class Connection(Protocol):
+    @property
+    def network(self) -> str:
+        """Of the client, see `client_network`."""
+
+    @property
+    def idle_since(self) -> float | None:
+        """By a clock that all connections share; None while a request is in progress."""
+
+    def cut(self) -> None:
+        """Close it at once."""
+
+
+class Shares:
+    """At most `most` connections, at most `a_client` of them from one client, and `reserved` more for probes.
+
+    If there are no more, the client with the most connections loses an idle one, which HTTP allows a server to close at
+    any time. No request is ever interrupted. Networks that are `is_trusted`, the proxies in front of this server, stand
+    for many clients: they have no limit, and lose connections only to each other.
+    """
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._most, self._a_client = limits.max_connections, limits.connections_a_client
+        self._max_reserved = limits.reserved_connections
+        self._is_trusted: Callable[[str], bool] = TrustedNetworks(limits.trusted_proxies).contain
+        self._held: dict[str, set[Connection]] = {}
+        self._reserved: set[Connection] = set()
+
+    def enter(self, connection: Connection) -> bool:
+        """False if it may be used for probes only, or was closed."""
+        own = self._held.get(connection.network, set())
+        is_trusted = self._is_trusted(connection.network)
+        is_over_share = not is_trusted and len(own) >= self._a_client
+        if is_over_share or sum(map(len, self._held.values())) >= self._most:
+            victim = _idlest(own if is_over_share else self._candidates(is_trusted))
+            if victim is None:
+                self._reserved.add(connection)
+                if len(self._reserved) > self._max_reserved:
+                    self._cut(_idlest(self._reserved - {connection}) or connection)
+                return False
+            self._cut(victim)
+        self._held.setdefault(connection.network, set()).add(connection)
+        return True
+
+    def leave(self, connection: Connection) -> None:
+        self._reserved.discard(connection)
+        own = self._held.get(connection.network)
+        if own is not None:
+            own.discard(connection)
+            if not own:
+                del self._held[connection.network]
+
+    def _candidates(self, for_trusted: bool) -> Iterable[Connection]:
+        """The connections of the client that has most, among those with an idle one."""
+        by_size = sorted(self._held.items(), key=lambda each: len(each[1]), reverse=True)
+        for wants_trusted in (False, True) if for_trusted else (False,):
+            for network, held in by_size:
+                if self._is_trusted(network) is wants_trusted and _idlest(held) is not None:
+                    return held
+        return ()
+
+    def _cut(self, connection: Connection) -> None:
+        self.leave(connection)
+        connection.cut()
+
+
+def _idlest(connections: Iterable[Connection]) -> Connection | None:
+    idle = [(since, each) for each in connections if (since := each.idle_since) is not None]
+    return min(idle, key=lambda each: each[0], default=(0.0, None))[1]
+
+
+class BoundedProtocol(H11Protocol):
+    """Uvicorn's protocol within `limits`, with our JSON for its own error."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        state: ServerState,
+        app_state: dict[str, Any],
+        limits: HttpLimits,
+        shares: Shares,
+    ) -> None:
+        super().__init__(config, state, app_state)
+        self.limits, self._shares = limits, shares
+        self.network = ""
+        self._idle_since = 0.0
+        self._head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._lingering = _LingeringTransport(transport, self)
+        super().connection_made(cast(asyncio.Transport, self._lingering))
+        self.network = client_network(self.client[0] if self.client else "")
+        self._idle_since = self.loop.time()
+        self._await_head()
+        if not self._shares.enter(self):
+            self.app_state = {**self.app_state, PROBES_ONLY: True}
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shares.leave(self)
+        self._head_received()
+        self._lingering.ended()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._lingering.is_active:
+            self._lingering.discard(data)
+            return
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._head_received()
+        elif self._head_timer is None and (before is None or before.response_complete):
+            # The start of the next head on a kept connection; uvicorn has just stopped its own timer.
+            self._await_head()
+
+    def on_response_complete(self) -> None:
+        self._idle_since = self.loop.time()
+        super().on_response_complete()
+
+    @property
+    def idle_since(self) -> float | None:
+        return self._idle_since if self.cycle is None or self.cycle.response_complete else None
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether the request is not complete, as far as is known."""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    @property
+    def is_responding(self) -> bool:
+        """Whether a response has started and is not complete."""
+        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+
+    def cut(self) -> None:
+        self.transport.abort()
+
+    def shutdown(self) -> None:
+        try:
+            super().shutdown()
+        except h11.LocalProtocolError:
+            # The connection is being closed already, after an invalid request.
+            self.transport.abort()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None:
+            # The application may still be running; its response is discarded.
+            self.cycle.disconnected = True
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            # The invalid bytes followed a request whose response has started.
+            self.transport.abort()
+            return
+        body = envelope("BAD_REQUEST", msg)
+        headers = {
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+            "cache-control": "no-store",
+            **SECURITY_HEADERS,
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(f"HTTP/1.1 400 Bad Request\r\n{head}\r\n".encode() + body)
+        self.transport.close()
+
+    def _await_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.limits.head_seconds, self.transport.abort)
+
+    def _head_received(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class _LingeringTransport:
+    """A transport whose `close` lets the client read the last response.
+
+    Closing a socket with unread input resets the connection, and the client may lose the response (RFC 9112, 9.6). So
+    only our side is closed first, and further input is discarded within the limits.
+    """
+
+    def __init__(self, transport: asyncio.Transport, protocol: BoundedProtocol) -> None:
+        self._transport, self._protocol = transport, protocol
+        self._left_bytes = protocol.limits.linger_bytes
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    @property
+    def is_active(self) -> bool:
+        return self._timer is not None
+
+    def is_closing(self) -> bool:
+        return self.is_active or self._transport.is_closing()
+
+    def close(self) -> None:
+        if self.is_closing():
+            return
+        if not self._protocol.is_receiving:
+            self._transport.close()
+            return
+        self._timer = self._protocol.loop.call_later(self._protocol.limits.linger_seconds, self._transport.abort)
+        try:
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        except OSError:  # the client has closed the connection already
+            self._transport.abort()
+
+    def discard(self, data: bytes) -> None:
+        self._left_bytes -= len(data)
+        if self._left_bytes < 0:
+            self._transport.abort()
+
+    def ended(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()

@@ -15,6 +15,7 @@ from pydantic_core import to_jsonable_python
 from reposync.api.auth import admitted
 from reposync.api.documents import page_of_names, run_document
 from reposync.api.etags import ETAG_HEADER, conditional, etag_of, is_current
+from reposync.api.hosts import check_source
 from reposync.api.models import (
     CHANGEABLE,
     IDENTITY,
@@ -31,7 +32,6 @@ from reposync.api.models import (
 )
 from reposync.api.routes.runs import LOCATION, end_of, run_path
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router, path_of
-from reposync.api.source_policy import check_source
 from reposync.catalog.overview import RepositoryDetail, overviews, repository_detail, state_words
 from reposync.catalog.targets import add_repository, change_repository, request_removal, syncable
 from reposync.config.loading import checked_repository

@@ -13,8 +13,7 @@ import httpx
 
 from reposync.api.app import create_app
 from reposync.api.auth import Access
-from reposync.api.connections import HttpLimits
-from reposync.api.server import serve_http
+from reposync.api.server import HttpLimits, serve_http
 from reposync.app.application import Application
 from reposync.store.repository import Registration
 from reposync.store.run import Run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.connections import Shares
+from reposync.api.server import Shares
 
 PROXY = "10.0.0.1"
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.source_policy import check_source, is_public
+from reposync.api.hosts import check_source, is_public
 from reposync.config.loading import checked_repository
 from reposync.config.registry import Registry, ResolvedRepository
 from reposync.errors import SourceNotAllowed
