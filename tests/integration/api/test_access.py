@@ -8,8 +8,6 @@ from itertools import count
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from reposync.api.auth import Access
 from reposync.api.routing import Route
@@ -274,63 +272,3 @@ async def test_under_a_path_everything_is_found_with_and_without_it_and_links_ha
             303,
             "/reposync/login?next=%2Freposync%2Ftest%2Fpage%3Fa%3Db",
         )
-
-
-async def test_the_description_of_the_api_says_that_a_token_is_needed(door: httpx.AsyncClient) -> None:
-    described = (await door.get("/openapi.json")).json()
-
-    assert described["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
-    assert described["paths"]["/api/v1/locks"]["get"]["security"] == [{"HTTPBearer": []}]
-    assert "security" not in described["paths"]["/healthz"]["get"]
-    assert "/logout" not in described["paths"]
-
-
-_VALUES = st.one_of(
-    st.binary(max_size=60).filter(lambda value: not set(value) & set(b"\r\n\0")),
-    st.sampled_from([OPERATOR[:-1], OPERATOR.upper(), f"{OPERATOR}x", f"read:{READER}", "read:", "Bearer", "null"]).map(
-        str.encode
-    ),
-)
-_NAMES = ["Cookie", "X-CSRF-Token", "Origin", "Sec-Fetch-Site", "X-Forwarded-For", "X-Forwarded-Host", "Content-Type"]
-
-
-async def test_no_header_that_is_made_up_lets_anybody_in_or_breaks_anything() -> None:
-    config = HttpConfig(root_path="/reposync", trusted_proxies=("0.0.0.0/0",), allowed_hosts=("127.0.0.1",))
-    async with server(
-        Access(TOKENS, config, throttle=Throttle(per_client=10**6, of_used=10**6, in_total=10**6))
-    ) as door:
-        for method, path, headers, body in _made_up_requests():
-            try:
-                answer = await door.request(method, path, headers=headers, content=body)
-            except httpx.LocalProtocolError:
-                continue  # a header that the client does not send
-            assert answer.status_code in (303, 400, 401, 403, 404, 421), (answer.status_code, answer.text)
-            assert "x-content-type-options" in answer.headers or answer.status_code == 400
-            if answer.status_code == 303:
-                assert answer.headers["location"].startswith("/reposync/")
-                assert "set-cookie" not in answer.headers
-
-
-Made = tuple[str, str, list[tuple[bytes, bytes]], bytes]
-
-
-def _made_up_requests() -> list[Made]:
-    """Drawn beforehand: Hypothesis calls plain functions, and the loop belongs to the server."""
-    drawn: list[Made] = []
-
-    @given(
-        st.sampled_from([("GET", "/test/read"), ("POST", "/test/operate"), ("GET", "/test/page"), ("POST", "/login")]),
-        st.one_of(_VALUES.map(lambda value: b"Bearer " + value), _VALUES),
-        st.dictionaries(st.sampled_from(_NAMES), _VALUES, max_size=4),
-        st.binary(max_size=100),
-    )
-    def draw(where: tuple[str, str], authorization: bytes, others: dict[str, bytes], body: bytes) -> None:
-        headers = [(name.encode(), value) for name, value in others.items()]
-        made_up = {b"reposync-session": authorization, b"reposync-login": body.hex().encode()}
-        cookie = [(b"Cookie", name + b"=" + value) for name, value in made_up.items()]
-        sent = [(b"Authorization", authorization), *cookie, *headers]
-        # What the client itself refuses to send.
-        drawn.append((*where, [(name, value.strip(b" \t\x0b\x0c")) for name, value in sent], body))
-
-    draw()
-    return drawn

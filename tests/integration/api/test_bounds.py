@@ -17,7 +17,6 @@ from reposync.api.middleware import MAX_QUERY_BYTES, Gate, Incidents
 from reposync.api.routing import BodyLimits, Route
 from reposync.api.server import HttpAddress, serve_http
 from reposync.config.sections import HttpConfig
-from tests.integration.api.conftest import Daemon
 
 
 class SmallRoute(Route):
@@ -91,19 +90,6 @@ async def test_a_body_that_comes_too_slowly_is_refused(address: HttpAddress) -> 
     assert await said(address, head, b"x") == (408, "BODY_TOO_SLOW")
 
 
-async def test_who_leaves_in_the_middle_of_a_body_leaves_nothing_behind(
-    address: HttpAddress, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
-    _, writer = await asyncio.open_connection(address.host, address.port)
-    writer.write(b"POST /length HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nx")
-    await writer.drain()
-    writer.close()
-    await writer.wait_closed()
-
-    assert (await client.post("/length", content=b"y")).json() == 1
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
-
-
 async def test_an_address_that_is_too_long_or_holds_a_nul_is_refused(client: httpx.AsyncClient) -> None:
     for path, status, code in (
         ("/api/echo/x?" + "a" * (MAX_QUERY_BYTES + 1), 414, "QUERY_TOO_LONG"),
@@ -134,11 +120,3 @@ async def test_errors_have_a_request_id_and_so_have_their_lines_in_the_log(clien
     ]
 
     assert len(set(found)) == 4
-
-
-async def test_the_application_of_the_daemon_is_bounded_and_named(daemon: Daemon) -> None:
-    async with daemon.client() as client:
-        answer = await client.post("/api/v1/repositories", content=b"x" * 1_000_001)
-
-    assert (answer.status_code, answer.json()["error"]["code"]) == (413, "BODY_TOO_LARGE")
-    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-request-id"])

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from reposync.store.tables import REPOSITORIES
 from tests.fixtures.applied import apply_again
 from tests.fixtures.versions import publish_commit
 from tests.integration.api.rest import API, Rest
@@ -56,19 +54,6 @@ async def test_a_schedule_becomes_never_by_its_word_and_the_default_again_by_nul
         assert (shown["state"], shown["definition"]["schedule"]) == ("active", "never")
     assert (again["schedule"], "schedule" in again["definition"]) == ("every 6 hours", False)
     assert again["next_due_at"] is not None
-
-
-async def test_a_schedule_that_a_later_version_wrote_is_shown_as_it_is(handbook: Rest) -> None:
-    row = await handbook.app.repositories.get("handbook")
-    async with handbook.app.database.write() as connection:
-        later = update(REPOSITORIES).where(REPOSITORIES.c.id == row.id).values(cron_expression="@full-moon")
-        await connection.execute(later)
-
-    shown = await handbook.get("/repositories/handbook")
-    page = await handbook.client.get("/")
-
-    assert (shown["schedule"], shown["next_due_at"]) == ("@full-moon", None)
-    assert (page.status_code, "@full-moon" in page.text) == (200, True)
 
 
 async def test_a_change_of_what_somebody_else_changed_is_refused_with_if_match(handbook: Rest) -> None:

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from reposync.api.routes import events
-from reposync.errors import LeaseLost, StoreUnavailable
+from reposync.errors import StoreUnavailable
 from reposync.runs.reporting import report_progress
 from reposync.store.notifications import RowWatch, TooManyWatchers
 from reposync.store.run import RUN_KEYS, Run, RunFigures
@@ -193,51 +193,34 @@ async def test_a_stream_does_not_go_on_for_ever(world: World):
         assert [said async for said in stream][1:] == [b": reconnect\nretry: 2000\n\n"]
 
 
-async def test_two_hundred_who_watch_cost_one_query_at_a_time():
-    asked: list[frozenset[str]] = []
+async def test_all_watchers_share_one_query_and_its_failure() -> None:
+    queries: list[frozenset[str]] = []
+    failure: StoreUnavailable | None = None
 
     async def fetch(ids: Collection[str]) -> dict[str, str]:
-        asked.append(frozenset(ids))
+        queries.append(frozenset(ids))
         await asyncio.sleep(0)
+        if failure is not None:
+            raise failure
         return {each: f"row of {each}" for each in ids if each != "gone"}
 
-    watched = RowWatch(fetch, look_seconds=60.0, max_watchers=200)
     names = [*(f"run-{number % 150}" for number in range(199)), "gone"]
-    with ExitStack() as stack:
-        for name in names:
-            stack.enter_context(watched.watching(name))
-        with pytest.raises(TooManyWatchers), watched.watching("one more"):
-            pass
-        told = await asyncio.gather(*(watched.look(name) for name in names))
-        again = await asyncio.gather(*(watched.look(name) for name in names))
-
-    assert asked == [frozenset(names)]
-    assert told == again == [*(f"row of {name}" for name in names[:-1]), None]
-    assert watched.watchers == 0
-
-
-async def test_a_database_that_is_away_is_asked_once_for_all_who_watch():
-    asked = 0
-
-    async def fetch(ids: Collection[str]) -> dict[str, str]:
-        nonlocal asked
-        asked += 1
-        await asyncio.sleep(0)
-        raise StoreUnavailable("The database db:5432 refuses connections.", remedy="Start it.")
-
-    watched = RowWatch(fetch, look_seconds=60.0)
-    with ExitStack() as stack:
-        for number in range(50):
-            stack.enter_context(watched.watching(f"run-{number}"))
-        told = await asyncio.gather(*(watched.look(f"run-{n}") for n in range(50)), return_exceptions=True)
-
-    assert asked == 1
-    assert {(type(each), str(each)) for each in told} == {
-        (StoreUnavailable, "The database db:5432 refuses connections. Start it.")
-    }
+    for failure in (None, StoreUnavailable("The database db:5432 refuses connections.", remedy="Start it.")):
+        watched = RowWatch(fetch, look_seconds=60.0, max_watchers=200)
+        queries.clear()
+        with ExitStack() as stack:
+            for name in names:
+                stack.enter_context(watched.watching(name))
+            with pytest.raises(TooManyWatchers), watched.watching("one more"):
+                pass
+            for _ in range(2):
+                found = await asyncio.gather(*(watched.look(name) for name in names), return_exceptions=True)
+                expected = [None if name == "gone" else f"row of {name}" for name in names]
+                assert [str(each) for each in found] == [str(failure or each) for each in expected]
+        assert (queries, watched.watchers) == ([frozenset(names)], 0)
 
 
-async def test_whoever_leaves_while_it_asks_for_all_leaves_nobody_without_an_answer():
+async def test_a_watcher_that_leaves_during_the_query_takes_no_row_from_the_others() -> None:
     began, go_on = asyncio.Event(), asyncio.Event()
 
     async def fetch(ids: Collection[str]) -> dict[str, int]:
@@ -255,7 +238,7 @@ async def test_whoever_leaves_while_it_asks_for_all_leaves_nobody_without_an_ans
         assert first.cancelled()
 
 
-async def test_whoever_begins_to_watch_sees_what_was_written_before():
+async def test_a_new_watcher_sees_what_was_written_before() -> None:
     row = "old"
 
     async def fetch(ids: Collection[str]) -> dict[str, str]:
@@ -266,41 +249,29 @@ async def test_whoever_begins_to_watch_sees_what_was_written_before():
     watched = RowWatch(fetch, look_seconds=60.0)
     with watched.watching("a"):
         assert await watched.look("a") == "old"
-        asking = asyncio.create_task(watched.look("a"))
+        looking = asyncio.create_task(watched.look("a"))
         row = "new"
         with watched.watching("a"):
             assert await watched.look("a") == "new"
-        await asking
+        await looking
 
 
-async def test_progress_is_told_when_it_changes_whatever_becomes_of_the_database():
-    told: list[int] = []
-    changed = asyncio.Event()
-    is_away = True
+async def test_progress_is_reported_once_for_each_change_even_after_a_failure_of_the_database() -> None:
+    reported: list[int] = []
+    failed = asyncio.Event()
 
-    async def tell(said: Mapping[str, Any]) -> None:
-        changed.set()
-        if is_away:
+    async def report(progress: Mapping[str, Any]) -> None:
+        if not failed.is_set():
+            failed.set()
             raise StoreUnavailable("The database db:5432 refuses connections.")
-        told.append(said["files_done"])
+        reported.append(progress["files_done"])
 
     progress = RunProgress()
-    telling = asyncio.create_task(report_progress(progress, tell, seconds=0.001))
+    reporting = asyncio.create_task(report_progress(progress, report, seconds=0.001))
     progress.files_done = 1
-    await changed.wait()
-    assert told == []
-    is_away = False
-    await eventually(lambda: told)
+    await eventually(lambda: reported)
     progress.files_done = 2
-    await eventually(lambda: len(told) == 2)
-    telling.cancel()
-    await asyncio.gather(telling, return_exceptions=True)
-    assert told == [1, 2]  # once for each change, however often it was looked at
-
-
-async def test_a_run_that_was_taken_over_is_told_of_by_its_new_worker_alone():
-    async def tell(said: Mapping[str, Any]) -> None:
-        raise LeaseLost("It is another attempt's.")
-
-    async with asyncio.timeout(10):
-        await report_progress(RunProgress(phase="indexing"), tell, seconds=0.001)
+    await eventually(lambda: len(reported) == 2)
+    reporting.cancel()
+    await asyncio.gather(reporting, return_exceptions=True)
+    assert reported == [1, 2]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
-
 from reposync.store.status import RunStatus
 from tests.integration.api.documented import description
 from tests.integration.api.rest import API, Rest
@@ -39,10 +37,3 @@ async def test_head_of_what_goes_on_for_an_hour_ends_at_once(rest: Rest) -> None
 
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"].startswith("text/event-stream")
-
-
-async def test_what_is_not_there_is_not_there_for_head_either(rest: Rest) -> None:
-    for path in ("/nothing/here", f"{API}/runs/none", f"{API}/repositories/paymets"):
-        answer: httpx.Response = await rest.client.head(path)
-        assert (answer.status_code, answer.content) == (404, b""), path
-        assert int(answer.headers["content-length"]) > 0

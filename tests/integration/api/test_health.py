@@ -17,10 +17,8 @@ from reposync.app.application import Application
 from reposync.app.health_checks import HealthChecks, Pace
 from reposync.config.settings import Settings
 from reposync.telemetry.redaction import Secrets
-from reposync.vectors.embedded import RECORD
 from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.embedding_server import EmbeddingServer
-from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.qdrant_server import QdrantServer
@@ -102,34 +100,6 @@ async def test_with_nothing_configured_database_embedded_index_and_local_model_a
         assert await watched.overall() == (200, "ok")
     # The engine is started by whoever needs it, not by who asks how it is.
     assert not (folder / "state" / "index").exists()
-
-
-async def test_an_embedded_engine_that_does_not_answer_is_told(folder: Path) -> None:
-    index = folder / "state" / "index"
-    index.mkdir(parents=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(index / "engine.sock"))
-        listener.listen(0)
-        (index / "engine.json").write_text(f'{{"address": "{index / "engine.sock"}"}}')
-        async with watching(configuration(folder, "embedding: {provider: none}"), own=IMPATIENT) as watched:
-            await watched.is_("database", "ok")
-            said = await watched.is_("qdrant", "down")
-            assert await watched.overall() == (200, "degraded")
-    assert "embedded engine" in said["reason"] or "No answer within" in said["reason"]
-
-
-async def test_to_be_asked_how_it_is_does_not_keep_an_embedded_engine_running(folder: Path) -> None:
-    engine = Engine(folder / "state", idle_seconds=0.5)
-    try:
-        await engine.address()
-        async with watching(configuration(folder, "embedding: {provider: none}")) as watched:
-            await watched.is_("qdrant", "ok")
-            async with asyncio.timeout(30):
-                while (engine.folder / RECORD).exists():
-                    await asyncio.sleep(0.02)
-            assert (await watched.is_("qdrant", "ok"))["reason"] is None
-    finally:
-        engine.stop()
 
 
 async def test_a_qdrant_server_that_goes_is_down_while_the_pod_is_degraded_and_ok_when_it_is_back(folder: Path) -> None:

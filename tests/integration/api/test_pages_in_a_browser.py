@@ -290,41 +290,6 @@ def test_locks_in_redis_are_shown_as_they_change_and_a_stale_one_is_released_by_
 # What people do -------------------------------------------------------------------------------------------------------
 
 
-def test_a_blocked_run_is_approved_or_left_by_a_click(page: Page, showcase: Showcase, url: str) -> None:
-    for button, word in (("Approve the deletion", "queued"), ("Keep the index unchanged", "cancelled")):
-        name = f"blocked/{word}"
-        showcase.register(name)
-        run = showcase.end(showcase.begin(showcase.queue(name)), RunStatus.BLOCKED)
-        page.goto(f"{url}/runs/{run.id}")
-        page.get_by_role("button", name=button).click()
-        expect(status(page)).to_have_text(word)
-        if word == "queued":
-            expect(page.get_by_role("table", name="Requests")).to_contain_text("sync, approved")
-        else:
-            expect(page.get_by_role("table", name="Requests")).to_contain_text("by page")
-
-
-def test_who_asked_for_a_run_stands_in_the_history_and_with_what_was_taken_back_on_its_page(
-    page: Page, showcase: Showcase, url: str
-) -> None:
-    run = showcase.run_of(LIVE, RunStatus.RUNNING)
-    page.goto(f"{url}/runs?repository={LIVE}&status=running")
-    asked = page.locator("#runs td.requesters")
-    expect(asked).to_contain_text("http")
-    expect(asked.locator("small")).to_have_text(["schedule", re.compile(f"push to {LIVE}"), "and others"])
-
-    page.goto(f"{url}/runs/{run.id}")
-    requests = page.get_by_role("table", name="Requests").locator("tbody").get_by_role("row")
-    expect(requests).to_have_count(4)
-    expect(requests.nth(0)).to_contain_text("tick of")
-    expect(requests.nth(1)).to_contain_text("webhook")
-    expect(requests.nth(2)).to_contain_text("ann@laptop")
-    expect(requests.nth(2)).to_contain_text("full sync")
-    expect(requests.nth(2)).to_contain_text("by ann@laptop")
-    expect(requests.nth(3)).to_contain_text("token 2, in a browser")
-    expect(page.get_by_role("button", name="Cancel for all 3 requesters")).to_be_visible()
-
-
 def test_the_history_is_filtered_page_by_page_and_by_the_readers_days(page: Page, showcase: Showcase, url: str) -> None:
     runs = page.get_by_role("table", name="Runs, the newest first")
     page.goto(f"{url}/runs?repository={LIVE}")

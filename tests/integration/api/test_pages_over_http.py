@@ -14,7 +14,6 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from reposync.api.web.runs_page import PAGE_REQUESTS
 from reposync.app.application import Application
 from reposync.errors import Starting, StoreUnavailable
 from reposync.store.status import RunStatus, RunTrigger
@@ -234,19 +233,6 @@ def test_a_page_costs_the_same_few_statements_and_bytes_however_much_there_is(sh
         assert size < 100_000, path
 
 
-def test_the_pages_go_on_where_the_one_before_ended(showcase: Showcase, open_url: str) -> None:
-    names = [f"paged/{number:03}" for number in range(120)]
-    showcase.register_all(names)
-    shown: list[str] = []
-    path: str | None = "/?name=paged%2F"
-    while path:
-        page = ask("GET", open_url + html.unescape(path), headers=BROWSER)
-        shown += re.findall(r'<a href="/runs\?repository=[^"]*">(paged/[0-9]+)</a>', page.text)
-        found = re.search(r'<a rel="next" href="([^"]*)"', page.text)
-        path = found[1] if found else None
-    assert shown == names
-
-
 def test_what_has_not_changed_is_not_sent_again(open_url: str) -> None:
     for path in ("/", "/runs", "/locks", "/search", "/docs"):
         first = ask("GET", open_url + path, headers=BROWSER)
@@ -332,14 +318,3 @@ def test_a_run_whose_stop_another_one_waits_for_leads_to_it(showcase: Showcase, 
 
     assert left.endswith(f"taken over by run {first.id[:8]}")
     assert [each.split()[0] for each in taken] == ["http", "ann@laptop"]
-
-
-def test_of_very_many_requests_the_page_shows_the_first(showcase: Showcase, open_url: str) -> None:
-    showcase.register("popular/service")
-    for number in range(PAGE_REQUESTS + 3):
-        run = showcase.queue("popular/service", asked_by=f"token {number}")
-
-    answer = ask("GET", f"{open_url}/runs/{run.id}", headers=BROWSER)
-
-    assert len(requests_on(answer)) == PAGE_REQUESTS
-    assert "and 3 more" in answer.text

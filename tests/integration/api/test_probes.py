@@ -130,16 +130,6 @@ async def test_a_database_that_hangs_holds_up_no_scrape_for_ever(
     assert daemon.refreshes == 1
 
 
-async def test_scrapes_in_quick_succession_ask_the_database_once(
-    daemon: Daemon, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(probes, "FRESH_SECONDS", 3600.0)
-    for _ in range(3):
-        await client.get("/metrics")
-
-    assert daemon.refreshes == 1
-
-
 async def test_the_api_describes_itself_without_anybody_elses_server(client: httpx.AsyncClient) -> None:
     description = (await client.get("/openapi.json")).json()
 

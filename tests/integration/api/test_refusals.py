@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from reposync.api.auth import Access
 from reposync.store.status import RunStatus
-from tests.integration.api.doors import OPERATOR, bearer, server
 from tests.integration.api.rest import API, Rest
 
 # What curl and browsers say of a body if nobody tells them better.
@@ -45,21 +43,6 @@ async def test_json_is_json_by_all_its_names(rest: Rest) -> None:
         await rest.answers("PATCH", "/repositories/payments", 200, **options)
 
 
-async def test_no_body_needs_no_header(rest: Rest) -> None:
-    # As `curl -X POST -d ''` asks.
-    headers = {"Content-Type": FORM}
-    await rest.answers("POST", "/repositories/payments/sync", 202, content=b"", headers=headers)
-
-
-async def test_a_stranger_is_asked_for_a_token_and_for_nothing_else() -> None:
-    async with server(Access([OPERATOR])) as door:
-        for method, path in WITH_BODY:
-            answer = await door.request(method, API + path, content=b"{", headers={"Content-Type": FORM})
-            assert answer.status_code == 401, path
-        known = bearer(OPERATOR) | {"Content-Type": FORM}
-        assert (await door.post(f"{API}/repositories", content=b"{}", headers=known)).status_code == 415
-
-
 async def test_a_misspelt_repository_is_answered_with_the_nearest(rest: Rest) -> None:
     await rest.run("payments", status=RunStatus.COMPLETED)
 
@@ -74,13 +57,6 @@ async def test_a_name_like_no_other_is_answered_with_the_request_that_names_them
     error = (await rest.answers("POST", "/repositories/zzzzzz/sync", 404))["error"]
 
     assert error["message"].endswith("`GET /api/v1/repositories` names them all.")
-
-
-async def test_filters_of_a_repository_without_such_runs_find_nothing(rest: Rest) -> None:
-    await rest.run("payments", status=RunStatus.COMPLETED)
-
-    for query in ({"repository": "payments", "status": "failed"}, {"repository": "platform/api"}):
-        assert (await rest.get("/runs", **query))["items"] == []
 
 
 async def test_the_history_of_a_removed_repository_is_found_by_its_name(rest: Rest) -> None:
@@ -100,16 +76,6 @@ async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:
         error = (await rest.answers("GET", path, 409))["error"]
         assert error["code"] == "RUN_AMBIGUOUS", path
         assert error["message"] == f"The ids of several runs begin with '{digit}'. Give more of the id."
-
-
-async def test_a_change_needs_the_whole_id_and_says_where_it_is(rest: Rest) -> None:
-    run = await rest.run("payments")
-
-    error = (await rest.answers("POST", f"/runs/{run.id[:8]}/cancel", 404))["error"]
-
-    assert error["code"] == "RUN_NOT_FOUND"
-    assert error["message"].startswith(f"'{run.id[:8]}' is not the whole id of a run")
-    assert "`GET /api/v1/runs/ID`" in error["message"]
 
 
 async def test_a_change_of_an_unknown_key_names_it_and_the_nearest(rest: Rest) -> None:

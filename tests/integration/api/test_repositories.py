@@ -53,12 +53,6 @@ async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None
     assert first.headers["cache-control"] == "private, no-cache"
 
 
-async def test_a_name_with_slashes_is_found_as_it_is_and_encoded(rest: Rest) -> None:
-    for path in ("platform/api", "platform%2Fapi", "platform%2fapi"):
-        assert (await rest.get(f"/repositories/{path}"))["name"] == "platform/api"
-    assert (await rest.get("/repositories/platform%2fwait"))["name"] == "platform/wait"
-
-
 async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:
     assert await rest.refusal("GET", "/repositories/platform/sync", 405) == "METHOD_NOT_ALLOWED"
     # `wait` of a repository `platform`, and not the repository `platform/wait`.
@@ -175,19 +169,6 @@ async def test_pausing_and_resuming_say_why_and_when(rest: Rest) -> None:
     assert (paused["state"], paused["paused_reason"], paused["next_due_at"]) == ("paused", "holidays", None)
     assert (resumed["state"], resumed["paused_reason"]) == ("active", None)
     assert resumed["next_due_at"] is not None
-
-
-async def test_what_was_registered_over_http_can_be_changed_key_by_key(rest: Rest) -> None:
-    await rest.answers("POST", "/repositories", 201, json={"name": "handbook", "git": PUBLIC, "exclude": ["*.txt"]})
-
-    changes = {"schedule": "daily at 04:00", "timezone": "Europe/Berlin", "include": ["docs/"], "branch": "next"}
-    changed = await rest.answers("PATCH", "/repositories/handbook", 200, json=changes)
-    back = await rest.answers("PATCH", "/repositories/handbook", 200, json={"schedule": None, "include": None})
-
-    assert changed["schedule"] == "at 04:00 every day (Europe/Berlin)"
-    assert changed["definition"] == {"name": "handbook", "git": PUBLIC, "exclude": ["*.txt"], **changes}
-    assert back["schedule"] == "every 6 hours (Europe/Berlin)"
-    assert "include" not in back["definition"] and back["definition"]["exclude"] == ["*.txt"]
 
 
 async def test_a_change_that_does_not_fit_changes_nothing(rest: Rest) -> None:

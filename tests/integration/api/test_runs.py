@@ -87,19 +87,6 @@ async def test_questions_that_make_no_sense_are_told_so(rest: Rest) -> None:
     assert await rest.refusal("GET", "/runs?repository=%ed%a0%80", 404) == "REPOSITORY_NOT_FOUND"
 
 
-async def test_a_list_of_runs_that_has_not_changed_is_not_sent_again(rest: Rest) -> None:
-    run = await rest.run("payments")
-    for path in ("/runs", f"/runs/{run.id}", f"/runs/{run.id}/problems"):
-        first = await rest.client.get(API + path)
-        again = await rest.client.get(API + path, headers={"If-None-Match": first.headers["etag"]})
-        assert (first.status_code, again.status_code, again.content) == (200, 304, b""), path
-        assert again.headers["etag"] == first.headers["etag"]
-
-    before = await rest.client.get(f"{API}/runs")
-    await rest.claimed(run.id)
-    assert (await rest.client.get(f"{API}/runs", headers={"If-None-Match": before.headers["etag"]})).status_code == 200
-
-
 async def test_one_run_is_shown_with_attempts_problems_and_progress(rest: Rest) -> None:
     waiting = await rest.run("payments")
     running = await rest.claimed(waiting.id)

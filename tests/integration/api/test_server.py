@@ -2,8 +2,6 @@ import asyncio
 import contextlib
 import http.client
 import logging
-import os
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -108,19 +106,6 @@ async def test_a_port_in_use_is_named_and_free_again_when_the_server_ends(app: F
                 pass
     async with serve_http(app, "127.0.0.1", address.port):
         pass
-
-
-async def test_signals_stay_with_the_daemon(app: FastAPI) -> None:
-    told = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGTERM, told.set)
-    try:
-        async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient() as client:
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(told.wait(), 20)
-            assert (await client.get(f"{address.url}/healthz")).status_code == 200
-    finally:
-        loop.remove_signal_handler(signal.SIGTERM)
 
 
 async def test_a_cancelled_daemon_leaves_no_task_and_no_port(app: FastAPI) -> None:

@@ -23,27 +23,6 @@ def code_of(answer: httpx.Response) -> str:
     return "" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
 
-def test_a_daemon_that_has_just_begun_says_so(tmp_path: Path) -> None:
-    with pod(tmp_path) as started, httpx.Client(base_url=str(started.url), timeout=60) as client:
-        answers: list[httpx.Response] = []
-        ready: list[httpx.Response] = []
-
-        def is_up() -> bool:
-            ready.append(client.get("/readyz"))
-            answers.append(client.get(LISTED))
-            return answers[-1].status_code == 200
-
-        until(is_up, details=started.log_tail)
-
-    assert {code_of(each) for each in answers[:-1]} <= {"STARTING"}
-    assert all(each.headers["retry-after"] for each in answers[:-1])
-    assert {(each.status_code, each.json()["status"]) for each in ready} <= {
-        (503, "starting"),
-        (200, "ok"),
-        (200, "degraded"),
-    }
-
-
 def test_a_daemon_without_its_database_says_so_after_it_asked(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import http.client
 import json
 import logging
 import shutil
@@ -15,12 +14,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sqlalchemy import event as sqlalchemy_event
 
 from reposync.api import app as api
@@ -37,7 +33,7 @@ from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import apply_again, open_applied
 from tests.fixtures.gitlab_server import Change, Delivery, GitLabServer, Project
 from tests.fixtures.gitlab_server.state import Hook
-from tests.fixtures.gitlab_server.webhooks import push_event, sign
+from tests.fixtures.gitlab_server.webhooks import sign
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.versions import publish_commit
 from tests.integration.api.documented import is_documented, parts_of
@@ -348,17 +344,6 @@ async def test_what_was_only_synced_by_hand_is_not_registered(site: Site) -> Non
         assert await site.push(after=site.repository.head()) == (200, [], [(None, "unknown_project")])
 
 
-async def test_a_test_event_of_gitlab_is_answered_like_the_push_that_it_repeats(site: Site) -> None:
-    """The Test button sends the last push of the default branch once more; nothing in it says that it is a test."""
-    async with site.open(APP):
-        head = site.repository.head()
-        await site.indexed("app", head)
-        hook = site.hook()
-        sample = push_event(site.gitlab.url, site.project, Change("main", head, head))
-        delivery = await asyncio.to_thread(site.gitlab.webhooks.send, hook, sample)
-        assert answered(delivery) == (200, [], [("app", "already_indexed")])
-
-
 # Who may -----------------------------------------------------------------------------------------------------------
 
 
@@ -469,23 +454,6 @@ async def _guesses(site: Site, times: int) -> list[int]:
     return [(await site.posts(X_Gitlab_Token=f"guess-{number}-{times}")).status_code for number in range(times)]
 
 
-async def test_an_event_of_25_mb_that_is_refused_is_told_why(site: Site) -> None:
-    """By a client that sends everything before it reads, as GitLab's does."""
-
-    def sends(token: str) -> int:
-        address = urlsplit(site.url)
-        with contextlib.closing(http.client.HTTPConnection(str(address.hostname), address.port, timeout=120)) as client:
-            headers = {"X-Gitlab-Event": "Push Hook", "X-Gitlab-Token": token}
-            client.request("POST", address.path, body=b" " * 26_500_000, headers=headers)
-            return client.getresponse().status
-
-    async with site.open(APP):
-        assert await asyncio.to_thread(sends, "wrong-secret-wrong-secret") == 401
-        assert await asyncio.to_thread(sends, SECRET) == 413
-    async with site.open(APP, secrets="token: glpat-x"):
-        assert await asyncio.to_thread(sends, SECRET) == 403
-
-
 # Bounds -----------------------------------------------------------------------------------------------------------
 
 
@@ -557,42 +525,6 @@ async def test_rubbish_from_somebody_with_the_secret_is_refused_in_words(site: S
         for kind in ("", "anything"):
             assert code(await site.posts(kind=kind)) == (422, "WEBHOOK_INVALID")
         assert await site.runs() == []
-
-
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text() | st.sampled_from(sorted(PUSH)), inner),
-    max_leaves=8,
-)
-_MUTATIONS = st.dictionaries(
-    st.sampled_from(sorted(PUSH)),
-    _JSON | st.sampled_from(["\0", "refs/heads/\0", "refs/heads/main", "\ud800", 42, 2**63]),
-)
-_PROJECTS = st.dictionaries(st.sampled_from(["path_with_namespace", "default_branch", "web_url"]), st.text())
-_EVENTS = st.one_of(
-    _JSON, _MUTATIONS.map(lambda odd: PUSH | odd), _PROJECTS.map(lambda odd: PUSH | {"project": PUSH["project"] | odd})
-)
-_KINDS = st.sampled_from(["Push Hook", "System Hook", "Tag Push Hook", "Job Hook", "", "x"])
-
-
-async def test_no_json_makes_an_error_of_ours_and_none_without_the_secret_gets_in(site: Site) -> None:
-    async with site.open(APP):
-        loop = asyncio.get_running_loop()
-
-        async def both(event: Any, kind: str) -> None:
-            content = json.dumps(event).encode()
-            known = await site.posts(content, kind=kind)
-            assert known.status_code in (200, 202, 422), known.text
-            before = len(await site.runs())
-            stranger = await site.posts(content, kind=kind, X_Gitlab_Token="")
-            assert stranger.status_code in (401, 429)
-            assert len(await site.runs()) == before
-
-        @given(event=_EVENTS, kind=_KINDS)
-        def say(event: Any, kind: str) -> None:
-            asyncio.run_coroutine_threadsafe(both(event, kind), loop).result(30)
-
-        await asyncio.to_thread(say)
 
 
 # The database -----------------------------------------------------------------------------------------------------

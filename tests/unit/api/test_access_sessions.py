@@ -13,39 +13,6 @@ READ = ApiToken.parse("read:a-secret-for-reading")
 OPERATE = ApiToken.parse("operate:a-secret-to-operate")
 
 
-def test_a_session_has_the_role_of_its_token_and_a_proof_of_its_own() -> None:
-    held = Tokens([READ, OPERATE])
-    first, second = (held.session(held.begin(key_id_of(OPERATE))) for _ in range(2))
-    reader = held.session(held.begin(key_id_of(READ)))
-
-    assert first is not None and second is not None and reader is not None
-    assert (first.token.role.name.lower(), reader.token.role.name.lower()) == ("operate", "read")
-    assert len({first.csrf, second.csrf, reader.csrf}) == 3
-
-
-def test_another_pod_with_the_same_tokens_in_any_order_knows_the_session() -> None:
-    cookie = Tokens([READ, OPERATE]).begin(key_id_of(READ))
-    here, there = Tokens([READ, OPERATE]).session(cookie), Tokens([OPERATE, READ]).session(cookie)
-
-    assert here is not None and there is not None
-    assert (here.id, here.csrf) == (there.id, there.csrf)
-
-
-def test_a_session_ends_with_its_token_and_survives_the_others() -> None:
-    cookie = Tokens([READ, OPERATE]).begin(key_id_of(READ))
-    fresh = ApiToken.parse("a-token-that-is-new-here")
-
-    assert Tokens([OPERATE, fresh]).session(cookie) is None
-    assert Tokens([READ, fresh]).session(cookie) is not None
-
-
-def test_a_token_that_becomes_another_role_takes_its_sessions_along() -> None:
-    cookie = Tokens([OPERATE]).begin(key_id_of(OPERATE))
-    found = Tokens([ApiToken("read", OPERATE.secret)]).session(cookie)
-
-    assert found is not None and found.token.role.name.lower() == "read"
-
-
 @pytest.mark.parametrize(
     ("passed_seconds", "lives"),
     [(0, True), (-30, True), (-90, False), (-3_600, False), (11 * 3600, True), (12 * 3600 + 60, False)],

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from reposync.api.errors import SearchBusy, SearchTimeout
+from reposync.api.errors import SearchTimeout
 from reposync.api.routes import search
 from reposync.api.routes.search import ConcurrencyLimit
 from reposync.supervision import in_thread
@@ -58,33 +58,3 @@ async def test_a_search_that_was_given_up_keeps_its_place_until_its_thread_is_do
     monkeypatch.setattr(search, "TIMEOUT_SECONDS", 60.0)
     assert await asyncio.gather(*(limit.search(model.search) for _ in range(3))) == [[]] * 3
     assert (model.began, model.most_at_work) == (5, 2)
-
-
-async def test_what_a_search_raises_comes_out_and_its_place_is_free() -> None:
-    async def failing() -> list[SearchHit]:
-        raise SearchBusy("elsewhere")
-
-    limit = ConcurrencyLimit(max_concurrent=1, max_waiting=0)
-    for _ in range(3):
-        with pytest.raises(SearchBusy, match="elsewhere"):
-            await limit.search(failing)
-
-
-async def test_a_client_that_is_cancelled_cancels_its_search() -> None:
-    begun, cancelled = asyncio.Event(), asyncio.Event()
-
-    async def endless() -> list[SearchHit]:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            cancelled.set()
-        return []
-
-    task = asyncio.create_task(ConcurrencyLimit(max_concurrent=1, max_waiting=0).search(endless))
-    await begun.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    async with asyncio.timeout(60):
-        await cancelled.wait()

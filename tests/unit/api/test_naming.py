@@ -73,11 +73,3 @@ def test_a_path_means_the_same_whichever_repositories_there_are(name: str) -> No
     assert asked("GET", f"{name}/wait") == (200, ["wait", name])
     assert asked("GET", f"{name}/sync")[0] == 405
     assert asked("POST", f"{name}/x%2Fsync")[0] == 405
-
-
-def test_names_are_written_with_their_slashes_where_they_can_be() -> None:
-    assert path_of("platform/payments api") == "platform/payments%20api"
-    assert path_of("platform/wait") == "platform%2Fwait"
-    assert path_of("a/b/sync") == "a/b%2Fsync"
-    assert path_of("sync") == "sync"
-    assert path_of("a/synced") == "a/synced"
