@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated, Any, Literal, Protocol, cast
+from typing import Annotated, Any, Literal, cast
 from urllib.parse import quote, unquote, urlencode
 
 from fastapi import Depends, Request, Response, Security
@@ -27,6 +27,7 @@ from reposync.api.throttle import Checked, Throttle
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
+from reposync.store.workers import StoredEndedSessions
 
 log = logging.getLogger(__name__)
 
@@ -145,15 +146,6 @@ class Tokens:
         return token.session(signed) if token is not None else None
 
 
-class EndedSessions(Protocol):
-    """Sessions that were signed out before they expired, on any pod. Raises StoreUnavailable: nobody is let in if this
-    cannot be checked."""
-
-    async def end(self, session_id: str) -> None: ...
-
-    async def has_ended(self, session_id: str) -> bool: ...
-
-
 class EndedInMemory:
     """For a server without a database."""
 
@@ -167,12 +159,16 @@ class EndedInMemory:
         return session_id in self._ended
 
 
+EndedSessions = StoredEndedSessions | EndedInMemory
+"""Sessions that were signed out before they expired, on any pod."""
+
+
 # Requests -------------------------------------------------------------------------------------------------------------
 
 
 class Access:
     """`tokens`: each is `read:SECRET`, `operate:SECRET`, or a bare secret, which may operate. Without any, every client
-    may do everything; the server then listens on loopback only. `ended`: sessions signed out on any pod."""
+    may do everything; the server then listens on loopback only."""
 
     def __init__(
         self,
@@ -203,15 +199,6 @@ class Access:
     def page(self, role: Role = Role.READ) -> Any:
         """As `requires`, for pages: unknown clients are sent to the login."""
         return Depends(Admission(self, role, is_page=True))
-
-    def reads_metrics(self) -> Any:
-        """A dependency of /metrics. Raises AccessDenied, TooManyAttempts."""
-
-        async def check(request: Request) -> None:
-            if self.config.metrics == "token":
-                await self.admit(request, Role.READ)
-
-        return Depends(check)
 
     async def admit(self, request: Request, role: Role) -> Principal:
         """Decides by the head of the request. Raises AccessDenied, RoleMissing, TooManyAttempts, CsrfRefused,

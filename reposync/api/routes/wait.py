@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
-from pydantic import BaseModel, Field
+from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from reposync.api.errors import NotSearchableYet, ShuttingDown
 from reposync.api.models import MAX_WAIT_SECONDS, RequestModel
 from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
 from reposync.api.server import stopping_of
-from reposync.app.commit_wait import CommitNotFound, CommitState, Relation, SearchableCommits
+from reposync.app.commit_wait import CommitNotFound, CommitState, SearchableCommits
 from reposync.errors import RepositoryNotFound
 from reposync.sources.ancestry import CommitAmbiguous
 from reposync.store.notifications import TooManyWatchers
@@ -42,16 +42,6 @@ class WaitQuery(RequestModel):
     )
 
 
-class Searchable(BaseModel):
-    """`commit` as requested. `last_commit` is what the index holds: the same commit, or a descendant of it."""
-
-    repository: str
-    commit: str
-    relation: Relation
-    last_commit: str
-    last_sync_at: datetime | None
-
-
 def wait_routes(parts: ApiParts) -> APIRouter:
     routes = Router(prefix=PREFIX, tags=["repositories"])
     commits = SearchableCommits(parts.application, max_waiting=MAX_WAITING)
@@ -64,32 +54,25 @@ def wait_routes(parts: ApiParts) -> APIRouter:
     )
     async def wait_for_commit(
         request: Request, name: RepositoryName, query: Annotated[WaitQuery, Query()]
-    ) -> Searchable:
+    ) -> CommitState:
         stopping = stopping_of(request)
 
         async def is_wanted() -> bool:
             return not stopping.is_set() and not await request.is_disconnected()
 
-        state = await commits.wait(name, query.commit.lower(), query.timeout, is_wanted=is_wanted)
-        if state.relation is not None and state.last_commit is not None:
-            return Searchable(
-                repository=state.repository,
-                commit=query.commit,
-                relation=state.relation,
-                last_commit=state.last_commit,
-                last_sync_at=state.last_sync_at,
-            )
-        if stopping.is_set():
-            raise ShuttingDown
-        raise await _not_yet(commits, name, query.commit, state)
+        found = await commits.wait(name, query.commit.lower(), query.timeout, is_wanted=is_wanted)
+        state = replace(found, commit=query.commit)
+        if state.relation is None:
+            raise ShuttingDown if stopping.is_set() else await _not_yet(commits, name, state)
+        return state
 
     return routes
 
 
-async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: CommitState) -> NotSearchableYet:
+async def _not_yet(commits: SearchableCommits, name: str, state: CommitState) -> NotSearchableYet:
     run = await commits.run_of(name)
     limit = state.limit
-    if unread := await commits.unread_files(name, commit.lower()):
+    if unread := await commits.unread_files(name, state.commit.lower()):
         files = "1 file" if unread == 1 else f"{unread:,} files"
         limit = f"{files} of this commit could not be read; the next run tries again. All others can be searched."
     holds = (
@@ -101,11 +84,10 @@ async def _not_yet(commits: SearchableCommits, name: str, commit: str, state: Co
         latest = f"No run is queued or running; the latest is {run.status}."
     else:
         latest = f"Run {run.id} is {run.status}."
-    sentences = [f"Commit {commit} of {state.repository!r} is not searchable yet: {holds}.", latest]
+    sentences = [f"Commit {state.commit} of {state.repository!r} is not searchable yet: {holds}.", latest]
     if state.trouble is not None:
         sentences.append(f"The source could not say whether it is a descendant of the commit: {state.trouble}")
     elif limit is not None:
         sentences.append(limit)
-    details = {**to_jsonable_python(state), "commit": commit, "limit": limit}
-    del details["relation"]
-    return NotSearchableYet(" ".join(sentences), to_jsonable_python({**details, "run": run and run.document}))
+    details = {**asdict(state), "limit": limit, "run": run and run.document}
+    return NotSearchableYet(" ".join(sentences), to_jsonable_python(details))

@@ -52,9 +52,9 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
     @routes.get("/runs")
     async def runs(request: Request, principal: Principal = reader) -> Response:
         app = parts.application()
-        filters = _filters(request)
+        filters, wanted = _filters(request)
         before = request.query_params.get("before") or None
-        page = await app.runs.history(**_wanted(filters), limit=PAGE_RUNS + 1, before=before)
+        page = await app.runs.history(**wanted, limit=PAGE_RUNS + 1, before=before)
         shown, more = page[:PAGE_RUNS], len(page) > PAGE_RUNS
         repository, unknown = filters["repository"], None
         if not page and repository:
@@ -121,7 +121,7 @@ def run_pages(parts: ApiParts, renderer: Renderer) -> APIRouter:
     return routes
 
 
-async def _of_repository(app: Application, name: str | None) -> dict[str, Any]:
+async def _of_repository(app: Application, name: str) -> dict[str, Any]:
     """What the history shows of a single repository."""
     index, chart = None, None
     missed: list[MissedTick] = []
@@ -148,32 +148,25 @@ def _approve_label(run: Run, brake: BrakeFacts | None) -> str:
     return "Make it live anyway" if run.error_code == GateClosed.code else "Approve the deletion"
 
 
-def _filters(request: Request) -> dict[str, str | None]:
-    given = {key: request.query_params.get(key, "").strip() or None for key in ("repository", "status", "trigger")}
-    given["repository"] = (given["repository"] or "")[:MAX_NAME_CHARS] or None
-    for key, known in (("status", RunStatus), ("trigger", RunTrigger)):
-        if given[key] not in {each.value for each in known}:
-            given[key] = None
-    for key in ("since", "until"):
-        day = _day(request.query_params.get(key, ""))
-        given[key] = day.isoformat() if day else None
-    has_day = given["since"] or given["until"]
-    given["zone"] = _zone(request.query_params.get("zone", "")) if has_day else None
-    return given
-
-
-def _wanted(filters: Mapping[str, str | None]) -> dict[str, Any]:
-    """Arguments of `history`."""
+def _filters(request: Request) -> tuple[dict[str, str], dict[str, Any]]:
+    """The valid ones as the form shows them, and as arguments of `history`."""
+    query = request.query_params
+    repository = query.get("repository", "").strip()[:MAX_NAME_CHARS]
+    status = next((each for each in RunStatus if each == query.get("status")), None)
+    trigger = next((each for each in RunTrigger if each == query.get("trigger")), None)
+    since, until = _day(query.get("since", "")), _day(query.get("until", ""))
+    here = _zone(query.get("zone", "")) if since or until else None
     # Days in the time zone of the browser, as the times on the page are.
-    here = zone(filters["zone"]) if filters["zone"] else UTC
-    since, until = _day(filters["since"] or ""), _day(filters["until"] or "")
-    return {
-        "repository": filters["repository"],
-        "status": RunStatus(filters["status"]) if filters["status"] else None,
-        "trigger": RunTrigger(filters["trigger"]) if filters["trigger"] else None,
-        "since": datetime.combine(since, time.min, here).astimezone(UTC) if since else None,
-        "until": datetime.combine(until + timedelta(days=1), time.min, here).astimezone(UTC) if until else None,
+    tz = zone(here) if here else UTC
+    wanted = {
+        "repository": repository or None,
+        "status": status,
+        "trigger": trigger,
+        "since": datetime.combine(since, time.min, tz).astimezone(UTC) if since else None,
+        "until": datetime.combine(until + timedelta(days=1), time.min, tz).astimezone(UTC) if until else None,
     }
+    words = {"repository": repository, "status": status, "trigger": trigger, "since": since, "until": until}
+    return {key: str(value or "") for key, value in {**words, "zone": here}.items()}, wanted
 
 
 def _zone(name: str) -> str | None:

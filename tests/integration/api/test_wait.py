@@ -33,13 +33,9 @@ async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, c
     answer = await waiting
 
     assert answer.status_code == 200, answer.text
-    assert answer.json() == {
-        "repository": "project",
-        "commit": second,
-        "relation": "same",
-        "last_commit": second,
-        "last_sync_at": answer.json()["last_sync_at"],
-    }
+    found = answer.json()
+    assert (found["repository"], found["commit"], found["relation"]) == ("project", second, "same")
+    assert found["last_commit"] == second and found["last_sync_at"] is not None
     older = (await asks(client, first.upper()[:7])).json()
     assert (older["relation"], older["last_commit"], older["commit"]) == ("descendant", second, first.upper()[:7])
 

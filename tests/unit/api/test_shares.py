@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.api.server import Shares
+from reposync.api.server import HttpLimits, Shares
 
 PROXY = "10.0.0.1"
 
@@ -23,7 +23,10 @@ class Peer:
 
 
 def shares(most: int = 6, a_client: int = 4, reserved: int = 2) -> Shares:
-    return Shares(most, a_client, reserved, lambda network: network == PROXY)
+    limits = HttpLimits(
+        max_connections=most, connections_a_client=a_client, reserved_connections=reserved, trusted_proxies=(PROXY,)
+    )
+    return Shares(limits)
 
 
 def entered(places: Shares, network: str, *idle_since: float | None) -> list[Peer]:
