@@ -85,21 +85,6 @@ async def test_a_paused_index_says_so_and_readers_may_not_touch_it(changed: Worl
         assert (await client.get(path, headers=reads)).json()["hold"]["reason"] == "paused"
 
 
-async def test_what_cannot_be_done_with_an_index_says_why(world: World):
-    world.repository.commit({"a.py": b"x = 1\n"})
-    await world.completed()
-    async with serving(world.app) as client:
-        for method, path, status, code in (
-            ("GET", "/repositories/projekt/index", 404, "REPOSITORY_NOT_FOUND"),
-            ("POST", "/repositories/projekt/index/rollback", 404, "REPOSITORY_NOT_FOUND"),
-            ("POST", "/repositories/projekt/index/pause", 404, "REPOSITORY_NOT_FOUND"),
-            ("POST", "/repositories/project/index/rollback", 422, "USAGE"),
-            ("GET", "/repositories/project/index/rollback", 405, "METHOD_NOT_ALLOWED"),
-        ):
-            answer = await client.request(method, API + path)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
-
-
 # Files that could not be read ---------------------------------------------------------------------------------------
 
 

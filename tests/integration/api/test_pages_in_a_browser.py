@@ -16,7 +16,7 @@ from reposync.errors import StoreUnavailable
 from reposync.store.run import Run
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import VERSIONS
-from tests.fixtures.browser import PHONE, browser, keep_picture, page, visiting
+from tests.fixtures.browser import DESKTOP, PHONE, browser, keep_picture, page, visiting
 from tests.fixtures.pods import until
 from tests.fixtures.redis_server import RedisServer
 from tests.fixtures.reverse_proxy import ReverseProxy
@@ -137,6 +137,9 @@ def test_every_page_is_accessible_does_not_shift_and_fits_a_phone(
             check(page, **COLOURS)
             keep_picture(page, f"{name}-dark")
             page.emulate_media(color_scheme="light")
+            page.set_viewport_size({"width": 1_060, "height": 900})
+            assert fits(page), f"{address} is wider than a narrow window"
+            page.set_viewport_size(DESKTOP["viewport"])
 
             phone.goto(address)
             assert fits(phone), f"{address} is wider than the phone"

@@ -274,14 +274,6 @@ async def test_the_same_number_on_another_server_is_another_project(site: Site) 
         assert (await site.push(after=site.repository.head()))[1] == [("app", "queued")]
 
 
-async def test_a_branch_that_the_registry_no_longer_names_does_not_count(site: Site) -> None:
-    async with site.open(f"{APP}, branch: old"):
-        pass
-    async with site.open(APP):
-        site.hook()
-        assert await site.push("main", after=site.repository.head()) == (202, [("app", "queued")], [])
-
-
 async def test_a_system_hook_tells_of_many_branches_at_once(site: Site) -> None:
     async with site.open(APP, f"name: dev, {APP[11:]}, branch: dev"):
         update = {
@@ -318,21 +310,6 @@ async def test_what_is_no_reason_for_a_run_is_answered_with_200_and_the_reason(s
             assert (answer.status_code, answer.json()["ignored"][0]["reason"]) == (200, reason)
         tag = await site.posts(PUSH | {"ref": "refs/tags/v1"})
         assert (tag.status_code, tag.json()["ignored"][0]["reason"]) == (200, "tag_push")
-        assert await site.runs() == []
-
-
-async def test_a_paused_repository_and_one_that_left_the_registry_are_not_started(site: Site) -> None:
-    async with site.open(APP):
-        site.hook()
-        await site.app.repositories.pause("app", "holidays")
-        answer = await site.posts()
-        assert answer.status_code == 200
-        assert answer.json()["ignored"] == [
-            {"repository": "app", "reason": "paused", "message": "It is paused: holidays"}
-        ]
-        await site.app.repositories.resume("app")
-        await site.app.repositories.deactivate("app")
-        assert await site.push(after=site.repository.head()) == (200, [], [("app", "inactive")])
         assert await site.runs() == []
 
 
