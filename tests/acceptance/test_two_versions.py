@@ -21,7 +21,6 @@ from typing import Any
 import pytest
 
 from reposync.config.database_url import sqlite_url
-from reposync.store.database import Database
 from reposync.store.status import RunStatus, RunTrigger
 from reposync.store.tables import IndexVersion, VersionState
 from tests.acceptance.conftest import Person
@@ -29,7 +28,6 @@ from tests.fixtures.databases import database_kind, empty_database_url, upgraded
 from tests.fixtures.earlier_versions import RELEASE_BEFORE, earlier_version
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
-from tests.fixtures.newer_rows import STATUS, TRIGGER, newer_run
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.qdrant_server import QdrantServer
 from tests.fixtures.released_schemas import rows
@@ -350,6 +348,31 @@ async def test_a_removal_by_an_old_pod_is_complete(two: TwoVersions) -> None:
     await two.search_answers_from(identity)
 
 
+LINES = (
+    b"lib/** linguist-vendored\n",
+    b"lib/** linguist-vendored\nnew/1.py linguist-generated\n",
+    None,
+    b"docs/** linguist-vendored\n",
+)
+
+
+@pytest.mark.parametrize("first", ["old", "new"])
+async def test_each_goes_by_the_attributes_of_the_commit_whoever_published_last(two: TwoVersions, first: str) -> None:
+    turns = ["old", "new"] if first == "old" else ["new", "old"]
+    for number, lines in enumerate(LINES, 1):
+        two.commits(number)
+        two.repository.commit({".gitattributes": lines})
+        for who in turns:
+            if who == "old":
+                two.old_syncs()
+            else:
+                await two.new_syncs()
+            (version,) = [each for each in await two.versions() if each.state is VersionState.LIVE]
+            await two.has_exactly(version)
+        turns.reverse()
+    assert two.old_syncs()["files_processed"] == (await two.new_syncs()).files_processed == 0
+
+
 # Daemons --------------------------------------------------------------------------------------------------------------
 
 
@@ -443,25 +466,3 @@ def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(daem
 def gone(repository: GitRepository) -> dict[str, None]:
     """Most of its files."""
     return {row.path.decode(): None for row in repository.ls_tree()[:30]}
-
-
-def test_this_program_executes_what_a_newer_one_asks_for_in_words_that_it_does_not_know(daemons: Daemons) -> None:
-    async def newer(run_id: str, **columns: str) -> None:
-        async with await Database.open(daemons.database_url) as database:
-            await newer_run(database, run_id, **columns)
-
-    log = daemons.log
-    with daemons.pod("door", "--no-workers", "--no-scheduler") as door:
-        until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)
-        odd = asked(door, "/repositories/app/sync")
-        asyncio.run(newer(odd, status=STATUS))
-        wanted = asked(door, "/repositories/app/sync")
-        asyncio.run(newer(wanted, trigger=TRIGGER))
-        with daemons.pod("worker", "--no-scheduler") as worker:
-            (ended,) = until(lambda: log.ended("app"), details=worker.log_tail)
-            assert (ended.id, ended.trigger) == (wanted, TRIGGER)
-            assert [run.status for run in log.runs("app")] == [STATUS, "completed"]
-            until(lambda: worker.metric("reposync_runs_total", status="completed", trigger=TRIGGER) == 1)
-            assert {worker.gets(path).status_code for path in ("/", "/runs", f"/runs/{odd}")} == {200}
-            assert not [line for line in worker.lines if line.get("level") == "error"], worker.log_tail()
-            assert worker.terminate() == 0

@@ -6,17 +6,12 @@ Says `ready`, does its work when it is told a line (which is the work's to read)
 from __future__ import annotations
 
 import asyncio
-import json
-import random
 import sys
-from dataclasses import asdict
-from datetime import datetime
 
 from reposync.errors import LeaseLost
 from reposync.store.database import Database
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.runs import Runs
-from reposync.store.ticks import TickOutcome, Ticks
 
 
 async def upgrade(database: Database, _: str) -> None:
@@ -51,21 +46,7 @@ async def freeze(database: Database, _: str) -> None:
         said("written")
 
 
-async def ticks(database: Database, told: str) -> None:
-    """Report ticks in batches, as a pod whose clock is not quite that of the others does."""
-    asked = json.loads(told)
-    outcome, left = TickOutcome(), [(identity, datetime.fromisoformat(tick)) for identity, tick in asked["due"]]
-    while left:
-        due: dict[str, datetime] = {}
-        while left and len(due) < asked["batch"] and left[0][0] not in due:
-            identity, tick = left.pop(0)
-            due[identity] = tick
-        await asyncio.sleep(random.uniform(0, 0.01))
-        outcome += await Ticks(database).enqueue(due, grace_seconds=1e10, max_attempts=3)
-    said(json.dumps(asdict(outcome)))
-
-
-WORK = {"upgrade": upgrade, "claim": claim, "hold": hold, "freeze": freeze, "ticks": ticks}
+WORK = {"upgrade": upgrade, "claim": claim, "hold": hold, "freeze": freeze}
 
 
 def said(what: object) -> None:

@@ -3,17 +3,12 @@ many repositories there are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import pytest
-from sqlalchemy import delete, event
 
 from reposync.errors import RepositoryNotFound
 from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
-from reposync.store.tables import REPOSITORIES, VERSIONS, VersionState
-from tests.integration.store.conftest import ON_EVERY_DATABASE, WHEN, Store
+from reposync.store.tables import VersionState
+from tests.integration.store.conftest import ON_EVERY_DATABASE, Store
 
 
 @pytest.fixture
@@ -127,71 +122,3 @@ async def test_a_search_within_a_repository_goes_to_the_version_that_is_asked_fo
     assert found.versions[VersionState.BUILDING] == ("code--3", building.id)
     with pytest.raises(RepositoryNotFound):
         await searched_repository(store.database, "payment")
-
-
-# What it costs --------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def rows_read(store: Store) -> Iterator[list[tuple[str, int]]]:
-    """Statement and number of rows that came back, of every SELECT."""
-    counted: list[tuple[str, int]] = []
-
-    def note(_: Any, cursor: Any, statement: str, *__: Any) -> None:
-        # Both drivers' adapters have read all of it by then.
-        rows = getattr(cursor, "_rows", ())
-        counted.append((statement, len(rows)))
-
-    engine = store.database._engine.sync_engine
-    event.listen(engine, "after_cursor_execute", note)
-    try:
-        yield counted
-    finally:
-        event.remove(engine, "after_cursor_execute", note)
-
-
-async def registered(store: Store, count: int) -> None:
-    """So many repositories, each with a live version, of GitLab projects 1 to `count`."""
-    names = [f"repository-{number:04}" for number in range(1, count + 1)]
-    await store.database_rows(names)
-    run = await store.running(names[0])
-    live = await store.publishes(run)
-    rows = await store.repositories.list(names)
-    async with store.database.write() as connection:
-        for number, row in enumerate(rows, 1):
-            changes = {
-                "source": "gitlab",
-                "location": f"https://gitlab.example.com/group/{row.name}",
-                "project_id": number if number % 2 else None,
-                "cron_expression": "0 * * * *",
-                "last_sync_at": WHEN,
-                "live_version": row.id,
-            }
-            await connection.execute(REPOSITORIES.update().where(REPOSITORIES.c.id == row.id).values(**changes))
-        version = dict((await connection.execute(VERSIONS.select())).mappings().one())
-        await connection.execute(delete(VERSIONS))
-        same = {key: value for key, value in version.items() if key not in ("id", "repository_id")}
-        await connection.execute(VERSIONS.insert(), [{"id": row.id, "repository_id": row.id, **same} for row in rows])
-    assert live.id in {row.id for row in rows}
-
-
-@ON_EVERY_DATABASE
-async def test_a_search_and_a_push_read_the_same_rows_however_many_repositories_there_are(store: Store) -> None:
-    read = {}
-    for count in (5, 300):
-        await registered(store, count)
-        ids = [(await store.repositories.get(f"repository-{number:04}")).id for number in (1, 2)]
-        with rows_read(store) as counted:
-            found = await search_scope(store.database)
-            assert await findable(store.database, ids) == dict.fromkeys(ids, True)
-            assert len((await searched_repository(store.database, "repository-0003")).versions) == 1
-            places = ["https://gitlab.example.com/group/repository-0004"]
-            assert len(await store.repositories.of_project(1, ["https://elsewhere.example.com/x"])) == 1
-            assert len(await store.repositories.of_project(4, places)) == 1
-        assert (found.collections, found.hidden) == ({"code"}, {})
-        assert counted, "no statement was seen"
-        read[count] = [number for _, number in counted]
-        for name in [f"repository-{number:04}" for number in range(1, count + 1)]:
-            await store.repositories.remove(name)
-    assert read[5] == read[300] != [0] * len(read[5])
-    assert sum(read[300]) < 12

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import random
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
 
 from reposync.store.repository import repository_id
@@ -24,49 +20,6 @@ async def executed(store: Store, status: RunStatus = RunStatus.COMPLETED):
 
 
 # Once ---------------------------------------------------------------------------------------------------------------
-
-
-async def test_pods_whose_clocks_differ_announce_a_tick_at_different_moments_and_it_runs_once(
-    store: Store, database_url: str
-) -> None:
-    names = [f"repository-{number}" for number in range(30)]
-    for name in names:
-        await store.repository(name)
-    ticks = [TICK + timedelta(seconds=number) for number in range(3)]
-    due = [(repository_id(name), tick.isoformat()) for tick in ticks for name in names]
-    program = [sys.executable, "-m", "tests.integration.store.store_process", database_url, "ticks"]
-    pods = [
-        subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(3)
-    ]
-    try:
-        for pod in pods:
-            assert pod.stdout.readline() == "ready\n", pod.communicate()[1]
-        for seed, pod in enumerate(pods):
-            # Each pod has an order and batches of its own, but the ticks of one repository come in their order.
-            random.Random(seed).shuffle(due)
-            due.sort(key=lambda each: each[1])
-            pod.stdin.write(json.dumps({"due": due, "batch": 7 + seed}) + "\n")
-            pod.stdin.flush()
-        while any(pod.poll() is None for pod in pods):
-            if run := await store.runs.claim("worker-1", 60.0):
-                await store.runs.finish(run, RunStatus.COMPLETED, RunFigures())
-        said = [pod.communicate() for pod in pods]
-    finally:
-        for pod in pods:
-            pod.kill()
-            pod.communicate()
-
-    outcomes = [TickOutcome(**json.loads(out)) for out, errors in said if not errors]
-    total = sum(outcomes, TickOutcome())
-    assert len(outcomes) == 3
-    assert (total.queued + total.joined, total.missed) == (90, 0), "each of the 90 ticks by exactly one pod"
-    assert total.handled == 180
-    runs = await store.runs.history(limit=1_000)
-    assert len(runs) == total.queued
-    assert len({(run.repository_id, run.scheduled_for) for run in runs}) == len(runs)
-    latest = await store.ticks.latest([repository_id(name) for name in names])
-    assert set(latest.values()) == {ticks[-1]}
 
 
 async def test_a_tick_joins_a_click_that_waits_and_is_not_run_again_later(store: Store) -> None:
