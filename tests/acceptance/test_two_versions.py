@@ -357,7 +357,7 @@ LINES = (
 
 
 @pytest.mark.parametrize("first", ["old", "new"])
-async def test_each_goes_by_the_attributes_of_the_commit_whoever_published_last(two: TwoVersions, first: str) -> None:
+async def test_both_versions_use_the_attributes_of_the_commit(two: TwoVersions, first: str) -> None:
     turns = ["old", "new"] if first == "old" else ["new", "old"]
     for number, lines in enumerate(LINES, 1):
         two.commits(number)
@@ -435,7 +435,7 @@ def test_this_program_writes_no_word_about_a_run_that_the_release_before_does_no
     assert {*RunStatus, *RunTrigger} <= set(done.stdout.split())
 
 
-def test_a_daemon_of_the_release_before_executes_what_this_one_is_asked_for(daemons: Daemons, before: Path) -> None:
+def test_a_daemon_of_the_release_before_executes_requests_to_this_one(daemons: Daemons, before: Path) -> None:
     log, repository = daemons.log, daemons.repository
     with daemons.pod("old", "--no-scheduler", package=before) as old:
         until(lambda: old.events("serving"), details=old.log_tail)

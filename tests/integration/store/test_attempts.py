@@ -66,7 +66,9 @@ async def test_what_a_run_has_done_so_far_is_seen_while_it_does_it(store: Store)
     assert [counts(each) for each in await store.runs.attempts(run.id)] == [counts(SOME), counts(MORE)]
 
 
-async def test_a_run_that_is_handed_back_says_whether_its_worker_stopped_or_let_others_go_first(store: Store) -> None:
+async def test_a_run_that_is_handed_back_shows_whether_its_worker_stopped_or_yielded(
+    store: Store,
+) -> None:
     run = await store.running(worker="pod-1")
     await store.runs.release(run, SOME)
     run = await store.claimed("pod-2")

@@ -93,7 +93,7 @@ async def test_of_two_copies_to_one_file_one_is_made(store: Store, path: Path, t
     assert [each.name for each in target.parent.iterdir()] == [target.name]
 
 
-async def test_what_cannot_be_copied_says_why_and_leaves_nothing(tmp_path: Path, path: Path, target: Path) -> None:
+async def test_a_failed_copy_reports_the_reason_and_leaves_nothing(tmp_path: Path, path: Path, target: Path) -> None:
     with pytest.raises(UsageError, match="There is no database"):
         await back_up(SqliteAddress(path), target)
     assert not path.exists(), "it is not made by the way"

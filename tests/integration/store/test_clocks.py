@@ -143,7 +143,7 @@ async def test_a_living_worker_keeps_its_run_when_the_clock_goes_back(store: Sto
     assert await store.runs.claim("worker-2", 60.0) is None
 
 
-async def test_a_worker_that_was_heard_of_in_the_future_is_not_alive(store: Store, time: DatabaseTime) -> None:
+async def test_a_worker_with_a_heartbeat_in_the_future_is_not_alive(store: Store, time: DatabaseTime) -> None:
     workers = Workers(store.database)
     await workers.join("dead", host="node-1", version="1")
     await workers.join("living", host="node-1", version="1")
@@ -203,7 +203,7 @@ async def test_what_a_pod_with_a_wrong_clock_writes_is_of_the_databases_clock(
 # Attempts without an end --------------------------------------------------------------------------------------------
 
 
-async def test_attempts_that_were_lost_are_counted_once_by_whoever_finds_them(store: Store) -> None:
+async def test_lost_attempts_are_counted_once_by_the_worker_that_finds_them(store: Store) -> None:
     found: list[LostAttempt] = []
     others = Runs(store.database, on_lost=found.append)
     await store.queued()

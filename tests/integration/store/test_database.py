@@ -51,7 +51,7 @@ async def test_a_server_that_is_not_there_is_named_without_the_password() -> Non
     assert "DATABASE_URL" in error.remedy
 
 
-async def test_a_wrong_password_is_told_from_a_missing_server(postgresql: PostgresqlDatabases) -> None:
+async def test_a_wrong_password_is_reported_as_such(postgresql: PostgresqlDatabases) -> None:
     await _execute(
         postgresql.server_url, f"DROP ROLE IF EXISTS {STRANGER}", f"CREATE ROLE {STRANGER} LOGIN PASSWORD 'another'"
     )
@@ -195,7 +195,7 @@ async def test_a_file_that_is_no_database_is_not_touched(tmp_path: Path) -> None
     assert path.read_text().startswith("Not a database")
 
 
-async def test_a_folder_that_cannot_be_made_or_stands_for_the_file_is_said_to_be_the_trouble(tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_created_or_is_in_place_of_the_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     error = await refused(sqlite_url(tmp_path / "file" / "x.db"))
@@ -215,7 +215,7 @@ async def test_an_address_that_postgresql_does_not_understand_is_a_mistake_in_th
     assert SECRET not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_missing_tables_are_said_to_be_missing(empty_database_url: str) -> None:
+async def test_missing_tables_are_reported(empty_database_url: str) -> None:
     async with await Database.open(empty_database_url) as database:
         with pytest.raises(StoreUnavailable, match=r"tables are missing.*reposync db upgrade") as caught:
             await Runs(database).history(SECRET)
@@ -259,7 +259,7 @@ async def _note(database: Database, word: str, began: asyncio.Event | None = Non
         await connection.execute(text("INSERT INTO notes VALUES (:word)"), {"word": word})
 
 
-async def test_a_write_that_waits_for_the_lock_ends_when_it_is_cancelled_while_somebody_still_holds_it(
+async def test_a_write_that_waits_for_the_lock_ends_when_it_is_cancelled_while_the_lock_is_held(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "reposync.db"

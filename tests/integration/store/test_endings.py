@@ -1,5 +1,5 @@
-"""What a run leaves when it ends: what it stopped at, who takes its place, how many files it could not read. At most one
-run of a repository waits for a person."""
+"""How runs end: what they stopped at, their successors, files that could not be read. At most one run of a repository
+waits for a person."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_run_that_stops_beside_a_blocked_one_names_it_and_gives_it_its_r
     assert await live(store, second) == []
 
 
-async def test_a_completed_run_closes_the_blocked_one_and_says_so(store: Store) -> None:
+async def test_a_completed_run_closes_the_blocked_one_with_a_message(store: Store) -> None:
     await store.ticked()
     waits = await stops(store)
     await store.tick(TICK + timedelta(minutes=30))
@@ -113,7 +113,7 @@ async def test_blocked_runs_that_an_earlier_program_left_become_one(store: Store
     assert waits.full, "what one of them was to do"
 
 
-async def test_an_approval_is_of_what_the_run_stopped_at_and_says_whose_it_is(store: Store) -> None:
+async def test_an_approval_covers_what_the_run_stopped_at_and_names_its_author(store: Store) -> None:
     await store.ticked()
     waits = await stops(store, 700)
 
@@ -127,7 +127,7 @@ async def test_an_approval_is_of_what_the_run_stopped_at_and_says_whose_it_is(st
     assert (worse.id, worse.status, worse.approved, worse.brake) == (waits.id, RunStatus.BLOCKED, False, brake(812))
 
 
-async def test_an_approved_run_is_not_cancelled_by_what_was_asked_of_it_before(store: Store) -> None:
+async def test_an_approved_run_is_not_cancelled_by_an_earlier_request(store: Store) -> None:
     await store.ticked()
     waits = await stops(store)
     async with store.database.write() as connection:  # as an earlier program left it
@@ -167,7 +167,7 @@ async def test_a_run_of_a_tick_that_was_overtaken_is_followed_by_one_for_that_ti
 BRAKE = brake(812)
 
 
-async def test_a_blocked_run_says_what_it_stopped_at_and_needs_a_new_approval(store: Store) -> None:
+async def test_a_blocked_run_shows_what_it_stopped_at_and_needs_a_new_approval(store: Store) -> None:
     queued = await store.queued(trigger=RunTrigger.COMMAND, approved=True)
     run = await store.runs.claim("worker-1", 60.0)
     assert run is not None and run.id == queued.id and run.approved

@@ -169,7 +169,7 @@ async def test_a_caller_that_does_not_wait_for_a_silent_server_reaches_the_next_
             connection.terminate()
 
 
-async def test_a_mistake_in_a_statement_is_waited_for_like_an_outage_and_told_without_it(
+async def test_a_refused_statement_is_retried_like_an_outage_and_reported_without_the_statement(
     database: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(StoreUnavailable) as caught:

@@ -187,7 +187,7 @@ async def test_the_latest_run_of_each_repository_is_known_at_once(store: Store) 
     assert await store.runs.latest([b.repository_id, "nobody"]) == {b.repository_id: b}
 
 
-async def test_a_repository_is_not_told_the_latest_run_of_one_that_had_its_name(store: Store) -> None:
+async def test_the_latest_run_of_a_repository_is_not_that_of_an_earlier_one_with_its_name(store: Store) -> None:
     old = await finished(store, "old")
     silent = await store.repository("silent")
     await finished(store, "name")

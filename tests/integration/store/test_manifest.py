@@ -74,7 +74,7 @@ async def test_files_that_could_not_be_read_count_as_failed_whether_the_index_ha
     assert (await store.manifests.totals(version)).failed == 2
 
 
-async def test_how_a_file_was_read_is_known_as_long_as_nobody_else_wrote_its_row(store: Store) -> None:
+async def test_how_a_file_was_read_is_valid_until_an_older_program_writes_its_row(store: Store) -> None:
     run = await store.running()
     read = indexed("a.py", epoch=4)._replace(reader="1k")
     await store.manifests.record(run, run.repository_id, [read])

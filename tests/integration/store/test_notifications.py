@@ -159,7 +159,7 @@ async def terminate(url: str, pid: int) -> None:
         await connection.close()
 
 
-async def test_a_run_that_another_process_queued_is_heard_of(pods: tuple[Store, Database, str]) -> None:
+async def test_a_run_that_a_different_process_queued_is_announced(pods: tuple[Store, Database, str]) -> None:
     store, other, _ = pods
     news = Notifications(other)
     async with listening(news):

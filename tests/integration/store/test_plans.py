@@ -121,7 +121,7 @@ async def plan(
 
 
 @pytest.mark.parametrize("name", CASES)
-async def test_what_is_asked_all_day_long_reads_only_what_it_must(store: Store, name: str) -> None:
+async def test_frequent_queries_use_their_indexes(store: Store, name: str) -> None:
     operation, indexes = CASES[name]
     waiting = await store.queued()
     if name in ("tick", "first runs", "purge"):

@@ -32,7 +32,7 @@ async def end_all_connections(url: str) -> int:
         await server.close()
 
 
-async def test_nobody_notices_that_the_server_closed_every_connection_in_between(
+async def test_connections_that_the_server_closed_are_replaced_without_an_error(
     database: Database, database_url: str
 ) -> None:
     store = Store(database)

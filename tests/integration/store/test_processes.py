@@ -68,7 +68,7 @@ async def test_two_processes_share_the_queue_without_a_repetition(
     assert sorted(claimed) == sorted(queued)
 
 
-async def test_the_run_of_a_killed_process_goes_on_elsewhere_when_its_lease_is_over(
+async def test_the_run_of_a_killed_process_is_taken_over_after_its_lease(
     store: Store, database_url: str, start: Start
 ) -> None:
     run = await store.queued()

@@ -61,7 +61,7 @@ async def test_a_push_queues_a_run_of_webhooks_and_the_next_one_joins_it(databas
     assert sorted(each[1] for each in asked if not isinstance(each, PushIgnored)) == [False, False, False, True]
 
 
-async def test_a_commit_that_is_indexed_asks_for_nothing_unless_something_is_under_way(database: Database) -> None:
+async def test_a_push_of_the_indexed_commit_is_ignored_unless_a_run_is_active(database: Database) -> None:
     await registered(database, "app")
     runs, pushed = Runs(database), await one(database)
     await runs.enqueue("app", RunTrigger.COMMAND)

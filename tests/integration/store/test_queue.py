@@ -20,7 +20,7 @@ async def ended(store: Store, run, status: RunStatus = RunStatus.COMPLETED):
 # Asking for a run ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_a_second_click_asks_for_besides_is_added_to_the_run_that_waits(store: Store) -> None:
+async def test_a_further_request_is_added_to_the_waiting_run(store: Store) -> None:
     await store.ticked()
 
     run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
@@ -46,7 +46,7 @@ async def test_a_click_does_not_wait_for_the_pause_before_the_next_attempt(store
 # Claiming -----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_claimed_run_says_who_executes_it_and_until_when(store: Store) -> None:
+async def test_a_claimed_run_shows_its_worker_and_its_lease(store: Store) -> None:
     queued = await store.queued()
 
     run = await store.runs.claim("pod-1:42", 60.0)
@@ -116,7 +116,7 @@ async def test_saying_twice_that_a_run_is_finished_changes_nothing(store: Store)
 
 
 @pytest.mark.parametrize("how", ["fails", "stops"])
-async def test_a_running_run_hears_of_its_cancellation_and_does_not_wait_again(store: Store, how: str) -> None:
+async def test_a_running_run_learns_of_its_cancellation_and_does_not_wait_again(store: Store, how: str) -> None:
     run = await store.running()
 
     assert (await store.runs.request_cancel(run.id)).status is RunStatus.RUNNING

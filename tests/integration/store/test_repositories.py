@@ -70,7 +70,7 @@ async def test_another_definition_is_another_generation_and_the_live_version_kee
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: next(iter(change)))
-async def test_what_a_program_before_versions_indexed_elsewhere_is_compared_afresh(store: Store, change: dict) -> None:
+async def test_an_index_of_0_1_is_compared_again_after_a_change_of_the_definition(store: Store, change: dict) -> None:
     row = await store.repository()
     await indexed_before_versions(store, row)
 
@@ -168,7 +168,7 @@ async def test_a_worker_goes_on_with_the_run_of_a_repository_that_was_renamed_me
     assert (await store.runs.finish(last, RunStatus.COMPLETED, RunFigures())).repository == "new"
 
 
-async def test_a_new_repository_under_an_old_name_is_another_one(store: Store) -> None:
+async def test_a_new_repository_under_an_old_name_has_its_own_id_and_history(store: Store) -> None:
     first = await store.repository("name")
     run = await store.queued("name")
     await store.repositories.rename(first.id, "first")
@@ -205,7 +205,7 @@ async def test_a_name_that_is_taken_or_none_is_refused(store: Store) -> None:
 
 
 @ON_EVERY_DATABASE
-async def test_two_that_want_each_others_name_at_once_are_told_that_it_is_taken(store: Store, open_database) -> None:
+async def test_two_repositories_that_swap_names_at_once_are_both_refused(store: Store, open_database) -> None:
     other = Store(await open_database())
     a, b = await store.repository("a"), await store.repository("b")
 

@@ -290,5 +290,5 @@ class Requests(Model):
 
 
 @ON_SQLITE
-def test_nothing_that_was_asked_for_and_not_taken_back_is_lost(database_url: str) -> None:
+def test_no_request_that_was_not_withdrawn_is_lost(database_url: str) -> None:
     keeps_its_promises(Requests, database_url, steps=30)

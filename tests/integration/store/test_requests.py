@@ -27,7 +27,7 @@ async def clicked(store: Store, asked_by: str = "token 1", **asked: Any) -> Run:
 # Without a write ----------------------------------------------------------------------------------------------------
 
 
-async def test_who_asks_again_for_the_same_gets_the_run_that_waits_as_it_is(store: Store) -> None:
+async def test_the_same_request_of_the_same_client_returns_the_waiting_run_without_a_write(store: Store) -> None:
     run = await store.queued(trigger=RunTrigger.HTTP)
 
     assert await joined(store) == run.id
@@ -45,7 +45,7 @@ async def test_a_run_that_has_begun_or_ended_is_not_joined(store: Store) -> None
     assert await joined(store) is None
 
 
-async def test_nobody_joins_a_run_of_what_left_the_registry_but_a_paused_repository_can_be_synced(store: Store) -> None:
+async def test_a_run_of_a_repository_that_left_the_registry_is_not_joined_but_a_paused_one_is(store: Store) -> None:
     run = await store.queued(trigger=RunTrigger.HTTP)
     await store.repositories.pause("payments", "being moved")
     assert await joined(store) == run.id
@@ -54,7 +54,7 @@ async def test_nobody_joins_a_run_of_what_left_the_registry_but_a_paused_reposit
     assert await joined(store) is None
 
 
-async def test_who_asked_for_a_full_sync_is_not_sent_to_one_that_is_none(store: Store) -> None:
+async def test_a_request_for_a_full_sync_does_not_join_an_ordinary_run(store: Store) -> None:
     await store.queued(trigger=RunTrigger.HTTP)
     assert await joined(store, full=True) is None
 
@@ -67,7 +67,7 @@ async def test_who_asked_for_a_full_sync_is_not_sent_to_one_that_is_none(store: 
 # Taking it back -----------------------------------------------------------------------------------------------------
 
 
-async def test_ctrl_c_of_a_command_leaves_the_run_that_a_push_asked_for(store: Store) -> None:
+async def test_ctrl_c_of_a_command_leaves_the_run_of_a_push(store: Store) -> None:
     pushed = await store.queued(trigger=RunTrigger.WEBHOOK)
     same, is_new = await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE, full=True)
     assert (same.id, is_new, same.full, same.priority) == (pushed.id, False, True, 0)
@@ -79,7 +79,7 @@ async def test_ctrl_c_of_a_command_leaves_the_run_that_a_push_asked_for(store: S
     assert left.trigger is RunTrigger.WEBHOOK
 
 
-async def test_the_run_that_a_command_executes_for_a_push_goes_on_elsewhere_after_ctrl_c(store: Store) -> None:
+async def test_the_run_that_a_command_executes_for_a_push_continues_on_a_daemon_after_ctrl_c(store: Store) -> None:
     await store.queued(trigger=RunTrigger.WEBHOOK)
     await store.runs.enqueue("payments", RunTrigger.COMMAND, request_id=MINE, full=True)
     run = await store.runs.claim("laptop", 60.0)
@@ -93,7 +93,7 @@ async def test_the_run_that_a_command_executes_for_a_push_goes_on_elsewhere_afte
     assert (again.id, again.full) == (run.id, False)
 
 
-async def test_a_cancel_takes_everything_back_and_says_whose_it_was(store: Store) -> None:
+async def test_a_cancel_withdraws_all_requests_and_names_its_author(store: Store) -> None:
     await store.ticked()
     run = await clicked(store, "token 1")
 
@@ -106,7 +106,7 @@ async def test_a_cancel_takes_everything_back_and_says_whose_it_was(store: Store
     ]
 
 
-async def test_a_pause_leaves_what_a_person_asked_for_beside_a_tick(store: Store) -> None:
+async def test_a_pause_withdraws_ticks_and_pushes_and_no_request_of_a_person(store: Store) -> None:
     await store.ticked()
     run, _ = await store.runs.enqueue("payments", RunTrigger.COMMAND, full=True, approved=True)
     await store.runs.enqueue("payments", RunTrigger.WEBHOOK)
@@ -119,7 +119,7 @@ async def test_a_pause_leaves_what_a_person_asked_for_beside_a_tick(store: Store
     assert withdrawn == {"schedule": "token 1", "command": None, "webhook": "token 1"}
 
 
-async def test_a_removal_takes_everything_else_back(store: Store) -> None:
+async def test_a_removal_withdraws_all_other_requests(store: Store) -> None:
     running = await store.running()
     await store.tick(TICK)
     waiting = await clicked(store, full=True, repair=True)

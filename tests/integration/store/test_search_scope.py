@@ -110,7 +110,7 @@ async def test_points_may_be_found_as_long_as_their_version_is_live(store: Store
     assert await findable(store.database, [live.id, building.id]) == {}
 
 
-async def test_a_search_within_a_repository_goes_to_the_version_that_is_asked_for(store: Store) -> None:
+async def test_a_search_within_a_repository_uses_the_requested_version(store: Store) -> None:
     run = await store.running()
     _, live = await store.replaced(run, physical="code--2")
     building = await store.building(run, settings_key="settings-3", physical="code--3")

@@ -94,7 +94,7 @@ async def test_the_schedules_are_those_of_active_repositories_that_have_one(stor
     ]
 
 
-async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_nobodys(store: Store) -> None:
+async def test_ticks_before_a_schedule_was_set_or_its_repository_came_back_are_not_missed(store: Store) -> None:
     await store.repository(cron_expression="0 3 * * *")
     moments = [(await store.ticks.scheduled())[0].since]
     await store.repository(cron_expression="0 4 * * *")

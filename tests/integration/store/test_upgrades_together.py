@@ -153,7 +153,7 @@ async def has_said(each: Upgrading, *words: str) -> bool:
     return all(word in each.said() for word in words)
 
 
-async def test_a_process_that_waits_for_another_ones_migration_says_so_and_for_how_long_it_will(
+async def test_a_wait_for_a_different_process_that_migrates_ends_with_a_clear_error(
     empty_postgresql: str,
 ) -> None:
     url = empty_postgresql
@@ -170,7 +170,7 @@ async def test_a_process_that_waits_for_another_ones_migration_says_so_and_for_h
         await migrating.close()
 
 
-async def test_a_daemon_that_waits_for_the_schema_says_so_on_readyz(empty_postgresql: str, tmp_path: Path) -> None:
+async def test_readyz_shows_that_a_daemon_waits_for_the_schema(empty_postgresql: str, tmp_path: Path) -> None:
     await make(empty_postgresql, RELEASED)
     variables = {"DATABASE_URL": empty_postgresql, "REPOSYNC_STATE_DIR": str(tmp_path), "HOME": str(tmp_path)}
     health = Health()

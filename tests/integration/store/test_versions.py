@@ -39,7 +39,7 @@ async def test_the_first_version_has_the_id_of_the_repository_and_later_ones_hav
     assert await states(store, run.repository_id) == [(2, RETIRED), (3, BUILDING)]
 
 
-async def test_a_version_that_is_built_takes_the_place_of_another_one_and_leaves_the_live_one_alone(
+async def test_a_new_building_version_replaces_an_earlier_one_and_not_the_live_one(
     store: Store,
 ) -> None:
     run = await store.running()
@@ -82,7 +82,7 @@ async def test_each_attempt_writes_under_a_higher_epoch_than_any_before_it(store
     assert await store.versions.begin_epoch(run, other, identity="index-1") == 2**52 + 2
 
 
-async def test_until_a_run_publishes_the_manifest_is_a_mixture_and_says_so(store: Store) -> None:
+async def test_the_fingerprint_is_cleared_until_a_run_publishes(store: Store) -> None:
     run = await store.running()
     version = await store.publishes(run, branch_name="main")
     assert (version.fingerprint, version.commit_sha) == ("rules-1", COMMIT)

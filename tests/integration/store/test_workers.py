@@ -34,7 +34,7 @@ async def test_a_worker_is_known_from_joining_to_leaving(store: Store) -> None:
     assert await alive(store) == ["pod-2:7:b"]
 
 
-async def test_a_worker_that_was_not_heard_of_is_not_alive_until_it_says_so_again(store: Store) -> None:
+async def test_a_worker_without_heartbeat_is_not_alive_until_the_next_one(store: Store) -> None:
     workers = Workers(store.database)
     await workers.join("pod-1:7:a", host="node-1", version="1.2.3")
     (joined,) = await workers.alive()
@@ -47,7 +47,7 @@ async def test_a_worker_that_was_not_heard_of_is_not_alive_until_it_says_so_agai
     assert (again.name, again.started_at) == (joined.name, joined.started_at)
 
 
-async def test_whoever_left_without_a_word_is_forgotten_when_another_one_joins(store: Store) -> None:
+async def test_rows_of_dead_workers_are_deleted_when_a_worker_joins(store: Store) -> None:
     workers = Workers(store.database)
     await workers.join("pod-1:7:killed", host="node-1", version="1.2.3")
     await workers.join("pod-2:7:late", host="node-2", version="1.2.3")
@@ -61,7 +61,7 @@ async def test_whoever_left_without_a_word_is_forgotten_when_another_one_joins(s
     assert await workers.beat("pod-1:7:killed") is False, "it has to join again"
 
 
-async def test_a_session_has_ended_once_it_was_signed_out_and_twice_does_no_harm(store: Store) -> None:
+async def test_a_session_has_ended_once_it_was_signed_out(store: Store) -> None:
     kinds: list[EndedSessions] = [StoredEndedSessions(lambda: store.database), EndedInMemory()]
     for ended in kinds:
         assert not await ended.has_ended("one")
@@ -71,7 +71,7 @@ async def test_a_session_has_ended_once_it_was_signed_out_and_twice_does_no_harm
         assert not await ended.has_ended("two")
 
 
-async def test_what_is_over_in_any_case_is_forgotten_when_another_one_ends(store: Store) -> None:
+async def test_expired_sessions_are_deleted_when_a_session_ends(store: Store) -> None:
     ended = StoredEndedSessions(lambda: store.database)
     for name, age_seconds in (("old", SESSIONS_KEPT_SECONDS + 60), ("young", SESSIONS_KEPT_SECONDS - 60)):
         await ended.end(name)
