@@ -1,12 +1,15 @@
-"""The indexes. Only an upgrade of the schema needs them: for a command they are 0.05 s, most of it the dialect of
-PostgreSQL, which SQLAlchemy imports for their conditions."""
+"""The indexes, in the order of their creation: if several fit, SQLite, which has no statistics, prefers a later one.
+
+Only an upgrade of the schema needs them: for a command they are 0.05 s, most of it the dialect of PostgreSQL, which
+SQLAlchemy imports for their conditions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from typing import Any
 
-from sqlalchemy import Index, func, text
+from sqlalchemy import ColumnElement, Index, func, text
 
 from reposync.store.columns import metadata
 from reposync.store.status import ACTIVE, RunStatus
@@ -33,44 +36,49 @@ def _only(condition: str) -> dict[str, Any]:
     return {"sqlite_where": text(condition), "postgresql_where": text(condition)}
 
 
-# These enforce the promises "never synced twice at a time", "one already queued is returned" and "a tick never runs
-# twice", whatever the code does.
-Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunStatus.RUNNING}))
-Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED}))
-Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True)
+def _over(name: str, *columns: ColumnElement[Any]) -> Index:
+    # Only of finished runs: SQLite would use it for the queue, and sort.
+    condition = _only("status NOT IN ('queued', 'retrying', 'running')")
+    return Index(name, *columns, RUNS.c.status, *_NEWEST, **condition)
 
-# The queue: these two hold only unfinished runs, however long the history is.
-Index("ix_sync_runs_queue", *CLAIM_ORDER, **_while(ACTIVE))
-Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE))
-# The pages of the history.
+
 _NEWEST = (RUNS.c.queued_at.desc(), RUNS.c.id.desc())
-Index("ix_sync_runs_newest", *_NEWEST)
-Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST)
-Index("ix_sync_runs_active_newest", *_NEWEST, **_while(ACTIVE))
-# Only of finished runs: SQLite, which has no statistics, would use it for the queue, and sort.
-_OVER = text("status NOT IN ('queued', 'retrying', 'running')")
-for _name, _columns in (
-    ("ix_sync_runs_over_newest", ()),
+
+_UNVERSIONED = "live_version IS NULL AND last_sync_at IS NOT NULL"
+
+INDEXES = (
+    # These enforce the promises "never synced twice at a time", "one already queued is returned" and "a tick never runs
+    # twice", whatever the code does.
+    Index("uq_sync_runs_running", RUNS.c.repository_id, unique=True, **_while({RunStatus.RUNNING})),
+    Index("uq_sync_runs_queued", RUNS.c.repository_id, unique=True, **_while({RunStatus.QUEUED})),
+    Index("uq_sync_runs_tick", RUNS.c.repository_id, RUNS.c.scheduled_for, unique=True),
+    # The pages of the history.
+    Index("ix_sync_runs_newest", *_NEWEST),
+    Index("ix_repositories_group_key", REPOSITORIES.c.group_key),
+    # The queue: these two hold only unfinished runs, however long the history is.
+    Index("ix_sync_runs_queue", *CLAIM_ORDER, **_while(ACTIVE)),
+    Index("ix_sync_runs_active", RUNS.c.repository_id, **_while(ACTIVE)),
+    Index("ix_sync_runs_active_newest", *_NEWEST, **_while(ACTIVE)),
+    Index("ix_sync_runs_repository_newest", RUNS.c.repository, *_NEWEST),
+    _over("ix_sync_runs_over_newest"),
     # For combined filters: if few runs match both, a query would otherwise pass over all runs that match one.
-    ("ix_sync_runs_repository_over_newest", (RUNS.c.repository,)),
-    ("ix_sync_runs_trigger_over_newest", (RUNS.c.trigger,)),
-):
-    Index(_name, *_columns, RUNS.c.status, *_NEWEST, sqlite_where=_OVER, postgresql_where=_OVER)
-Index("ix_run_requests_run_id", REQUESTS.c.run_id)
-Index("uq_run_requests_key", REQUESTS.c.asked_by, REQUESTS.c.idempotency_key, unique=True)
-Index("ix_missed_ticks_noticed_at", MISSED_TICKS.c.noticed_at)
-# These enforce that one version of a repository is searched, and at most one is being built.
-for _state in ("live", "building"):
-    Index(f"uq_index_versions_{_state}", VERSIONS.c.repository_id, unique=True, **_only(f"state = '{_state}'"))
-Index("ix_index_versions_repository_id", VERSIONS.c.repository_id)
-Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state)
-# For searches: few entries or one, however many repositories there are.
-Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'"))
-Index("ix_index_versions_live_at", VERSIONS.c.live_at)
-Index("ix_repositories_unversioned", REPOSITORIES.c.id, **_only("live_version IS NULL AND last_sync_at IS NOT NULL"))
-# For pushes.
-Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL"))
-Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL"))
-Index("ix_repositories_group_key", REPOSITORIES.c.group_key)
-Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at)
-Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at)
+    _over("ix_sync_runs_repository_over_newest", RUNS.c.repository),
+    _over("ix_sync_runs_trigger_over_newest", RUNS.c.trigger),
+    Index("ix_idempotency_keys_created_at", IDEMPOTENCY_KEYS.c.created_at),
+    # For searches: few entries or one, however many repositories there are.
+    Index("ix_repositories_unversioned", REPOSITORIES.c.id, **_only(_UNVERSIONED)),
+    # For pushes.
+    Index("ix_repositories_project_id", REPOSITORIES.c.project_id, **_only("project_id IS NOT NULL")),
+    Index("ix_repositories_location", func.lower(REPOSITORIES.c.location), **_only("project_id IS NULL")),
+    # These enforce that one version of a repository is searched, and at most one is being built.
+    Index("uq_index_versions_live", VERSIONS.c.repository_id, unique=True, **_only("state = 'live'")),
+    Index("uq_index_versions_building", VERSIONS.c.repository_id, unique=True, **_only("state = 'building'")),
+    Index("ix_index_versions_repository_id", VERSIONS.c.repository_id),
+    Index("ix_index_versions_physical", VERSIONS.c.physical, VERSIONS.c.state),
+    Index("ix_index_versions_not_live", VERSIONS.c.physical, VERSIONS.c.id, **_only("state <> 'live'")),
+    Index("ix_index_versions_live_at", VERSIONS.c.live_at),
+    Index("ix_run_requests_run_id", REQUESTS.c.run_id),
+    Index("uq_run_requests_key", REQUESTS.c.asked_by, REQUESTS.c.idempotency_key, unique=True),
+    Index("ix_missed_ticks_noticed_at", MISSED_TICKS.c.noticed_at),
+    Index("ix_ended_sessions_ended_at", ENDED_SESSIONS.c.ended_at),
+)

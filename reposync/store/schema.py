@@ -173,12 +173,16 @@ def migrate(connection: Connection) -> bool:
     even of a newer version, may have done it just before."""
     from alembic import command
     from alembic.migration import MigrationContext
+    from sqlalchemy.schema import CreateIndex, CreateTable
 
-    from reposync.store.indexes import SCHEMA
+    from reposync.store.indexes import INDEXES, SCHEMA
 
     before = MigrationContext.configure(connection).get_current_revision()
     if before is None:
-        SCHEMA.create_all(connection, checkfirst=False)
+        for table in SCHEMA.sorted_tables:
+            connection.execute(CreateTable(table))
+        for index in INDEXES:  # `create_all` has no order
+            connection.execute(CreateIndex(index))
         command.stamp(alembic_config(connection), HEAD)
     elif before in REVISIONS[:-1]:
         command.upgrade(alembic_config(connection), HEAD)

@@ -1,5 +1,4 @@
-"""What is asked all day long reads a few rows, however long the history is: shown by SQLite's plans, which are the same
-for any number of rows."""
+"""Frequent queries read a few rows, however long the history is: SQLite's plans are the same for any number of rows."""
 
 from __future__ import annotations
 
@@ -20,6 +19,7 @@ from reposync.store.index_queries import findable, search_scope, searched_reposi
 from reposync.store.repository import repository_id
 from reposync.store.run import RunFigures
 from reposync.store.status import WAITING, RunStatus, RunTrigger
+from tests.fixtures.released_schemas import RELEASED, make_tables
 from tests.integration.store.conftest import Store
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -87,9 +87,12 @@ CASES: dict[str, tuple[Callable[[Store], Awaitable[object]], set[str]]] = {
 }
 
 
-@pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with await Database.open(sqlite_url(tmp_path / "reposync.db")) as database:
+@pytest.fixture(params=["new", "upgraded"])
+async def store(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
+    url = sqlite_url(tmp_path / "reposync.db")
+    if request.param == "upgraded":
+        await make_tables(url, RELEASED, is_postgresql=False)
+    async with await Database.open(url) as database:
         await database.upgrade()
         yield Store(database)
 
