@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from reposync.config.database_url import sqlite_url
 from tests.fixtures.browser import browser, page  # noqa: F401
 from tests.fixtures.databases import postgresql  # noqa: F401
 from tests.fixtures.embedding_server import EmbeddingServer
+from tests.fixtures.pods import ExecutionLog, Pod
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.warm_program import PROGRAM, popen, warm_program  # noqa: F401
@@ -99,3 +101,20 @@ def embeddings() -> Generator[EmbeddingServer, None, None]:
 @pytest.fixture
 def repository(tmp_path: Path) -> GitRepository:
     return GitRepository.create(tmp_path / "payments.git")
+
+
+@pytest.fixture
+def log(person: Person) -> ExecutionLog:
+    """Of the person's own state folder, which daemons of the person share."""
+    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
+    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
+
+
+@pytest.fixture
+def pod(person: Person, log: ExecutionLog) -> Generator[Pod, None, None]:
+    """A daemon in the person's home, where its commands see what it does; not started."""
+    pod = Pod("laptop", person.home)
+    try:
+        yield pod
+    finally:
+        pod.__exit__(None, None, None)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from reposync.store.run import Run
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -18,22 +16,6 @@ from tests.fixtures.repositories import GitRepository
 
 FILES = 3_000
 TEN_MINUTES = timedelta(minutes=10)
-
-
-@pytest.fixture
-def pod(person: Person) -> Generator[Pod, None, None]:
-    """With one worker; not started."""
-    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
-    pod = Pod("pod", person.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
-
-
-@pytest.fixture
-def log(person: Person) -> ExecutionLog:
-    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
 
 
 @pytest.fixture

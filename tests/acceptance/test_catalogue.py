@@ -96,31 +96,6 @@ def test_a_file_that_nobody_applied_is_named_to_whoever_looks_for_its_repositori
         assert f"{folders.person.home / 'repositories.yaml'} was not applied yet" in reported.stderr
 
 
-def test_daemons_with_different_files_serve_both_whoever_starts_when(folders: Folders) -> None:
-    person, other = folders.person, folders.other
-    every_second = [f"path: '{each.path}', schedule: every second" for each in (folders.alpha, folders.beta)]
-    person.configures(registry(f"name: alpha, {every_second[0]}"))
-    other.configures(registry(f"name: alpha, {every_second[1]}", f"name: beta, {every_second[1]}"))
-    person.types("apply")
-    log = ExecutionLog(sqlite_url(folders.state / "reposync.db"))
-
-    for order in ((person, other), (other, person), (person, other)):
-        pods = {each.home: folders.pod(each, f"pod-{number}") for number, each in enumerate(order)}
-        before = {name: len(log.ended(name)) for name in ("alpha", "beta")}
-        with pods[order[0].home], pods[order[1].home]:
-            _both_go_on(log, before, pods[other.home])
-            reason = _conflict(pods[other.home])
-            assert "repository alpha belongs to the registry file" in reason
-            assert all(pod.terminate() == 0 for pod in pods.values())
-
-    assert {run.commit_after for run in log.ended("alpha")} == {folders.alpha.head()}
-    assert {run.commit_after for run in log.ended("beta")} == {folders.beta.head()}
-
-
-def _both_go_on(log: ExecutionLog, before: dict[str, int], pod: Pod) -> None:
-    until(lambda: all(len(log.ended(name)) > number + 1 for name, number in before.items()), details=pod.log_tail)
-
-
 def _conflict(pod: Pod) -> str:
     """What the pod says of its registry file on /readyz."""
 

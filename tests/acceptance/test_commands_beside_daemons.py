@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
@@ -36,18 +35,10 @@ def registered(person: Person, embeddings: EmbeddingServer, repository: GitRepos
 
 
 @pytest.fixture
-def log(person: Person) -> ExecutionLog:
-    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
-
-
-@pytest.fixture
-def worker(registered: Person) -> Generator[Pod, None, None]:
+def worker(registered: Person, pod: Pod) -> Pod:
     """A daemon that executes runs; not started."""
-    pod = Pod("worker", registered.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
+    pod.name = "worker"
+    return pod
 
 
 @pytest.fixture

@@ -199,36 +199,6 @@ def test_pods_that_start_before_their_database_wait_for_it(
 
 
 @pytest.mark.full
-def test_redis_shows_who_holds_a_repository_and_may_go_away_and_come_back_empty(
-    cluster: Cluster, repository: GitRepository, redis_server: RedisServer
-):
-    repository.many(FILES)
-    key = LOCK_PREFIX + repository_id("app")
-    cluster.configures(app(repository), daemon="lock_watchdog_seconds: 0.5")
-    cluster.environment["REDIS_URL"] = redis_server.url
-    with cluster.embeddings.holding():
-        first, second = cluster.pod("first"), cluster.pod("second")
-        cluster.embeddings.wait_for_waiting(1)
-        with redis_server.client() as client:
-            held = until(lambda: client.get(key))
-            assert held.split(":")[0] in ("first", "second")
-            assert 1_700 < client.ttl(key) <= 1_800
-
-        redis_server.kill()
-        until(lambda: first.health()["components"]["redis"]["status"] == "degraded", details=first.log_tail)
-        assert first.gets("/readyz").status_code == 200
-        redis_server.start()
-        until(lambda: first.health()["components"]["redis"]["status"] == "ok", details=first.log_tail)
-        with redis_server.client() as client:
-            assert until(lambda: client.get(key)) == held  # taken again, since the sync goes on
-    (run,) = until(lambda: cluster.log.ended("app"), details=first.log_tail)
-    assert [each.outcome for each in cluster.log.attempts(run)] == ["completed"]
-    with redis_server.client() as client:
-        assert client.get(key) is None
-    assert first.terminate() == second.terminate() == 0
-
-
-@pytest.mark.full
 def test_a_sync_ends_before_a_lock_that_cannot_be_renewed_would(
     cluster: Cluster, repository: GitRepository, redis_server: RedisServer
 ):

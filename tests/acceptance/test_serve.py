@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.gitlab_server import GitLabServer
@@ -22,22 +20,6 @@ QUIET = "schedule: yearly"
 
 def registry(*repositories: str, more: str = "embedding: {provider: none}") -> str:
     return "\n".join([more, "repositories:", *(f"  - {{{each}}}" for each in repositories), ""])
-
-
-@pytest.fixture
-def pod(person: Person) -> Generator[Pod, None, None]:
-    """Shares the person's home: commands that are typed there see what it does."""
-    person.environment["REPOSYNC_STATE_DIR"] = str(person.home / "state")
-    pod = Pod("laptop", person.home)
-    try:
-        yield pod
-    finally:
-        pod.__exit__(None, None, None)
-
-
-@pytest.fixture
-def log(person: Person) -> ExecutionLog:
-    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
 
 
 def begins_to_sync(person: Person, pod: Pod, repository: GitRepository, embeddings: EmbeddingServer) -> None:

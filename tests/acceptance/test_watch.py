@@ -11,7 +11,6 @@ from collections.abc import Generator
 
 import pytest
 
-from reposync.config.database_url import sqlite_url
 from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
@@ -31,11 +30,6 @@ def worker(person: Person, embeddings: EmbeddingServer, repository: GitRepositor
     )
     with Pod("worker", person.home, {"REPOSYNC_STATE_DIR": str(person.home / "state")}) as pod:
         yield pod
-
-
-@pytest.fixture
-def log(person: Person) -> ExecutionLog:
-    return ExecutionLog(sqlite_url(person.home / "state" / "reposync.db"))
 
 
 def run_under_way(log: ExecutionLog, pod: Pod) -> str:

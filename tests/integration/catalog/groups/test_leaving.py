@@ -114,22 +114,6 @@ async def test_a_pause_of_a_person_stays_hers(world: GroupWorld) -> None:
     assert (row.name, row.paused_reason) == ("platform/c", "Too noisy.")
 
 
-async def test_a_pause_says_what_happened_last(world: GroupWorld) -> None:
-    project = world.project("platform/a")
-    world.project("platform/b")
-    await world.discover()
-    project.archived = True
-    await world.discover()
-    project.move("platform/c")
-    await world.discover()
-    assert "remove platform/c`" in str((await world.row_of(project)).paused_reason)
-    project.deleted = True
-
-    await world.discover()
-
-    assert "is not there any more" in str((await world.row_of(project)).paused_reason)
-
-
 # The brake ---------------------------------------------------------------------------------------------------------
 
 

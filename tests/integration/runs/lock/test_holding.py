@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
 import ssl
 import uuid
 from pathlib import Path
@@ -17,7 +16,7 @@ from reposync.errors import LockHeld
 from reposync.runs.locks import LockHolder, stale_by
 from reposync.runs.redis_locks import RedisLocks
 from reposync.store.database import Database
-from reposync.store.run import Run, RunFigures
+from reposync.store.run import RunFigures
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus
 from tests.fixtures.gitlab_server.tls import Certificate
@@ -133,31 +132,6 @@ async def test_a_run_id_in_a_lock_is_not_taken_for_the_beginning_of_another(log:
     assert await log.is_stale(LockHolder("pod-1:1:aaaaaa", run.id, 2))
     assert await log.is_stale(LockHolder("pod-2:1:aaaaaa", run.id, 1))
     assert not await log.is_stale(LockHolder("pod-1:1:aaaaaa", run.id, 1))
-
-
-async def test_of_two_installations_that_share_a_redis_one_gets_the_lock(
-    log: Log, open_locks: OpenLocks, redis_url: str, tmp_path: Path, upgraded_sqlite_file: Path
-) -> None:
-    shutil.copyfile(upgraded_sqlite_file, tmp_path / "other.db")
-    mine = await log.running()
-    entered: list[Run] = []
-    both_tried = asyncio.Barrier(2)
-
-    async def enter(locks: RedisLocks, run: Run) -> None:
-        with contextlib.suppress(LockHeld):
-            async with locks.guard(run):
-                entered.append(run)
-                await both_tried.wait()
-                return
-        await both_tried.wait()
-
-    async with await Database.open(sqlite_url(tmp_path / "other.db")) as database:
-        other = Log("", database)
-        theirs = (await other.running()).model_copy(update={"repository_id": mine.repository_id})
-        their_locks = RedisLocks(redis_url, is_stale=other.is_stale)
-        await asyncio.gather(enter(open_locks(redis_url), mine), enter(their_locks, theirs))
-        await their_locks.close()
-    assert len(entered) == 1
 
 
 @pytest.mark.parametrize("scheme", ["redis", "unix", "rediss"])

@@ -109,19 +109,6 @@ def _answers(client: redis.Redis) -> bool:
         return False
 
 
-async def test_a_node_of_a_cluster_is_told_from_a_server(log: Log, open_locks: OpenLocks, heard: Heard) -> None:
-    with RedisServer("cluster-enabled=yes") as one, RedisServer("cluster-enabled=yes") as other:
-        with one.client() as first, other.client() as second:
-            first.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 1)
-            second.execute_command("CLUSTER", "ADDSLOTSRANGE", 2, 16_383)
-            first.execute_command("CLUSTER", "MEET", "127.0.0.1", other.port)
-            await until(lambda: "cluster_state:ok" in first.execute_command("CLUSTER", "INFO"), "the cluster is made")
-        # Of 16,384 slots it has two, so that the key of a lock is another one's.
-        async with watched(open_locks(one.url), await log.running()) as sync:
-            assert not sync.watchdog.done()
-        assert "one node of a cluster" in heard.reasons[0]
-
-
 async def test_an_address_without_a_server(log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path) -> None:
     addresses = {
         f"redis://user:{SECRET}@127.0.0.1:{free_port()}/0": "connection refused",
@@ -131,12 +118,6 @@ async def test_an_address_without_a_server(log: Log, open_locks: OpenLocks, hear
     for url, words in addresses.items():
         heard.reasons.clear()
         assert words in await trouble(log, open_locks, heard, url)
-
-
-async def test_a_database_number_that_the_server_does_not_have(
-    log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
-) -> None:
-    assert "DB index" in await trouble(log, open_locks, heard, redis_server.url.removesuffix("/0") + "/9999")
 
 
 async def test_a_certificate_that_nobody_vouches_for(
