@@ -20,7 +20,7 @@ from reposync.store.index_queries import SearchScope, findable, search_scope, se
 from reposync.store.manifest import Manifests
 from reposync.store.tables import VersionState
 from reposync.supervision import in_thread
-from reposync.vectors.port import CollectionMissing, Index, SearchHit, SearchQuery
+from reposync.vectors.port import CollectionMissing, Index, IndexQuery, SearchHit
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Searching:
 
     async def _query(
         self, text: str, spec: EmbeddingSpec, path_glob: str | None, language: str | None, limit: int
-    ) -> SearchQuery:
+    ) -> IndexQuery:
         """With the collection's model. If that is not configured any more and cannot be used, only words are
         searched until the configured model is live."""
         if not await self._is_former(spec):
@@ -164,7 +164,7 @@ class _Scope:
     version: str | None = None
     served: SearchScope | None = None
 
-    def limited(self, query: SearchQuery, physical: str, unwanted: Set[str]) -> SearchQuery:
+    def limited(self, query: IndexQuery, physical: str, unwanted: Set[str]) -> IndexQuery:
         if self.served is None:
             return replace(query, version=self.version)
         return replace(query, hidden=sorted(self.served.hidden_in(physical) | unwanted))
@@ -216,9 +216,9 @@ def checked_language(name: str) -> str:
 
 async def make_query(
     embedder: Embedder | None, spec: EmbeddingSpec, text: str, path_glob: str | None, language: str | None, limit: int
-) -> SearchQuery:
+) -> IndexQuery:
     """`text` is checked; `spec` is that of `embedder`. Without an embedder only words are searched."""
-    return SearchQuery(
+    return IndexQuery(
         sparse=await in_thread(lambda: query_vector(text)),
         dense=await embedder.embed_query(text) if embedder is not None and spec.dimension else None,
         path_glob=path_glob,
@@ -227,7 +227,7 @@ async def make_query(
     )
 
 
-async def search_collections(queries: Sequence[tuple[Index, SearchQuery]], limit: int) -> list[SearchHit]:
+async def search_collections(queries: Sequence[tuple[Index, IndexQuery]], limit: int) -> list[SearchHit]:
     """The best hits of all collections. A score is a sum of reciprocal ranks within one collection, so scores of
     different collections are comparable."""
     answers = await asyncio.gather(*(index.search(query) for index, query in queries))

@@ -8,7 +8,7 @@ from typing import Any
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
-from reposync.vectors.port import DENSE, SPARSE, Payload, SearchHit, SearchQuery
+from reposync.vectors.port import DENSE, SPARSE, IndexQuery, Payload, SearchHit
 from reposync.vectors.request_bodies import Filter, equals, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
@@ -29,7 +29,7 @@ Request = Callable[[str, str, str, Any], Awaitable[Any]]
 class Search:
     """Raises UsageError for an invalid glob."""
 
-    def __init__(self, request: Request, query: SearchQuery) -> None:
+    def __init__(self, request: Request, query: IndexQuery) -> None:
         self._request = request
         self._query = query
         self._filter = _filter(query)
@@ -102,7 +102,7 @@ class Search:
         return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
 
 
-def _filter(query: SearchQuery) -> Filter | None:
+def _filter(query: IndexQuery) -> Filter | None:
     """What Qdrant itself can filter by: no globs."""
     wanted = [(Payload.REPOSITORY_ID, query.version), (Payload.LANGUAGE, query.language)]
     must = [equals(key, value) for key, value in wanted if value is not None]

@@ -27,12 +27,12 @@ from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
     FileWrite,
+    IndexQuery,
     IndexSettings,
     Payload,
     PointId,
     ResolvedCollection,
     SearchHit,
-    SearchQuery,
     StoredPoint,
     WriteScope,
     no_check,
@@ -280,7 +280,7 @@ class QdrantIndex:
             if (offset := page["next_page_offset"]) is None:
                 return
 
-    async def search(self, query: SearchQuery) -> list[SearchHit]:
+    async def search(self, query: IndexQuery) -> list[SearchHit]:
         return await Search(self._request, query).hits()
 
     async def ping(self) -> None:

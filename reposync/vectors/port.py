@@ -133,7 +133,7 @@ class WriteScope:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchQuery:
+class IndexQuery:
     """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. A filter that is None is not
     applied. `version`: only points of this index version; `hidden`: none of these."""
 
@@ -234,7 +234,7 @@ class Index(Protocol):
     async def names_of(self, repository_id: str) -> Sequence[str]:
         """The names that the points of the repository record; usually one."""
 
-    async def search(self, query: SearchQuery) -> list[SearchHit]:
+    async def search(self, query: IndexQuery) -> list[SearchHit]:
         """Hybrid search (reciprocal rank fusion of dense and sparse), best first."""
 
     async def ping(self) -> None:

@@ -290,14 +290,17 @@ def test_a_folder_that_is_removed_while_an_engine_waits_for_its_lock_is_made_aga
         waiting.wait(DEADLINE_SECONDS)
 
 
-async def test_a_request_to_an_engine_that_never_answers_ends_within_its_bound(
+async def test_an_engine_that_does_not_answer_is_waited_for_within_a_bound(
     engine: Engine, state_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = await asyncio.to_thread(stopped, engine)
+    with pytest.raises(IndexUnavailable, match="did not answer within"):
+        await engine.address(timeout_seconds=0.1)
     monkeypatch.setattr("reposync.vectors.connection.START_SECONDS", 1.0)
     async with index_in(state_dir) as index:
         with pytest.raises(IndexUnavailable, match=r"count points failed: no answer within 1 s.*engine\.log"):
             await index.count()
+    assert engines_on(engine.folder) == [pid], "no second engine is started"
     os.kill(pid, signal.SIGCONT)
 
 
@@ -452,15 +455,3 @@ def test_the_log_does_not_grow_for_ever(engine: Engine) -> None:
     with log.open("ab") as still_written_to:
         still_written_to.write(b"newer line\n" * 300_000)
     wait_until(lambda: log.stat().st_size < 200_000)
-
-
-def test_a_busy_engine_is_waited_for_and_not_doubled(engine: Engine) -> None:
-    engine.find()
-    pid = pid_of(engine)
-    os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(IndexUnavailable, match="did not answer within"):
-        engine.find(timeout_seconds=0.1)
-    assert engines_on(engine.folder) == [pid]
-    os.kill(pid, signal.SIGCONT)
-    assert engine.find()
-    assert pid_of(engine) == pid

@@ -15,8 +15,8 @@ from reposync.vectors.port import (
     LATEST_EPOCH,
     CollectionMissing,
     FileWrite,
+    IndexQuery,
     IndexSettings,
-    SearchQuery,
     point_id,
 )
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
@@ -43,7 +43,7 @@ def ids_of(*files: FileWrite, repository: str = "payments") -> set[str]:
 
 
 async def paths_found(index: QdrantIndex, text: str, **more: object) -> list[str]:
-    query = SearchQuery(sparse=sparse(text), dense=dense(text), **more)  # type: ignore[arg-type]
+    query = IndexQuery(sparse=sparse(text), dense=dense(text), **more)  # type: ignore[arg-type]
     return [hit.path for hit in await index.search(query)]
 
 
@@ -126,7 +126,7 @@ async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pyt
 
 async def test_without_a_collection_the_message_says_what_makes_one(index: QdrantIndex) -> None:
     with pytest.raises(CollectionMissing, match="A sync makes the collection"):
-        await index.search(SearchQuery(sparse=sparse("text")))
+        await index.search(IndexQuery(sparse=sparse("text")))
 
 
 # Writing -----------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ async def test_stored_files_can_be_counted_listed_and_found(index: QdrantIndex) 
     await index.replace_files(scope(), files)
     assert await index.count() == await index.count("id-of-payments") == 3
     assert await stored_ids(index) == ids_of(*files)
-    (hit, *_) = await index.search(SearchQuery(sparse=sparse("four five"), dense=dense("four five six")))
+    (hit, *_) = await index.search(IndexQuery(sparse=sparse("four five"), dense=dense("four five six")))
     assert (hit.path, hit.repository, hit.language, hit.text) == ("dir/b.py", "payments", "python", "four five six")
     assert (hit.start_line, hit.end_line, hit.commit) == (1, 10, "c" * 40)
     assert hit.url == "https://gitlab.example/dir/b.py#L1"
@@ -155,7 +155,7 @@ async def test_a_changed_file_leaves_nothing_of_its_former_content(index: Qdrant
     for _ in range(2):
         await index.replace_files(scope(epoch=2), [changed])
         assert await stored_ids(index) == ids_of(changed, other), "a repeat changes nothing"
-    hits = await index.search(SearchQuery(sparse=sparse("old two"), dense=dense("old two")))
+    hits = await index.search(IndexQuery(sparse=sparse("old two"), dense=dense("old two")))
     assert {hit.text for hit in hits} == {"new one", "stays"}
     await index.replace_files(scope(epoch=3), [file("a.py")])
     assert await stored_ids(index) == ids_of(other), "a file without chunks is emptied"
@@ -233,7 +233,7 @@ async def test_hostile_paths_and_content_are_stored_found_and_deleted_exactly(in
     text = f"\0 \u2028 \U0001f4a9 <script> needle {path}"
     neighbour = file("neighbour.py", "else")
     await index.replace_files(scope(), [file(path, text), neighbour])
-    (hit, *_) = await index.search(SearchQuery(sparse=sparse("needle"), dense=dense(text)))
+    (hit, *_) = await index.search(IndexQuery(sparse=sparse("needle"), dense=dense(text)))
     assert (hit.path, hit.text) == (path, text)
     await index.replace_files(scope(epoch=2), [file(path, "other")])
     assert await index.count() == 2
@@ -294,7 +294,7 @@ async def some_files(index: QdrantIndex, spec: EmbeddingSpec = SPEC) -> None:
 @pytest.mark.parametrize("spec", [SPEC, WINDOWED, SPARSE_ALONE], ids=["one vector", "windows", "sparse alone"])
 async def test_the_file_that_says_it_comes_first(index: QdrantIndex, spec: EmbeddingSpec) -> None:
     await some_files(index, spec)
-    query = SearchQuery(sparse=sparse("refund"), dense=dense("refund the card") if spec.dimension else None, limit=3)
+    query = IndexQuery(sparse=sparse("refund"), dense=dense("refund the card") if spec.dimension else None, limit=3)
     hits = await index.search(query)
     assert hits[0].path == "src/deep/refund.py"
     assert len(hits) == (3 if spec.dimension else 1)
@@ -303,7 +303,7 @@ async def test_the_file_that_says_it_comes_first(index: QdrantIndex, spec: Embed
 
 async def test_a_query_without_words_is_searched_by_meaning(index: QdrantIndex) -> None:
     await some_files(index)
-    query = SearchQuery(sparse=sparse(""), dense=dense("card form"), limit=1)
+    query = IndexQuery(sparse=sparse(""), dense=dense("card form"), limit=1)
     assert [hit.path for hit in await index.search(query)] == ["web/pay.ts"]
 
 
@@ -351,7 +351,7 @@ async def test_a_rare_path_is_found_among_many(
     found = await paths_found(index, "the card", path_glob="docs/", limit=3)
     assert sorted(found) == ["docs/0.md", "docs/1.md", "docs/2.md"]
     hits = await index.search(
-        SearchQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
+        IndexQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
     )
     assert hits[0].text == "the card 5"
     assert await paths_found(index, "the card", path_glob="docs/", version=scope("billing").repository_id) == []
@@ -456,7 +456,7 @@ def linked(path: str, *texts: str) -> FileWrite:
 
 
 async def urls(index: QdrantIndex, repository: str) -> set[str | None]:
-    hits = await index.search(SearchQuery(sparse=sparse("alpha"), dense=dense("alpha"), limit=100))
+    hits = await index.search(IndexQuery(sparse=sparse("alpha"), dense=dense("alpha"), limit=100))
     return {hit.url for hit in hits if hit.repository == repository}
 
 
