@@ -36,13 +36,12 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--idle", type=float, default=60.0, help="end after so long without a request, in s; 0: never")
     parser.add_argument("--hang", type=float, default=HANG_SECONDS, help="end if the event loop is blocked so long")
-    parser.add_argument("--port", type=int, default=None, help="listen on 127.0.0.1 instead of a Unix socket; 0: any")
     arguments = parser.parse_args()
     line = "%(asctime)s %(process)d %(levelname)s %(message)s"
     logging.basicConfig(level=logging.WARNING, format=line, stream=sys.stderr)
     # Closing a terminal ends its commands, not the engine, which others may be using.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    claim = Claim.take(arguments.folder, arguments.port)
+    claim = Claim.take(arguments.folder)
     if claim is None:
         sys.exit(EXIT_LOCKED)
     try:

@@ -32,21 +32,16 @@ LONGEST_SOCKET_PATH_BYTES = 100
 class Claim:
     """`identity` describes the running engine, in the record and in the answer to `GET /engine`."""
 
-    def __init__(self, folder: Path, lock: int, port: int | None) -> None:
+    def __init__(self, folder: Path, lock: int) -> None:
         self._folder = folder
         self._lock_path, self._record_path = folder / LOCK, folder / RECORD
         # An inode is not reused while its file is open.
-        self._inodes = {self._lock_path: _inode(lock)}
-        if port is None:
-            self.listener, path = _unix_listener(folder)
-            self._inodes[path] = _inode(path)
-            address = str(path)
-        else:
-            self.listener, address = _tcp_listener(port)
+        self.listener, address = _listener(folder)
+        self._inodes = {self._lock_path: _inode(lock), address: _inode(address)}
         self.identity: dict[str, Any] = {
             "revision": REVISION,
             "pid": os.getpid(),
-            "address": address,
+            "address": str(address),
             "machine": machine(),
             "host": socket.gethostname(),
             # Two containers with one volume may have the same pid.
@@ -54,10 +49,10 @@ class Claim:
         }
 
     @classmethod
-    def take(cls, folder: Path, port: int | None) -> Claim | None:
+    def take(cls, folder: Path) -> Claim | None:
         """None if a different engine serves the folder. Raises OSError."""
         lock = _lock(folder)
-        return None if lock is None else cls(folder, lock, port)
+        return None if lock is None else cls(folder, lock)
 
     def publish(self) -> None:
         """From now on clients find this engine."""
@@ -128,16 +123,7 @@ def _is_served(folder: Path) -> bool:
     return False
 
 
-def _tcp_listener(port: int) -> tuple[socket.socket, str]:
-    # With its protocol given, asyncio switches Nagle's algorithm off; an answer takes 40 ms otherwise.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("127.0.0.1", port))
-    listener.listen(128)
-    return listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def _unix_listener(folder: Path) -> tuple[socket.socket, Path]:
+def _listener(folder: Path) -> tuple[socket.socket, Path]:
     """In the folder itself, or in a private temporary folder if the path is too long or the file system has no
     sockets. Raises PermissionError if that folder belongs to a different user."""
     inside = folder.resolve() / SOCKET
