@@ -119,6 +119,39 @@ async def test_a_deleted_collection_takes_its_aliases_along(client: AsyncQdrantC
     assert (await client.count("code")).count == 0
 
 
+def in_epoch(**bounds: int) -> models.FieldCondition:
+    return models.FieldCondition(key="epoch", range=models.Range(**bounds))
+
+
+def in_languages(*names: str) -> models.FieldCondition:
+    return models.FieldCondition(key="lang", match=models.MatchAny(any=list(names)))
+
+
+@pytest.mark.parametrize(
+    ("selected", "expected"),
+    [
+        (models.Filter(must=[]), {ONE, TWO, 3}),
+        (models.Filter(must=[in_languages("python"), in_epoch(gt=1, lte=3)]), {3}),
+        (models.Filter(must=[in_epoch(gte=2, lt=3)]), {TWO}),
+        (models.Filter(must=[in_languages()]), set()),
+        (models.Filter(should=[in_epoch(lt=2), in_languages("rust")]), {ONE, TWO}),
+        (models.Filter(must_not=[in_languages("python", "go")]), {TWO}),
+        (models.Filter(must=[models.Filter(must_not=[in_epoch(lte=1)]), in_languages("python")]), {3}),
+        (models.Filter(must_not=[models.Filter(must=[in_epoch(gt=1), in_languages("rust")])]), {ONE, 3}),
+        (models.Filter(must=[models.HasIdCondition(has_id=[TWO, 3, 99])]), {TWO, 3}),
+        (models.Filter(must_not=[models.HasVectorCondition(has_vector="sparse")]), {3}),
+        (models.Filter(must=[models.FieldCondition(key="epoch", match=models.MatchValue(value=2))]), {TWO}),
+    ],
+)
+async def test_a_filter_selects_exactly_the_points_that_it_describes(
+    client: AsyncQdrantClient, selected: models.Filter, expected: set[object]
+) -> None:
+    await make(client)
+    await fill(client)
+    points, _ = await client.scroll("code", scroll_filter=selected, limit=100)
+    assert {point.id for point in points} == expected
+
+
 @pytest.mark.parametrize("name", ["code%2Fx", "Ünïcode 日本", "..a", "CODE"])
 async def test_names_of_collections_may_be_odd(client: AsyncQdrantClient, name: str) -> None:
     await make(client)
