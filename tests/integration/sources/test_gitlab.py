@@ -352,7 +352,7 @@ async def test_links_of_an_instance_that_believes_in_another_address_lead_to_the
 async def test_a_rate_limit_on_one_page_costs_one_page(site: Site) -> None:
     old_gitlab(site.server)
     site.repository.many(350)
-    site.server.faults.throttle_rack(path="page_token", nth=2, retry_after_seconds=0)
+    site.server.faults.throttle(path="page_token", nth=2)
     watched = Watched()
     source = site.gitlab(observer=watched)
 

@@ -67,16 +67,53 @@ async def test_of_a_working_copy_only_what_is_committed_counts(
     assert await source.project_id() is None
 
 
-async def test_a_linked_worktree_has_its_own_head(repository: GitRepository, tmp_path: Path, local: Open) -> None:
-    repository.commit({"a.py": b"main\n"})
-    feature = repository.commit({"a.py": b"feature\n"}, branch="feature")
-    work = repository.clone(tmp_path / "work")
-    git(work, "worktree", "add", "-q", str(tmp_path / "linked"), "origin/feature")
+def a_submodule(repository: GitRepository, folder: Path) -> Path:
+    outer = folder / "outer"
+    outer.mkdir()
+    git(outer, "init", "-q")
+    git(outer, "submodule", "--quiet", "add", str(repository.path), "inner")
+    return outer / "inner"
 
-    head = await local(tmp_path / "linked").head()
 
-    assert (tmp_path / "linked" / ".git").is_file()
-    assert head.sha == feature
+def a_linked_worktree(repository: GitRepository, folder: Path) -> Path:
+    git(repository.clone(folder / "work"), "worktree", "add", "-q", str(folder / "linked"), "origin/main")
+    assert (folder / "linked" / ".git").is_file()
+    return folder / "linked"
+
+
+def with_borrowed_objects(repository: GitRepository, folder: Path) -> Path:
+    git(folder, "clone", "-q", "--shared", str(repository.path), "shared")
+    return folder / "shared"
+
+
+def a_shallow_clone(repository: GitRepository, folder: Path) -> Path:
+    git(folder, "clone", "-q", "--depth", "1", repository.path.as_uri(), "shallow")
+    return folder / "shallow"
+
+
+def packed(repository: GitRepository, folder: Path) -> Path:
+    repository.git("gc", "--quiet")
+    return repository.path
+
+
+SHAPES = [a_submodule, a_linked_worktree, with_borrowed_objects, a_shallow_clone, packed]
+
+
+@pytest.mark.parametrize(("hashes", "shape"), [*(("sha1", shape) for shape in SHAPES), ("sha256", packed)])
+async def test_every_shape_of_a_repository_is_read(
+    tmp_path: Path, local: Open, hashes: str, shape: Callable[[GitRepository, Path], Path]
+) -> None:
+    repository = GitRepository.create(tmp_path / "r.git", object_format=hashes)
+    repository.commit({"a.py": b"one\n"})
+    repository.many(30)
+    source = local(shape(repository, tmp_path))
+
+    head = await source.head()
+    entries = (await source.tree(head)).entries
+
+    assert head.sha == repository.head()
+    assert same_tree(entries, repository)
+    assert await contents(source, entries) == expected(repository, entries)
 
 
 async def test_a_worktree_whose_repository_is_gone_says_so(
@@ -89,53 +126,6 @@ async def test_a_worktree_whose_repository_is_gone_says_so(
 
     with pytest.raises(SourceError, match="linked"):
         await local(tmp_path / "linked").head()
-
-
-async def test_a_submodule_s_own_folder_is_a_repository(repository: GitRepository, tmp_path: Path, local: Open) -> None:
-    sha = repository.commit({"a.py": b"inner\n"})
-    outer = tmp_path / "outer"
-    outer.mkdir()
-    git(outer, "init", "-q")
-    git(outer, "submodule", "--quiet", "add", str(repository.path), "inner")
-
-    assert (await local(outer / "inner").head()).sha == sha
-
-
-async def test_objects_borrowed_from_another_repository_are_found(
-    repository: GitRepository, tmp_path: Path, local: Open
-) -> None:
-    repository.many(20)
-    git(tmp_path, "clone", "-q", "--shared", str(repository.path), "shared")
-    source = local(tmp_path / "shared")
-
-    entries = await entries_of(source)
-
-    assert await contents(source, entries) == expected(repository, entries)
-
-
-async def test_a_shallow_clone_is_read(repository: GitRepository, tmp_path: Path, local: Open) -> None:
-    repository.commit({"a.py": b"one\n"})
-    repository.commit({"a.py": b"two\n"})
-    git(tmp_path, "clone", "-q", "--depth", "1", repository.path.as_uri(), "shallow")
-    source = local(tmp_path / "shallow")
-
-    entries = await entries_of(source)
-
-    assert list((await contents(source, entries)).values()) == [b"two\n"]
-
-
-async def test_a_repository_with_sha_256_names_is_read(tmp_path: Path, local: Open) -> None:
-    repository = GitRepository.create(tmp_path / "r.git", object_format="sha256")
-    repository.many(30)
-    repository.git("gc", "--quiet")
-    source = local(repository.path)
-
-    head = await source.head()
-    entries = (await source.tree(head)).entries
-
-    assert len(head.sha) == 64
-    assert same_tree(entries, repository)
-    assert await contents(source, entries) == expected(repository, entries)
 
 
 async def test_the_branch_that_is_read_has_its_name_unless_head_is_detached(
@@ -267,16 +257,6 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
     assert peak_bytes < 4_000_000
 
 
-async def test_a_file_that_stands_twice_is_read_once(repository: GitRepository, local: Open) -> None:
-    repository.commit({"a.py": b"same\n", "b.py": b"same\n"})
-    source = local(repository.path)
-
-    entries = await entries_of(source)
-
-    assert len(entries) == 2
-    assert len(await contents(source, entries)) == 1
-
-
 async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository: GitRepository, local: Open) -> None:
     rows = [f"value_{number} = {number}\n".encode() for number in range(400)]
     for version in range(25):
@@ -388,23 +368,19 @@ async def test_a_path_that_is_no_repository_says_what_it_is_and_what_to_give(
             await local(path).head()
 
 
-async def test_an_empty_repository_says_so(repository: GitRepository, local: Open) -> None:
-    with pytest.raises(RepositoryEmpty, match="has no commit yet"):
-        await local(repository.path).head()
-    with pytest.raises(RepositoryEmpty):
-        await local(repository.path, "main").head()
-
-
-async def test_a_missing_branch_names_those_that_look_like_it(repository: GitRepository, local: Open) -> None:
+async def test_a_missing_branch_and_an_empty_repository_are_named(repository: GitRepository, local: Open) -> None:
+    for branch in (None, "main"):
+        with pytest.raises(RepositoryEmpty, match="has no commit yet"):
+            await local(repository.path, branch).head()
     repository.commit({"a": b"1"}, branch="develop")
     repository.commit({"a": b"2"}, branch="release/1")
-
-    with pytest.raises(BranchNotFound, match=r"no branch 'develp'\. Did you mean develop\?"):
-        await local(repository.path, "develp").head()
-    with pytest.raises(BranchNotFound, match="Its branches: develop, release/1"):
-        await local(repository.path, "zzz").head()
-    with pytest.raises(BranchNotFound, match=r"HEAD of .* names a branch without commits.*develop"):
-        await local(repository.path).head()
+    for branch, words in [
+        ("develp", r"no branch 'develp'\. Did you mean develop\?"),
+        ("zzz", "Its branches: develop, release/1"),
+        (None, r"HEAD of .* names a branch without commits.*develop"),
+    ]:
+        with pytest.raises(BranchNotFound, match=words):
+            await local(repository.path, branch).head()
 
 
 async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
