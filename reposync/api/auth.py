@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import logging
 import re
 import secrets
 import time
@@ -22,14 +21,12 @@ from fastapi import Depends, Request, Response, Security
 from fastapi.security import HTTPBearer
 from itsdangerous import BadSignature, TimestampSigner
 
-from reposync.api.errors import AccessDenied, CsrfRefused, LoginNeeded, RoleMissing, TooManyAttempts
-from reposync.api.throttle import Checked, Throttle
+from reposync.api.errors import AccessDenied, CsrfRefused, LoginNeeded, RoleMissing
+from reposync.api.throttle import Throttle
 from reposync.config.sections import HttpConfig
 from reposync.config.settings import ApiToken
 from reposync.errors import RepoSyncError
 from reposync.store.workers import StoredEndedSessions
-
-log = logging.getLogger(__name__)
 
 ANONYMOUS = "anonymous"
 """Name of every client if no tokens are configured."""
@@ -266,8 +263,7 @@ class Access:
 
     def may_log_in(self, request: Request) -> bool:
         """Whether the form is worth reading: it has its cookie. Raises TooManyAttempts."""
-        if self._throttle.checked(_client(request)) is Checked.NONE:
-            raise TooManyAttempts(self._throttle.wait_seconds(_client(request)))
+        self._throttle.admit(_client(request))
         return self._cookie_name(request, _LOGIN) in request.cookies
 
     def log_in(self, request: Request, response: Response, secret: str, csrf: str) -> None:
@@ -295,17 +291,13 @@ class Access:
         return hmac.digest(self._login_key, _bytes(cookie), hashlib.sha256).hex()
 
     def _verified(self, request: Request, secret: str) -> Token:
-        client = _client(request)
-        checked = self._throttle.checked(client)
-        found = self._tokens.find(secret) if checked is not Checked.NONE else None
-        if found is not None and (checked is Checked.ALL or self._throttle.is_used(found.key_id)):
+        checked = self._throttle.admit(_client(request))
+        found = self._tokens.find(secret)
+        if found is not None and self._throttle.is_compared(found.key_id, checked):
             self._throttle.succeeded(found.key_id)
             return found
-        if checked is not Checked.NONE and self._throttle.failed(client, digest(secret)):
-            log.warning("too many wrong tokens", extra={"client": client})
-        if checked is Checked.ALL:
-            raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
-        raise TooManyAttempts(self._throttle.wait_seconds(client))
+        self._throttle.failed(_client(request), digest(secret), checked)
+        raise AccessDenied("This token is unknown.", remedy="REPOSYNC_API_TOKEN lists the valid ones.")
 
     def _cookie_name(self, request: Request, name: str) -> str:
         """With the prefixes that make browsers reject the cookie from other hosts and over plain http."""

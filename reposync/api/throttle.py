@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -9,7 +10,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from reposync.api.errors import TooManyAttempts
 from reposync.api.hosts import client_network
+
+log = logging.getLogger(__name__)
 
 FAILURES_PER_CLIENT = 60
 FAILURES_PER_CLIENT_OF_USED = 600
@@ -24,12 +28,11 @@ _Value = TypeVar("_Value")
 
 
 class Checked(Enum):
-    """Which credentials those of a client are compared with: all, those that were used successfully before (from any
-    address), or none."""
+    """Which credentials those of a client are compared with: all, or those that were used successfully before (from any
+    address)."""
 
     ALL = "all"
     USED = "used"
-    NONE = "none"
 
 
 class _Bucket:
@@ -93,40 +96,46 @@ class Throttle:
         # A subset of the configured credentials, so it is bounded.
         self._used: set[str] = set()
 
-    def checked(self, client: str) -> Checked:
-        """Which credentials the next one from this address is compared with."""
+    def admit(self, client: str) -> Checked:
+        """Which credentials the next one from this address is compared with. Raises TooManyAttempts if none."""
         of_all, of_used = self._waits(client)
-        return Checked.NONE if of_used else Checked.USED if of_all else Checked.ALL
+        if of_used:
+            raise self._too_many(client)
+        return Checked.USED if of_all else Checked.ALL
 
-    def wait_seconds(self, client: str) -> float:
-        """Until the credentials of this address are compared with all again; 0 if they are."""
-        return max(self._waits(client))
+    def is_compared(self, key_id: str, checked: Checked) -> bool:
+        return checked is Checked.ALL or key_id in self._used
 
-    def failed(self, client: str, digest: bytes) -> bool:
-        """Count a wrong credential with that digest. Returns True if this reaches the limit, once per window."""
+    def succeeded(self, key_id: str) -> None:
+        self._used.add(key_id)
+
+    def failed(self, client: str, digest: bytes, checked: Checked) -> None:
+        """Count a wrong credential with that digest. Raises TooManyAttempts if it was not compared with all: then right
+        and wrong ones get the same response."""
         if digest in self._wrong:
             self._wrong.move_to_end(digest)
-            return False
-        _keep(self._wrong, digest, None, _MAX_WRONG)
+        else:
+            _keep(self._wrong, digest, None, _MAX_WRONG)
+            self._count(client)
+        if checked is not Checked.ALL:
+            raise self._too_many(client)
+
+    def _count(self, client: str) -> None:
         now, network, window = self._monotonic(), client_network(client), self._window_seconds
         found = self._clients.get(network) or _Client(_Bucket(self._per_client, window), _Bucket(self._of_used, window))
         _keep(self._clients, network, found, _MAX_CLIENTS)
         found.failed_at = now
         found.failures_of_used.add(now)
         if self._waits(client)[0]:
-            return False
+            return
         found.failures.add(now)
         self._all.add(now)
-        if not self._waits(client)[0] or now - found.limited_at < window:
-            return False
-        found.limited_at = now
-        return True
+        if self._waits(client)[0] and now - found.limited_at >= window:
+            found.limited_at = now
+            log.warning("too many wrong tokens", extra={"client": client})
 
-    def succeeded(self, key_id: str) -> None:
-        self._used.add(key_id)
-
-    def is_used(self, key_id: str) -> bool:
-        return key_id in self._used
+    def _too_many(self, client: str) -> TooManyAttempts:
+        return TooManyAttempts(max(self._waits(client)))
 
     def _waits(self, client: str) -> tuple[float, float]:
         """Seconds until the credentials of this address are compared with all, and with those in use."""

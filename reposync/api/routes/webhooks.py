@@ -143,11 +143,8 @@ class WebhookReceiver:
         app = self._parts.application()
         address = request.client.host if request.client else ""
         servers = self._listening(app.configuration.registry.gitlab)
-        checked = self._throttle.checked(address)
-        if checked is Checked.NONE:
-            raise TooManyAttempts(self._throttle.wait_seconds(address))
-        if checked is Checked.USED:
-            servers = [server for server in servers if self._throttle.is_used(_key_id(server))]
+        checked = self._throttle.admit(address)
+        servers = [server for server in servers if self._throttle.is_compared(_key_id(server), checked)]
         senders = senders_by_token(servers, given)
         # Without a valid token the body is read only if there is a signature of it to check.
         if not senders and not needs_body(servers, given):
@@ -196,9 +193,7 @@ class WebhookReceiver:
             raise WebhooksOff(error.message, remedy="The log of reposync names the setting.") from error
 
     def _refuse(self, address: str, given: Credentials, checked: Checked) -> NoReturn:
-        self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest())
-        if checked is not Checked.ALL:
-            raise TooManyAttempts(self._throttle.wait_seconds(address))
+        self._throttle.failed(address, sha256(f"{given.token}\n{given.signature}".encode()).digest(), checked)
         shown = "signature" if given.signature else "secret token" if given.token else "nothing"
         remedy = "Set the hook's secret in GitLab."
         log.warning("a webhook was refused", extra={"address": address, "shown": shown, "remedy": remedy})

@@ -118,23 +118,3 @@ def test_everything_works_below_the_path_and_nothing_leaves_it(
         assert context.cookies() == [] or {each["name"] for each in context.cookies()} == {"__Secure-reposync-login"}
         assert strays == [], strays
     assert origin.startswith("https://")
-
-
-def test_a_session_that_ends_leads_to_the_login_and_back(
-    browser: Browser, server: str, showcase: Showcase, certificate: Certificate, tmp_path: Path
-) -> None:
-    with (
-        ReverseProxy(server, path=PATH, certificate=certificate) as proxy,
-        visiting(browser, ignore_https_errors=True) as context,
-    ):
-        page = context.new_page()
-        run = showcase.run_of(LIVE, RunStatus.RUNNING)
-        page.goto(f"{proxy.url}/runs/{run.id}")
-        log_in(page)
-        until(lambda: proxy.under_way("/events") == 1)
-        context.clear_cookies()
-        proxy.cut()
-        # The stream is refused now, the page asks, and is sent to the login.
-        expect(page.get_by_role("heading", name="Log in")).to_be_visible(timeout=15_000)
-        log_in(page)
-        page.wait_for_url(f"{proxy.url}/runs/{run.id}")

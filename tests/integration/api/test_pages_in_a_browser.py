@@ -243,51 +243,7 @@ def test_where_events_do_not_come_through_the_page_asks_and_a_stream_that_breaks
         expect(page.locator(".reason")).to_contain_text("The project is gone. SOURCE_GONE")
 
 
-def test_a_run_is_seen_from_the_queue_through_a_second_attempt(page: Page, showcase: Showcase, url: str) -> None:
-    showcase.register("live/again")
-    run = showcase.queue("live/again", RunTrigger.WEBHOOK)
-    page.goto(f"{url}/runs/{run.id}")
-    expect(page.locator(".progress")).to_have_text("Waiting for a worker.")
-    first = showcase.begin(run)
-    expect(status(page)).to_have_text("running")
-    showcase.call(showcase.app.runs.retry_later(first, 0.0, "SOURCE_UNAVAILABLE", "GitLab did not answer."))
-    expect(page.locator(".timeline")).to_contain_text("GitLab did not answer.")
-    second = showcase.begin(run)
-    expect(page.locator(".timeline li")).to_have_count(2)
-    expect(status(page)).to_have_text("running")
-    showcase.end(second)
-    expect(status(page)).to_have_text("completed")
-
-
 # Locks ----------------------------------------------------------------------------------------------------------------
-
-
-def test_locks_in_redis_are_shown_as_they_change_and_a_stale_one_is_released_by_a_click(
-    page: Page, redis_server: RedisServer, tmp_path: Any
-) -> None:
-    with Showcase(tmp_path, is_empty=True, redis_url=redis_server.url) as locking, locking.served() as url:
-        for name in ("locked/held", "locked/stale"):
-            locking.register(name)
-        held, stale = (locking.begin(locking.queue(name)) for name in ("locked/held", "locked/stale"))
-        with locking.locked(held), locking.locked(stale):
-            page.clock.install()
-            page.goto(f"{url}/locks")
-            rows = page.locator("tbody tr")
-            expect(rows.locator(".status")).to_have_text(["held", "held"])
-            # As if its worker had died before it gave the lock back.
-            locking.end(stale, RunStatus.FAILED)
-            page.clock.run_for(5_000)
-            expect(rows.locator(".status")).to_have_text(["held", "stale"])
-            check(page)
-            keep_picture(page, "locks-in-redis-light")
-            page.get_by_role("button", name="Release locked/stale").click()
-            expect(page.locator("#notice")).to_have_text("The lock is released.")
-            expect(rows).to_have_count(1)
-
-            redis_server.stop()
-            page.reload()
-            expect(page.locator(".reason")).to_contain_text("Redis")
-            expect(rows).to_have_count(0)
 
 
 # What people do -------------------------------------------------------------------------------------------------------
