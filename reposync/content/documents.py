@@ -1,4 +1,4 @@
-"""From a blob to a document: decode, detect, chunk. Never raises, whatever the bytes are.
+"""From a blob to a document: decode, detect, chunk.
 
 Of a Jupyter notebook the cells are indexed, without outputs, attachments and metadata. Its JSON is walked token by
 token and not parsed into objects: that gives the line of the file for each line of a cell, and deep nesting or a number
@@ -38,23 +38,13 @@ def make_document(
 
     `content` is None if it was too large to fetch. `keep_generated` (see `PathRules.keeps_generated`) indexes the file
     even if its content says that it is generated, minified or data. The text of a notebook is the sources of its cells;
-    lines of a chunk are those of the file. Chunk texts hold neither NUL nor lone surrogates. Never raises for any
-    `path` and `content`: an unexpected error is Skip.FAILED.
+    lines of a chunk are those of the file. Chunk texts hold neither NUL nor lone surrogates. Raises ValueError for
+    impossible sizes of chunks, and nothing for any `path` and `content`.
     """
-    if content is None or size_bytes > max_file_bytes:
-        return Skipped(Skip.TOO_LARGE, f"{size_bytes:,} bytes, the limit is {max_file_bytes:,}")
-    try:
-        return _document(path, content, chunk_size, chunk_overlap, keep_generated)
-    except Exception as error:  # noqa: BLE001 - one file must not end the whole run
-        # Only the type: the message of an error may quote the file.
-        return Skipped(Skip.FAILED, f"could not be read as text ({type(error).__name__})")
-
-
-def _document(
-    path: bytes, content: bytes, chunk_size: int, chunk_overlap: int, keep_generated: bool
-) -> Document | Skipped:
     from reposync.content.chunking import chunk_text  # langchain takes 0.3 s to import
 
+    if content is None or size_bytes > max_file_bytes:
+        return Skipped(Skip.TOO_LARGE, f"{size_bytes:,} bytes, the limit is {max_file_bytes:,}")
     text = decode(content)
     if isinstance(text, Skipped):
         return text

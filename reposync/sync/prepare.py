@@ -118,6 +118,7 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
             return replace(prepared, skipped=document)
         chunks = tuple(PreparedChunk.of(each.text, each.start_line, each.end_line, path) for each in document.chunks)
     except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
+        # Only the type: the message of an error may quote the file.
         return prepared.failed(f"could not be processed: {type(error).__name__}")
     return replace(prepared, language=document.language, chunks=chunks)
 

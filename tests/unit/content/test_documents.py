@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from reposync.content.documents import make_document
 from reposync.content.model import Document, Skip, Skipped
+from reposync.sync.prepare import ContentSettings, RawFile, prepare
 
 
 def document(path: str, content: bytes | str, **options: bool | int) -> Document | Skipped:
@@ -49,10 +50,10 @@ def test_the_limit_itself_is_still_indexed() -> None:
 
 
 def test_an_error_does_not_quote_the_file() -> None:
-    made = document("a.py", "password = 'hunter2'", chunk_size=10, chunk_overlap=20)
-    assert isinstance(made, Skipped)
-    assert made.reason is Skip.FAILED
-    assert "hunter2" not in made.detail
+    raw = RawFile(b"a.py", 0o100644, "0" * 40, 20, b"password = 'hunter2'")
+    (made,) = prepare([raw], ContentSettings(chunk_size=10, chunk_overlap=20, max_file_bytes=1000))
+    assert made.is_failed and made.skipped is not None
+    assert "hunter2" not in made.skipped.detail
 
 
 @pytest.mark.parametrize(
