@@ -29,7 +29,6 @@ from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
 # Differences that are listed; of the rest only the counts. A wrong setting may change every point.
 MAX_DIFFERENCES = 10_000
-_SHOWN_CHARS = 60
 
 
 class DifferenceKind(StrEnum):
@@ -244,9 +243,9 @@ class _PointComparison:
                 # The row may be what is wrong; reading the file again decides.
                 self._damaged.add(row.path)
         elif blob_sha != row.blob_sha:
-            what = f"has points of another blob, {_shown(blob_sha)}; it is at {row.blob_sha[:10]}"
+            what = f"has points of another blob, {blob_sha!s:.10}; it is at {row.blob_sha[:10]}"
         elif not _is_count(chunk) or chunk >= row.chunks:
-            what = f"has a point of chunk {_shown(chunk)}, and {row.chunks} chunks (from 0 on)"
+            what = f"has a point of chunk {chunk!s:.20}, and {row.chunks} chunks (from 0 on)"
             self._damaged.add(row.path)  # as above
         elif point.id != point_id(self._version_id, row.path, row.blob_sha, chunk):
             kind, what = DifferenceKind.DUPLICATE, f"has a second point of chunk {chunk}"
@@ -318,12 +317,6 @@ def _hash_of(text: object) -> str | None:
 
 def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _shown(value: object) -> str:
-    """A value of a payload, which may be anything, cut to a readable length."""
-    text = value[:10] if isinstance(value, str) else repr(value)
-    return text[:_SHOWN_CHARS]
 
 
 # The manifest against the commit --------------------------------------------------------------------------------------
