@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import structlog
@@ -45,22 +46,17 @@ class ScheduleTrigger(BaseTrigger):  # type: ignore[misc]
         return self._schedule.next_after(start - self._ahead) + self._ahead
 
 
+@dataclass
 class CronScheduler:
     """One APScheduler job a schedule; it queues the repositories of that schedule. `run` until cancelled, and again if
     it failed. The schedules are those of the database's active repositories, and the clock is the database's."""
 
-    def __init__(
-        self,
-        ticks: Ticks,
-        news: Notifications,
-        config: Callable[[], DaemonConfig],
-        *,
-        on_ticks: Callable[[TickOutcome], None],
-    ) -> None:
-        self._ticks = ticks
-        self._news = news
-        self._config = config
-        self._on_ticks = on_ticks
+    ticks: Ticks
+    news: Notifications
+    config: Callable[[], DaemonConfig]
+    on_ticks: Callable[[TickOutcome], None]
+
+    def __post_init__(self) -> None:
         self._repositories: dict[Schedule, list[ScheduledRepository]] = {}
         self._caught_up: set[tuple[str, Schedule]] = set()
         self._unreadable: set[tuple[str, str]] = set()
@@ -96,12 +92,12 @@ class CronScheduler:
                 await backoff.wait()
             else:
                 backoff.reset()
-                await self._news.wait(REGISTRATIONS, REFRESH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
+                await self.news.wait(REGISTRATIONS, REFRESH_SECONDS * random.uniform(0.8, 1.2))  # noqa: S311
 
     async def _refresh(self) -> None:
         await self._check_clocks()
         found: dict[Schedule, list[ScheduledRepository]] = defaultdict(list)
-        for row in await self._ticks.scheduled():
+        for row in await self.ticks.scheduled():
             if schedule := self._schedule(row):
                 found[schedule].append(row)
         # The order matters: first the job, then the question what it missed, so that no tick falls between the two.
@@ -114,7 +110,7 @@ class CronScheduler:
         }
         if fresh:
             await self._catch_up(fresh)
-            await self._ticks.first_runs(fresh.keys(), max_attempts=self._config().max_attempts)
+            await self.ticks.first_runs(fresh.keys(), max_attempts=self.config().max_attempts)
         self._caught_up = {(row.id, schedule) for schedule, rows in found.items() for row in rows}
 
     async def _set_jobs(self, found: Mapping[Schedule, list[ScheduledRepository]]) -> None:
@@ -133,13 +129,13 @@ class CronScheduler:
 
     async def _fire(self, schedule: Schedule) -> None:
         """APScheduler's job. Its clock may differ from the database's by as much as counts as no change."""
-        tick = schedule.last_before(self._ticks.clock.now() + timedelta(seconds=_SET_SECONDS))
+        tick = schedule.last_before(self.ticks.clock.now() + timedelta(seconds=_SET_SECONDS))
         for row in self._repositories.get(schedule, ()):
             self._collect(row.id, tick)
 
     async def _catch_up(self, fresh: Mapping[str, tuple[ScheduledRepository, Schedule]]) -> None:
-        now = self._ticks.clock.now()
-        latest = await self._ticks.latest(fresh.keys())
+        now = self.ticks.clock.now()
+        latest = await self.ticks.latest(fresh.keys())
         last_ticks: dict[Schedule, datetime] = {}
         for number, schedule in enumerate({schedule for _, schedule in fresh.values()}):
             last_ticks[schedule] = schedule.last_before(now)
@@ -152,8 +148,8 @@ class CronScheduler:
     async def _check_clocks(self) -> None:
         """Start over if the database's clock was set, or this machine's, by which APScheduler goes: the next run of the
         jobs may be hours away."""
-        await self._ticks.clock.measure()
-        elapsed, database, machine = elapsed_seconds(), self._ticks.clock.now(), datetime.now(UTC)
+        await self.ticks.clock.measure()
+        elapsed, database, machine = elapsed_seconds(), self.ticks.clock.now(), datetime.now(UTC)
         clocks = database.timestamp() - elapsed, machine.timestamp() - elapsed
         moved = [now - before for now, before in zip(clocks, self._clocks or clocks, strict=True)]
         if self._clocks is None or max(map(abs, moved)) > _SET_SECONDS:
@@ -183,9 +179,9 @@ class CronScheduler:
             await self._is_due.wait()
             self._is_due.clear()
             due, self._due = self._due, {}
-            config = self._config()
+            config = self.config()
             try:
-                outcome = await self._ticks.enqueue(
+                outcome = await self.ticks.enqueue(
                     due, grace_seconds=config.misfire_grace_seconds, max_attempts=config.max_attempts
                 )
             except StoreUnavailable as error:
@@ -196,7 +192,7 @@ class CronScheduler:
                 continue
             backoff.reset()
             trouble.over()
-            self._on_ticks(outcome)
+            self.on_ticks(outcome)
             if outcome.rejected:
                 # The database's clock is not where it was thought to be; each rejected tick is collected again.
                 self._start_over()

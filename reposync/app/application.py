@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -161,18 +161,14 @@ class Application:
         async def passes(live: IndexVersion, building: IndexVersion) -> str | None:
             from reposync.search.evaluation import DEPTH, Question, evaluate, falls, load_questions
 
+            async def ask(version: Literal["live", "building"], each: Question) -> list[SearchHit]:
+                return await self.searching.search(each.question, repository=repository, limit=DEPTH, version=version)
+
             every = await asyncio.to_thread(load_questions, file)
-            questions = [each for each in every if each.repository == repository]
-            if not questions:
+            if not (questions := [each for each in every if each.repository == repository]):
                 return None
-
-            def asking(version: Literal["live", "building"]) -> Callable[[Question], Awaitable[list[SearchHit]]]:
-                return lambda each: self.searching.search(
-                    each.question, repository=repository, limit=DEPTH, version=version
-                )
-
-            before = await evaluate(questions, asking("live"))
-            return falls(before, await evaluate(questions, asking("building")), settings.must_not_fall)
+            before = await evaluate(questions, partial(ask, "live"))
+            return falls(before, await evaluate(questions, partial(ask, "building")), settings.must_not_fall)
 
         return passes
 
@@ -188,7 +184,7 @@ class Application:
         """Of a run that this process has claimed. `claimed_since`: see `Execution`."""
         return Execution(self.runs, run, self.locks, policy, self.observer, claimed_since=claimed_since)
 
-    async def execute(self, execution: Execution, target: SyncTarget | None, watch: Watch) -> Run:
+    async def execute(self, execution: Execution, target: SyncTarget | None, watch: Watch = lambda _: None) -> Run:
         """See `Execution.perform`. `target` None: a removal, which needs no configuration."""
         run = execution.run
         if run.removal or target is None:
@@ -308,21 +304,9 @@ async def open_application(
         runs = Runs(database, redact=secrets.redact, on_lost=observer.attempt_lost)
         locks = _open_locks(configuration, runs, observer)
         resources.push_async_callback(locks.close)
-        yield Application(
-            configuration,
-            database,
-            repositories,
-            Manifests(database),
-            Versions(database),
-            runs,
-            Catalog(registry, repositories, clear or {}, await _unapplied(database, settings)),
-            presence,
-            locks,
-            observer,
-            secrets,
-            resources,
-            long_lived=long_lived,
-        )
+        catalog = Catalog(registry, repositories, clear or {}, await _unapplied(database, settings))
+        stores = (database, repositories, Manifests(database), Versions(database), runs, catalog)
+        yield Application(configuration, *stores, presence, locks, observer, secrets, resources, long_lived=long_lived)
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import contextlib
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -49,16 +50,15 @@ class Check(NamedTuple):
     subject: object = None
 
 
+@dataclass
 class HealthChecks:
     """Of the database, Redis, Qdrant, the embedding server and each GitLab server of the current registry."""
 
-    def __init__(
-        self, app: Application, health: Health, secrets: Secrets, *, own: Pace = OWN, others: Pace = OTHERS
-    ) -> None:
-        self._app = app
-        self._health = health
-        self._secrets = secrets
-        self._own, self._others = own, others
+    app: Application
+    health: Health
+    secrets: Secrets
+    own: Pace = OWN
+    others: Pace = OTHERS
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -72,7 +72,7 @@ class HealthChecks:
                         await asyncio.wait({task})
                         del running[component]
                         if component not in wanted:
-                            self._health.forget(component)
+                            self.health.forget(component)
                 for component, check in wanted.items():
                     if component not in running:
                         name = f"health of {component}"
@@ -81,27 +81,27 @@ class HealthChecks:
                 await asyncio.sleep(_LOOK_SECONDS)
 
     def _checks(self) -> Iterator[Check]:
-        app = self._app
+        app = self.app
         registry = app.configuration.registry
-        yield Check("database", app.database.ping, self._own, "down")
+        yield Check("database", app.database.ping, self.own, "down")
         if app.database.clock.is_measured:
-            yield Check("clock", self._ask_clock, self._own)
+            yield Check("clock", self._ask_clock, self.own)
         ping: Callable[[], Awaitable[object]] | None = getattr(app.locks, "ping", None)
         if ping is not None:
             # Degraded: the database's claim guards every sync too.
-            yield Check("redis", ping, self._own)
-        yield Check("qdrant", self._ask_index, self._own, "down")
+            yield Check("redis", ping, self.own)
+        yield Check("qdrant", self._ask_index, self.own, "down")
         if registry.embedding.provider == "local":
-            yield Check("embedding", self._ask_local_model, self._others)
+            yield Check("embedding", self._ask_local_model, self.others)
         elif registry.embedding.provider != "none":
-            yield Check("embedding", lambda: app.embedder().ping(), self._others)
+            yield Check("embedding", lambda: app.embedder().ping(), self.others)
         for server in registry.gitlab:
-            yield Check(f"gitlab:{server.name}", partial(self._ask_gitlab, server), self._others, subject=server)
+            yield Check(f"gitlab:{server.name}", partial(self._ask_gitlab, server), self.others, subject=server)
 
     async def _ask_clock(self) -> None:
         with contextlib.suppress(StoreUnavailable):  # the check of the database reports it
-            await self._app.database.clock.measure()
-        skew_seconds = self._app.database.clock.skew_seconds
+            await self.app.database.clock.measure()
+        skew_seconds = self.app.database.clock.skew_seconds
         if abs(skew_seconds) > LONGEST_SKEW_SECONDS:
             relation = "ahead of" if skew_seconds > 0 else "behind"
             raise ClockSkewed(
@@ -110,7 +110,7 @@ class HealthChecks:
             )
 
     async def _ask_index(self) -> None:
-        await self._app.index(self._app.configuration.registry.defaults.collection).ping()
+        await self.app.index(self.app.configuration.registry.defaults.collection).ping()
 
     async def _ask_local_model(self) -> None:
         # Not the embedder: its import takes a second, and its memory is never freed.
@@ -121,7 +121,7 @@ class HealthChecks:
     async def _ask_gitlab(self, server: GitLabInstance) -> None:
         from reposync.sources.gitlab_client import GitLabClient
 
-        limit = self._others.timeout_seconds
+        limit = self.others.timeout_seconds
         timeouts = Timeouts(min(server.connect_timeout_seconds, limit), min(server.read_timeout_seconds, limit))
         once = RetryPolicy(attempts=1, max_wait_seconds=0.0)
         gitlab = GitLabClient(server.url, token=server.token, ca_file=server.ca_file, timeouts=timeouts, retry=once)
@@ -149,15 +149,15 @@ class HealthChecks:
         except TimeoutError:
             reason = f"No answer within {limit:g} s."
         except RepoSyncError as error:
-            reason = self._secrets.redact(str(error))
+            reason = self.secrets.redact(str(error))
         except Exception as error:  # noqa: BLE001 - a defect of one check must not end the others
             reason = f"It could not be checked ({type(error).__name__}); see the log."
             event = "a health check failed unexpectedly"
-            unexpected.met(event, self._secrets.redact(str(error)), defect=error, component=check.component)
+            unexpected.met(event, self.secrets.redact(str(error)), defect=error, component=check.component)
         else:
             unexpected.over(component=check.component)
         status: HealthStatus = "ok" if reason is None else check.worst
         valid_seconds = _LATE * (check.pace.every_seconds + limit)
         latency = time.monotonic() - began if reason is None else None
-        self._health.report(check.component, status, reason, latency, valid_seconds=valid_seconds)
+        self.health.report(check.component, status, reason, latency, valid_seconds=valid_seconds)
         return reason is None

@@ -51,20 +51,20 @@ class Verdict:
         return self.trouble is None and not self.counts and not self.failed
 
 
+@dataclass(frozen=True)
 class Verification:
     """Reads without a lock, also while syncs run: what a sync changed meanwhile is read again. Repairs are ordinary
     runs. `report`: called with a sentence about what it waits for."""
 
-    def __init__(self, app: Application, *, against_source: bool, report: Report) -> None:
-        self._app = app
-        self._against_source = against_source
-        self._report = report
+    app: Application
+    against_source: bool
+    report: Report
 
     async def names(self, words: Sequence[str]) -> list[str]:
         """The repositories with these names, paths or URLs, or all. Raises RepositoryNotFound, UsageError."""
-        registered = await self._app.repositories.names()
+        registered = await self.app.repositories.names()
         if words:
-            named = [word if word in registered else (await self._app.catalog.find(word)).name for word in words]
+            named = [word if word in registered else (await self.app.catalog.find(word)).name for word in words]
             return list(dict.fromkeys(named))
         return list(registered)
 
@@ -81,19 +81,19 @@ class Verification:
         """Repair it in a run, executed here or by a worker, and return the run as it ended.
 
         Raises RepositoryNotFound if it left the configuration, LeaseLost, CancelledError."""
-        rows = await self._app.repositories.list([name])
-        target = self._app.catalog.of_row(rows[0]) if rows else await self._app.catalog.find(name)
-        return await sync(self._app, target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
+        rows = await self.app.repositories.list([name])
+        target = self.app.catalog.of_row(rows[0]) if rows else await self.app.catalog.find(name)
+        return await sync(self.app, target, full=False, approved=False, repair=True, watch=watch, asked_by=asked_by)
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
     async def _verify(self, name: str) -> Verdict:
-        if not await self._app.repositories.list([name]):
+        if not await self.app.repositories.list([name]):
             return Verdict(name, note="It was never synced.")
         for _ in range(READS):
             row, running = await self._moment(name)
             if running is not None:
-                self._report(f"{name}: waits for run {running.id}")
+                self.report(f"{name}: waits for run {running.id}")
             while running is not None:
                 await asyncio.sleep(FOLLOW_SECONDS)
                 row, running = await self._moment(name)
@@ -110,25 +110,25 @@ class Verification:
     async def _moment(self, name: str) -> tuple[Repository, Run | None]:
         """Its row and its running run. The row first: a run that begins after this begins a new epoch before it
         writes."""
-        row = await self._app.repositories.get(name)
-        for run in await self._app.runs.active(row.id):
+        row = await self.app.repositories.get(name)
+        for run in await self.app.runs.active(row.id):
             if run.status is RunStatus.RUNNING and await self._is_alive(run):
                 return row, run
         return row, None
 
     async def _is_alive(self, run: Run) -> bool:
         """Whether its worker may still write: its lease is valid, and it is not known to be dead."""
-        over = run.lease_until is not None and run.lease_until < self._app.runs.now()
-        return not over and not await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
+        over = run.lease_until is not None and run.lease_until < self.app.runs.now()
+        return not over and not await asyncio.to_thread(self.app.presence.is_dead, run.worker or "")
 
     async def _read(self, row: Repository) -> Verdict:
         live = await self._live(row)
-        recorded = await self._app.manifests.load(live.id)
-        index = self._app.index(live.physical)
+        recorded = await self.app.manifests.load(live.id)
+        index = self.app.index(live.physical)
         found = await audit_points(index, live.id, row.name, recorded)
         counts = Counter(found.counts)
         more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
-        if self._against_source:
+        if self.against_source:
             more += await self._unlisted(row, live)
         for each in more:
             counts[each.kind] += max(each.points, 1)
@@ -156,11 +156,11 @@ class Verification:
 
     async def _live(self, row: Repository) -> IndexVersion:
         """The live version, or the one being built, or what a program before 0.2 left."""
-        versions = await self._app.versions.of(row.id)
+        versions = await self.app.versions.of(row.id)
         live = [version for version in versions if version.state is VersionState.LIVE]
         if found := live or versions:
             return found[-1]
-        behind = await self._app.index(row.indexed_collection or row.collection).resolve()
+        behind = await self.app.index(row.indexed_collection or row.collection).resolve()
         physical = behind.physical if behind is not None else row.collection
         columns: dict[str, Any] = {"collection": row.collection, "physical": physical, "commit_sha": row.last_commit}
         columns["committed_at"] = row.last_committed_at
@@ -168,8 +168,8 @@ class Verification:
 
     async def _elsewhere(self, live: IndexVersion) -> list[Difference]:
         found = []
-        for name in sorted(await self._app.collections() - {live.physical}):
-            index = self._app.index(name)
+        for name in sorted(await self.app.collections() - {live.physical}):
+            index = self.app.index(name)
             if await index.spec() is not None and (points := await index.count(live.id)):
                 what = f"the collection {name!r} has {points:,} points of it, which belong in {live.physical!r}"
                 found.append(Difference(DifferenceKind.ELSEWHERE, None, what, points))
@@ -177,7 +177,7 @@ class Verification:
 
     async def _unfinished(self, row: Repository, live: IndexVersion, has_rows: bool) -> list[Difference]:
         """An interrupted run leaves complete files, but an index between two commits."""
-        for run in await self._app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
+        for run in await self.app.runs.history(row.name, limit=_RUNS_LOOKED_AT):
             if run.repository_id != row.id or run.status is RunStatus.COMPLETED:
                 break
             wrote = run.files_processed or run.files_deleted or run.files_skipped or run.error_code == "RUN_ABANDONED"
@@ -190,8 +190,8 @@ class Verification:
         return []
 
     async def _unlisted(self, row: Repository, live: IndexVersion) -> list[Difference]:
-        target = self._app.catalog.of_row(row)
-        async with self._app.parts(target, row) as parts:
+        target = self.app.catalog.of_row(row)
+        async with self.app.parts(target, row) as parts:
             return await audit_tree(parts, target.settings(), live)
 
 
@@ -247,4 +247,4 @@ async def remove_orphaned_points(app: Application, identity: str, name: str) -> 
     run = await app.runs.claim_orphan_removal(identity, name[:MAX_NAME_CHARS], worker, policy.lease_seconds)
     if run is None:
         return None
-    return await app.execute(app.execution(run, policy, claimed_since=since), None, lambda _: None)
+    return await app.execute(app.execution(run, policy, claimed_since=since), None)

@@ -25,6 +25,7 @@ from reposync.runs.execution import (
     release_to_others,
 )
 from reposync.store.database import QUEUE
+from reposync.store.repository import Repository
 from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus
 from reposync.store.workers import BEAT_SECONDS
@@ -169,27 +170,23 @@ class WorkerPool:
                 _log_end(run, ended, execution.figures)
 
     async def _perform(self, execution: Execution) -> Run:
-        run = execution.run
+        run, app = execution.run, self._app
+        if run.removal:
+            return await app.execute(execution, None)
+        row: Repository | None = None
         try:
-            if run.removal:
-                return await self._app.execute(execution, None, lambda _: None)
-            row = await self._app.repositories.by_id(run.repository_id)
-            target = self._app.catalog.of_row(row)
+            row = await app.repositories.by_id(run.repository_id)
+            target = app.catalog.of_row(row)
+            if row.has_left:
+                raise RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
         except RepositoryNotFound as error:
-            return await self._without_target(run, error)
+            # If it is active, an earlier version registered it, and its file was not applied since.
+            if row is not None and row.is_active:
+                return await release_to_others(app.runs, run, error)
+            return await app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), error.code, str(error))
         except ConfigError as error:
-            return await self._app.runs.finish(run, RunStatus.FAILED, RunFigures(), error.code, str(error))
-        if not row.is_active and row.paused_reason is None:
-            left = RepositoryNotFound(f"Repository {run.repository!r} is no longer in the configuration.")
-            return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), left.code, str(left))
-        return await self._app.execute(execution, target, lambda _: None)
-
-    async def _without_target(self, run: Run, error: RepositoryNotFound) -> Run:
-        """The repository was removed, or an earlier version registered it and its file was not applied since."""
-        with contextlib.suppress(RepositoryNotFound):
-            if (await self._app.repositories.by_id(run.repository_id)).is_active:
-                return await release_to_others(self._app.runs, run, error)
-        return await self._app.runs.finish(run, RunStatus.CANCELLED, RunFigures(), error.code, str(error))
+            return await app.runs.finish(run, RunStatus.FAILED, RunFigures(), error.code, str(error))
+        return await app.execute(execution, target)
 
     async def _be_fair(self) -> None:
         """If all places are taken and other runs wait, release the longest run that has had its share of time and has
@@ -199,18 +196,14 @@ class WorkerPool:
             return
         self._fairness_due = now + _FAIRNESS_SECONDS
         share = self._config().fair_share_seconds
-        candidates = [
-            each for each in self._running.values() if now - each.started > share and each.progress.files_done > 0
-        ]
-        if not candidates:
-            self._others_waited = False
-            return
-        longest = min(candidates, key=lambda each: each.started)
-        waited, self._others_waited = self._others_waited, await self._app.runs.others_wait(longest.run)
-        if waited and self._others_waited:
-            self._others_waited = False
+        had_share = [each for each in self._running.values() if now - each.started > share and each.progress.files_done]
+        longest = min(had_share, key=lambda each: each.started, default=None)
+        others_wait = longest is not None and await self._app.runs.others_wait(longest.run)
+        if longest is not None and others_wait and self._others_waited:
+            others_wait = False
             log.info("run lets others go first", run=longest.run.id, repository=longest.run.repository)
             longest.interrupt(YIELDING)
+        self._others_waited = others_wait
 
     async def _drain(self, grace_seconds: float) -> None:
         if not self._running:
@@ -235,19 +228,16 @@ class WorkerPool:
         """Free the runs of workers that were killed on this machine, without waiting for their leases."""
         try:
             for run in await self._app.runs.history(status=RunStatus.RUNNING, limit=1_000):
-                dead = await asyncio.to_thread(self._app.presence.is_dead, run.worker or "")
-                if dead:
+                if await asyncio.to_thread(self._app.presence.is_dead, run.worker or ""):
                     await self._app.runs.expire(run)
         except RepoSyncError as error:
             log.warning("could not look for runs of killed workers", reason=str(error))
 
     async def _sleep(self, seconds: float) -> None:
         """Until a notification, an ended run, `stop`, or `seconds` have passed."""
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            return
 
     def _policy(self) -> ExecutionPolicy:
         config = self._config()

@@ -87,32 +87,24 @@ class DiscoveryReport:
     problem: str | None = None
 
 
+@dataclass
 class Discovery:
     """For one event loop. `index` opens a collection, only after a change of names; `worker`: name of the claims;
     `on_result` is called with the result of each group; `redact` removes secrets from messages."""
 
-    def __init__(
-        self,
-        database: Database,
-        index: Callable[[str], Index],
-        worker: str,
-        *,
-        observer: RequestObserver | None = None,
-        on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None,
-        retry: RetryPolicy | None = None,
-        redact: Callable[[str], str] = str,
-        lease_seconds: float = LEASE_SECONDS,
-    ) -> None:
-        self._groups = ProjectGroups(database)
-        self._repositories = GroupRepositories(database)
-        self._versions = Versions(database)
-        self._index = index
-        self._worker = worker
-        self._observer = observer
-        self._on_result = on_result
-        self._retry = retry
-        self._redact = redact
-        self._lease_seconds = lease_seconds
+    database: Database
+    index: Callable[[str], Index]
+    worker: str
+    observer: RequestObserver | None = None
+    on_result: Callable[[Literal["ok", "failed"]], None] = lambda _: None
+    retry: RetryPolicy | None = None
+    redact: Callable[[str], str] = str
+    lease_seconds: float = LEASE_SECONDS
+
+    def __post_init__(self) -> None:
+        self._groups = ProjectGroups(self.database)
+        self._repositories = GroupRepositories(self.database)
+        self._versions = Versions(self.database)
         self._waits = Trouble("groups are discovered again")
         self._troubles: dict[str, Trouble] = {}
 
@@ -135,7 +127,7 @@ class Discovery:
         try:
             while groups:
                 since = elapsed_seconds()
-                claim = await self._groups.claim_due(self._worker, self._lease_seconds, among=groups)
+                claim = await self._groups.claim_due(self.worker, self.lease_seconds, among=groups)
                 if claim is None:
                     break
                 self._log_result(claim.key, await self._claimed(registry, groups[claim.key], claim, since))
@@ -155,7 +147,7 @@ class Discovery:
         """
         key = group_key(registry, group)
         since = elapsed_seconds()
-        claim = await self._groups.claim(key, self._worker, self._lease_seconds)
+        claim = await self._groups.claim(key, self.worker, self.lease_seconds)
         ended = await self._claimed(registry, group, claim, since, approved=approved)
         if isinstance(ended, RepoSyncError):
             raise ended
@@ -166,6 +158,8 @@ class Discovery:
     ) -> DiscoveryReport | RepoSyncError:
         """`since`: when the claim was requested (`elapsed_seconds`). Raises StoreUnavailable."""
         schedule = Schedule.parse(group.discover, group.timezone or registry.defaults.timezone)
+        problem: str | None
+        code: str | None
         try:
             async with self._renewed(claim, since):
                 report = await self._discover(registry, group, claim, approved=approved)
@@ -176,24 +170,17 @@ class Discovery:
         except LeaseLost as error:
             return error
         except Exception as error:  # noqa: BLE001 - a defect ends this try, never the daemon
-            known = _known(error, claim.key)
-            self._on_result("failed")
-            await self._groups.record(
-                claim,
-                lambda now: _due(schedule, now, RETRY_SECONDS if known.retryable else None, known.retry_after_seconds),
-                error_code=known.code,
-                error_message=self._redact(str(known)),
-            )
-            return known
-        self._on_result("failed" if report.problem else "ok")
-        await self._groups.record(
-            claim,
-            lambda now: _due(schedule, now, UNSETTLED_SECONDS if report.unsettled else None),
-            projects=report.projects,
-            error_code=report.problem_code,
-            error_message=None if report.problem is None else self._redact(report.problem),
-        )
-        return report
+            ended: DiscoveryReport | RepoSyncError = (known := _known(error, claim.key))
+            within, after = RETRY_SECONDS if known.retryable else None, known.retry_after_seconds
+            projects, code, problem = None, known.code, str(known)
+        else:
+            ended, within, after = report, UNSETTLED_SECONDS if report.unsettled else None, None
+            projects, code, problem = report.projects, report.problem_code, report.problem
+        self.on_result("failed" if problem else "ok")
+        message = self.redact(problem) if problem else None
+        due = partial(_due, schedule, within, after)
+        await self._groups.record(claim, due, projects=projects, error_code=code, error_message=message)
+        return ended
 
     @contextlib.asynccontextmanager
     async def _renewed(self, claim: GroupClaim, since: float) -> AsyncGenerator[None, None]:
@@ -210,21 +197,21 @@ class Discovery:
             raise failure
 
     async def _renew(self, claim: GroupClaim, since: float) -> None:
-        lease = Lease(self._lease_seconds, since=since)
+        lease = Lease(self.lease_seconds, since=since)
         while True:
-            await asyncio.sleep(max(0.0, min(self._lease_seconds / 3, lease.remaining_seconds())))
+            await asyncio.sleep(max(0.0, min(self.lease_seconds / 3, lease.remaining_seconds())))
             since = elapsed_seconds()
             try:
-                async with asyncio.timeout(self._lease_seconds / 3):
-                    await self._groups.renew(claim, self._lease_seconds)
-                lease.extend(self._lease_seconds, since=since)
+                async with asyncio.timeout(self.lease_seconds / 3):
+                    await self._groups.renew(claim, self.lease_seconds)
+                lease.extend(self.lease_seconds, since=since)
             except (StoreUnavailable, TimeoutError):
                 lease.check()
 
     async def _discover(
         self, registry: Registry, group: Group, claim: GroupClaim, *, approved: bool
     ) -> DiscoveryReport:
-        gitlab = GitLabClient.of(server_of(registry, group), retry=self._retry, observer=self._observer)
+        gitlab = GitLabClient.of(server_of(registry, group), retry=self.retry, observer=self.observer)
         source = GitLabGroup(gitlab, group.group)
         guard = partial(self._groups.require_held, claim)
         try:
@@ -233,7 +220,7 @@ class Discovery:
                 view = await self._view(registry, group)
                 projects, locations = await _look_up(view, source, listing)
                 plan = await asyncio.to_thread(view.plan, listing, projects, locations, approved=approved)
-                await self._groups.renew(claim, self._lease_seconds)
+                await self._groups.renew(claim, self.lease_seconds)
                 try:
                     report = await self._follow(registry, view, plan, guard)
                     break
@@ -297,7 +284,7 @@ class Discovery:
             if row.epoch > 0:
                 versions = [(version.physical, version.id) for version in await self._versions.of(row.id)]
                 for physical, version_id in versions or [(row.indexed_collection or row.collection, row.id)]:
-                    index = self._index(physical)
+                    index = self.index(physical)
                     if await index.spec() is not None:
                         await index.rename_repository(version_id, row.name, links=quote(address, safe=":/"))
             await self._repositories.relocate(row, address, guard=guard)
@@ -318,7 +305,7 @@ class Discovery:
                 trouble.over(group=key)
 
 
-def _due(schedule: Schedule, now: datetime, within_seconds: float | None, retry_after: float | None = None) -> datetime:
+def _due(schedule: Schedule, within_seconds: float | None, retry_after: float | None, now: datetime) -> datetime:
     """`retry_after`: requested by the server, at most a day."""
     earliest = now + timedelta(seconds=min(retry_after or 0.0, _LONGEST_RETRY_AFTER_SECONDS))
     tick = schedule.next_after(now)

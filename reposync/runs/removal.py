@@ -4,6 +4,7 @@ sync writes at the same time."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from reposync.errors import RepositoryNotFound
 from reposync.store.attempts import REMOVED_BEFORE
@@ -16,72 +17,62 @@ from reposync.sync.progress import Outcome
 from reposync.vectors.port import Index
 
 
+@dataclass
 class RemovalRun:
-    """Points first and the row last: a removal that is interrupted can be repeated."""
+    """Points first and the row last: a removal that is interrupted can be repeated. `repository` None: an earlier
+    attempt removed the row. `places`: collections that may hold its points, with the id of the version there."""
 
-    def __init__(
-        self,
-        repository: Repository | None,
-        places: Sequence[tuple[Index, str]],
-        repositories: Repositories,
-        manifests: Manifests,
-        run: Run,
-        lease: Lease,
-    ) -> None:
-        """`repository` None: an earlier attempt removed the row, which is the last step. `places`: collections that may
-        hold its points, with the id of the version there."""
-        self._repository = repository
-        self._places = places
-        self._repositories = repositories
-        self._manifests = manifests
-        self._run = run
-        self._lease = lease
-        self._files = 0
+    repository: Repository | None
+    places: Sequence[tuple[Index, str]]
+    repositories: Repositories
+    manifests: Manifests
+    run: Run
+    lease: Lease
+    files: int = 0
 
     @property
     def figures(self) -> RunFigures:
-        commit = self._repository.last_commit if self._repository is not None else None
-        return RunFigures(commit_before=commit, files_deleted=self._files)
+        commit = self.repository.last_commit if self.repository is not None else None
+        return RunFigures(commit_before=commit, files_deleted=self.files)
 
     async def execute(self) -> Outcome:
         """Raises LeaseLost, and what index and store raise."""
-        if self._repository is None:
+        if self.repository is None:
             return Outcome(notice=REMOVED_BEFORE)
-        totals = await self._manifests.totals(self._repository.live_version or self._repository.id)
-        for index, version_id in self._places:
-            self._lease.check()
-            await index.remove_repository(version_id, check=self._lease.check)
-        self._lease.check()
-        await self._repositories.remove(self._repository.name, by=self._run)
-        self._files = totals.files
+        totals = await self.manifests.totals(self.repository.live_version or self.repository.id)
+        for index, version_id in self.places:
+            self.lease.check()
+            await index.remove_repository(version_id, check=self.lease.check)
+        self.lease.check()
+        await self.repositories.remove(self.repository.name, by=self.run)
+        self.files = totals.files
         return Outcome()
 
 
+@dataclass
 class OrphanedPointsRemoval:
     """Removes points of a repository that is not registered. If it was registered again meanwhile, nothing is removed:
     its next sync removes what is outdated."""
 
-    figures = RunFigures()
-
-    def __init__(self, run: Run, indexes: Sequence[Index], repositories: Repositories, lease: Lease) -> None:
-        self._run = run
-        self._indexes = indexes
-        self._repositories = repositories
-        self._lease = lease
+    run: Run
+    indexes: Sequence[Index]
+    repositories: Repositories
+    lease: Lease
+    figures: RunFigures = field(default_factory=RunFigures)
 
     async def execute(self) -> Outcome:
         """Its notice says what was removed. Raises LeaseLost, and what index and store raise."""
         removed = 0
-        for index in self._indexes:
-            number = await index.count(self._run.repository_id)
+        for index in self.indexes:
+            number = await index.count(self.run.repository_id)
             if not number:
                 continue
             # Checked last: no sync of that id begins during this run, but the run may have been taken over from a dead
             # worker.
             if await self._is_registered():
                 return Outcome(notice="It is registered again; nothing was removed.")
-            self._lease.check()
-            await index.remove_repository(self._run.repository_id, check=self._lease.check)
+            self.lease.check()
+            await index.remove_repository(self.run.repository_id, check=self.lease.check)
             removed += number
         return Outcome(
             notice=f"Repaired on request: {removed:,} points of a repository that is not registered were removed."
@@ -89,7 +80,7 @@ class OrphanedPointsRemoval:
 
     async def _is_registered(self) -> bool:
         try:
-            await self._repositories.by_id(self._run.repository_id)
+            await self.repositories.by_id(self.run.repository_id)
         except RepositoryNotFound:
             return False
         return True
