@@ -7,10 +7,8 @@ Then daemons: of the release before beside this one, and this one beside a newer
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Generator
@@ -30,7 +28,6 @@ from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.qdrant_server import QdrantServer
-from tests.fixtures.released_schemas import rows
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.resident_program import ResidentProgram
 from tests.fixtures.world import World
@@ -98,28 +95,11 @@ class TwoVersions:
         changed = {"lib/rates.py": b"def rate(currency):\n    return rates_%d[currency]\n" % number}
         return self.repository.commit({**changed, **gone, f"new/{number}.py": b"def added_%d(): pass\n" % number})
 
-    def old_asks(self, *words: str) -> Any:
-        return self.resident.asks(*words, variables=self.old.variables() | {"PATH": os.environ["PATH"]})
-
     def old_syncs(self) -> dict[str, Any]:
-        (run,) = self.old_asks("sync", "project")
+        variables = self.old.variables() | {"PATH": os.environ["PATH"]}
+        (run,) = self.resident.asks("sync", "project", variables=variables)
         assert run["status"] == "completed", run
         return dict(run)
-
-    def only_by_command(self) -> None:
-        """No repository stands in a registry file."""
-        for name in ("repositories.yaml", "old.yaml"):
-            path = self.world.folder / name
-            path.write_text(path.read_text().partition("repositories:")[0])
-
-    async def recorded(self) -> list[str]:
-        """Paths whose points are recorded, whichever schema the database has."""
-        files = (await rows(self.world.database_url)).get("indexed_files", [])
-        return [str(row["path"]) for row in files if row["chunks"]]
-
-    async def new_is_unchanged(self) -> bool:
-        run = await self.new_syncs()
-        return (run.files_processed, run.chunks_embedded, run.chunks_reused) == (0, 0, 0)
 
     async def new_syncs(self) -> Any:
         async with self.world.opened():
@@ -292,60 +272,6 @@ async def test_what_an_old_pod_writes_after_settings_changed_is_neither_found_no
         await two.has_exactly(live, alone=keep == "0")
         await two.search_answers_from(live.id)
     assert [each.id for each in await two.versions()][-1] == live.id
-
-
-async def test_a_first_sync_that_the_upgrade_interrupted_goes_on(two: TwoVersions) -> None:
-    # More than fits into one batch, and a file in the last one that keeps the old program busy until it is killed.
-    two.repository.many(20, content=lambda number: LONG + b"\n\n" + b"# %d\n" % number * 10_000)
-    two.repository.commit({"zz.py": b"def never_embedded_before_the_upgrade(): pass\n"})
-    two.world.embeddings.unavailable_for = "never_embedded"
-    earlier = two.old.starts("sync", "project")
-    async with asyncio.timeout(60):
-        while not await two.recorded():
-            await asyncio.sleep(0.05)
-    os.killpg(earlier.pid, signal.SIGKILL)
-    earlier.communicate()
-    two.world.embeddings.unavailable_for = None
-    there = await two.recorded()
-
-    await two.new_syncs()
-
-    files = len(await two.world.expected()) - 2  # the picture and the empty file
-    async with two.world.opened():
-        killed = (await two.world.app.runs.history("project"))[-1]
-        *_, again = await two.world.app.runs.attempts(killed.id)
-    assert killed.status == "completed"
-    # Large texts are read again: this version might take them for data.
-    kept = [path for path in there if not path.startswith("src/part")]
-    assert 0 < again.files_processed == files - len(kept) < files
-    await two.is_exact()
-    (version,) = await two.versions()
-    assert version.id == version.repository_id
-    assert await two.new_is_unchanged()
-
-
-async def test_a_removal_by_an_old_pod_is_complete(two: TwoVersions) -> None:
-    two.only_by_command()
-    two.old_asks("repos", "add", "project", "--path", str(two.repository.path))
-    await two.new_syncs()
-
-    two.old_asks("repos", "remove", "project", "--yes")
-
-    assert await two.points(two.world.collection) == {}
-    async with two.world.opened():
-        assert await two.world.app.repositories.list() == []
-        assert await two.world.app.versions.all() == {}
-    two.old_asks("repos", "add", "project", "--path", str(two.repository.path))
-    two.old_syncs()
-    await two.is_exact()
-    (identity,) = {each["repository_id"] for each in await two.world.metadata()}
-    await two.search_answers_from(identity)
-    run = await two.new_syncs()
-    assert (run.files_processed, run.chunks_embedded) == (0, 0)
-    await two.is_exact()
-    (version,) = await two.versions()
-    assert (version.id, version.settings_key is not None) == (identity, True)
-    await two.search_answers_from(identity)
 
 
 LINES = (

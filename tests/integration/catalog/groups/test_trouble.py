@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from reposync.errors import RepoSyncError, SourceError, SourceGone
 from reposync.store.registry import ProjectGroups
+from tests.integration.api.serving import eventually
 from tests.integration.catalog.groups.conftest import PLATFORM, TOKEN, GroupWorld, other_worker
 
 LIST = "/api/v4/groups/"
@@ -137,6 +139,45 @@ async def test_of_several_pods_one_looks_through_a_group_that_is_due(world: Grou
     assert state.checked_at is not None
     assert timedelta(0) < state.due_at - state.checked_at <= timedelta(minutes=30)
     assert await pods[0].run_due(registry) == 0
+
+
+async def test_a_listing_that_takes_longer_than_its_lease_is_finished_by_the_pod_that_began_it(
+    world: GroupWorld,
+) -> None:
+    world.project("platform/a")
+    await world.declare()
+    registry, lease_seconds = world.app.configuration.registry, 1.0
+    pod = replace(other_worker(world, "pod-1"), lease_seconds=lease_seconds)
+    gate = world.server.faults.hold(path=LIST)
+    slow = asyncio.create_task(pod.run_due(registry))
+    await asyncio.to_thread(gate.arrived.wait, 30)
+    beginning = (await world.group()).lease_until
+
+    async def is_renewed() -> bool:
+        now = (await world.group()).lease_until
+        return now > beginning + timedelta(seconds=2 * lease_seconds)  # type: ignore[operator]
+
+    await eventually(is_renewed)
+    assert await other_worker(world, "pod-2").run_due(registry) == 0
+    gate.open()
+
+    assert await slow == 1
+    assert (await world.group()).attempt == 1
+    assert await world.active() == {"platform/a"}
+
+
+async def test_a_group_whose_pod_was_killed_is_taken_over_when_the_lease_ends(world: GroupWorld) -> None:
+    world.project("platform/a")
+    await world.declare()
+    registry = world.app.configuration.registry
+    key = f"{world.server.url}/platform"
+    assert await ProjectGroups(world.app.database).claim_due("killed", 0.2, among=[key]) is not None
+
+    async def is_taken_over() -> bool:
+        return await world.discovery.run_due(registry) == 1
+
+    await eventually(is_taken_over)
+    assert ((await world.group()).attempt, await world.active()) == (2, {"platform/a"})
 
 
 async def test_a_person_does_not_wait_for_a_pod_that_looks_through_the_group(world: GroupWorld) -> None:
