@@ -34,10 +34,7 @@ Finding = tuple[Loc, str]
 """The path to a value, and a sentence about it."""
 
 _SECRET_KEYS = frozenset({"token", "webhook_secret", "webhook_signing", "api_key", "password"})
-_KINDS = {
-    "tuple_type": "must be a list, such as [one, two]",
-    "model_type": "must be a mapping of keys to values",
-}
+_KINDS = {"tuple_type": "must be a list, such as [one, two]", "model_type": "must be a mapping of keys to values"}
 _BOUNDS = {"greater_than_equal": "at least", "greater_than": "more than", "less_than_equal": "at most"}
 
 

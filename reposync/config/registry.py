@@ -15,13 +15,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from reposync.config import fields
 from reposync.config.document import Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
-from reposync.config.references import (
-    Interpolated,
-    SecretText,
-    known_text,
-    reference_to_credentials,
-    split_credentials,
-)
+from reposync.config.references import Interpolated, SecretText, known_text, reference_to_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
 from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig
 from reposync.errors import ConfigError
@@ -210,8 +204,7 @@ class Group(ConfigModel):
     exclude: fields.ListedGlobs = Field((), description="Gitignore patterns of project paths that are left out.")
     archived: fields.Flag = Field(False, description="Register archived projects too.")
     discover: fields.ScheduleText = Field(
-        "*/30 * * * *",
-        description="When to look for new, moved and removed projects, in the time zone of the group.",
+        "*/30 * * * *", description="When to look for new, moved and removed projects, in the time zone of the group."
     )
     schedule: fields.MaybeScheduleOrNever = Field(
         None,

@@ -36,8 +36,7 @@ class EmbeddingConfig(ConfigModel):
     """The source of the dense vectors. If a number is null, the default of the provider applies."""
 
     provider: fields.Words[Provider] = Field(
-        "local",
-        description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only.",
+        "local", description="local: the embedded model. openai, tei, ollama: a server. none: sparse search only."
     )
     url: Maybe[fields.BaseUrl] = Field(None, description="The server; null with openai: api.openai.com.")
     model: Maybe[fields.Text] = Field(None, description="Name of the model at the server.")
@@ -53,8 +52,7 @@ class EmbeddingConfig(ConfigModel):
         None, description="Timeout of one request to a server; null: 90. For a search at most 15."
     )
     attempts: Maybe[fields.Attempts] = Field(
-        None,
-        description="Attempts of a request, within `attempts` times `timeout_seconds` in all; null: 3.",
+        None, description="Attempts of a request, within `attempts` times `timeout_seconds` in all; null: 3."
     )
 
     @field_validator(*sorted(_SERVER_KEYS | {"window", "batch", "concurrency"}))
@@ -136,8 +134,7 @@ class DaemonConfig(ConfigModel):
     )
     retry_max_seconds: fields.DaySeconds = Field(600.0, description="The longest delay between two attempts.")
     lease_seconds: Annotated[float, Field(ge=1, le=LONGEST_LEASE_SECONDS), fields.DECIMAL] = Field(
-        LEASE_SECONDS,
-        description="A run whose pod died is taken over after this time; the heartbeat is a third of it.",
+        LEASE_SECONDS, description="A run whose pod died is taken over after this time; the heartbeat is a third of it."
     )
     lock_watchdog_seconds: Maybe[Annotated[float, Field(ge=0.1, le=LOCK_SECONDS * 0.75), fields.DECIMAL]] = Field(
         None, description="How often the 30 minutes of a Redis lock are renewed; null: every 10 minutes."

@@ -59,9 +59,7 @@ _SHAPES = (
     # The credentials of a URL, up to the last @ of its authority; and with a bare slash in the password.
     _Shape(("://",), re.compile(r"(://)[^\s/?#\"'<>\\]*@"), rf"\1{MASK}@"),
     _Shape(
-        ("://",),
-        re.compile(r"(://)[^\s/?#@:\"'<>]{0,200}:(?!\d{1,5}(?:[/?#]|\s|$))[^\s@\"'<>]{1,400}@"),
-        rf"\1{MASK}@",
+        ("://",), re.compile(r"(://)[^\s/?#@:\"'<>]{0,200}:(?!\d{1,5}(?:[/?#]|\s|$))[^\s@\"'<>]{1,400}@"), rf"\1{MASK}@"
     ),
     # Headers as `Name: value`, as curl's arguments, and in dumps of dicts and of lists of pairs.
     _Shape(

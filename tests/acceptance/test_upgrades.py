@@ -66,11 +66,7 @@ def test_pods_of_two_versions_work_side_by_side_during_a_rolling_update(
     registry = f"embedding: {{provider: none}}\ndaemon: {{concurrency: 1}}\nrepositories:\n{entries}"
     (tmp_path / "repositories.yaml").write_text(registry)
     log = ExecutionLog(postgresql.empty())
-    shared = {
-        "DATABASE_URL": log.url,
-        "QDRANT_URL": qdrant.url,
-        "REPOSYNC_CONFIG": str(tmp_path / "repositories.yaml"),
-    }
+    shared = {"DATABASE_URL": log.url, "QDRANT_URL": qdrant.url, "REPOSYNC_CONFIG": str(tmp_path / "repositories.yaml")}
 
     def worked_on(pod: Pod, since: int) -> set[str]:
         return {run.repository for run in log.runs()[since:] if run.worker and run.worker.startswith(pod.name)}

@@ -128,10 +128,7 @@ SOURCES = [
     (ON_SERVER % "gitlab: m", "3:5: repositories[0]: `gitlab` requires `project`"),
     (REPOSITORY % "project: g/p", "2:5: repositories[0]: `project` requires `gitlab`"),
     (ON_SERVER % "gitlab: m, project: p", "3:35: repositories[0].project must be the path of a project with its"),
-    (
-        ON_SERVER % "gitlab: m, project: 'https://x/g/p'",
-        "3:35: repositories[0].project must be the path of a project",
-    ),
+    (ON_SERVER % "gitlab: m, project: 'https://x/g/p'", "3:35: repositories[0].project must be the path of a project"),
     (REPOSITORY % "git: 'ssh://git@x/y'", "2:20: repositories[0].git is an ssh or"),
     (REPOSITORY % "git: /srv/x.git", "2:20: repositories[0].git is a local folder"),
     (REPOSITORY % "path: 'https://x/y'", "2:21: repositories[0].path is an address"),
