@@ -19,7 +19,6 @@ from reposync.config.database_url import SqliteAddress, parse_address, sqlite_ur
 from reposync.config.fields import base_url
 from reposync.config.references import known_text
 from reposync.errors import ConfigError
-from reposync.outgoing import proxy_passwords
 
 if TYPE_CHECKING:
     from reposync.config.registry import Registry
@@ -90,6 +89,8 @@ class Configuration:
 
     def secrets(self) -> Iterator[str]:
         """Everything that must never be shown, in no order."""
+        from reposync.outgoing import proxy_passwords  # imports asyncio and ssl
+
         settings, registry = self.settings, self.registry
         held = [settings.qdrant_api_key, registry.qdrant.api_key, registry.embedding.api_key]
         held += [token.secret for token in settings.api_tokens]
