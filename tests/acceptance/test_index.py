@@ -89,39 +89,15 @@ def test_a_rollback_stays_until_a_person_resumes(owner: Owner) -> None:
     assert owner.states() == [("live", 2), ("retired", 1)]
 
 
-def test_a_paused_index_follows_its_commits_with_the_settings_that_it_has(owner: Owner) -> None:
+def test_the_progress_of_a_change_is_displayed(owner: Owner) -> None:
     person = owner.person
     person.types("sync")
     assert [each["repository"] for each in person.asks("index", "pause")] == ["payments"]
     owner.configures(model="test/other")
-    owner.repository.commit({"new.py": b"x = 1\n"})
-    person.types("sync")
-
-    reported = person.asks("index", "status")
-    (found,) = reported["items"]
-    assert (found["live"]["model"], found["live"]["files"]) == ("test/words", 3)
-    assert found["hold"] == {"reason": "paused", "until_settings_change": False}
-    (change,) = reported["collections"]
-    assert change["repositories"]["held"] == 1
-    assert change["moved"] is False
-    assert "default: 0 of 1 repositories on openai: test/other (1 held)" in person.types(
-        "index", "status"
-    ).stdout.replace(change["collection"], "default")
-
-    owner.serves("test/other")
+    assert "0 of 1 repositories on openai: test/other (1 held)" in person.types("index", "status").stdout
     assert "the next sync builds" in person.types("index", "resume", "payments").stdout
-    person.types("sync")
-    reported = person.asks("index", "status")
-    assert reported["items"][0]["live"]["model"] == "test/other"
-    assert (reported["collections"][0]["moved"], reported["collections"][0]["chunks_former"]) == (True, 0)
-
-
-def test_the_progress_of_a_change_is_displayed(owner: Owner) -> None:
-    person = owner.person
-    person.types("sync")
-    owner.configures(model="test/other")
     (change,) = person.asks("index", "status")["collections"]
-    assert change["repositories"]["waiting"] == 1
+    assert (change["repositories"]["waiting"], change["moved"]) == (1, False)
     assert change["chunks_former"] > 0
 
     owner.serves("test/other")
