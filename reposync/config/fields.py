@@ -156,9 +156,8 @@ def _secret(value: Any, info: ValidationInfo) -> SecretStr | None:
     """From a file, with the reference to it, or from the reference in the database. The validation context has `file`
     and `clear`, to which every secret of the file is added, or `environ` and `clear`, which resolve references."""
     context = info.context or {}
-    name = (
-        f"`{info.field_name}` of {_SECRET_OWNERS[(info.config or {}).get('title', '')].format(info.data.get('name'))}"
-    )
+    owner = _SECRET_OWNERS.get((info.config or {}).get("title") or "", "{!r}").format(info.data.get("name"))
+    name = f"`{info.field_name}` of {owner}"
     reference = value if isinstance(value, Mapping) and "environ" in context else None
     if reference is not None:
         value = resolve_reference(reference, name, context["environ"], context["clear"])
