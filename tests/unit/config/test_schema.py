@@ -72,33 +72,36 @@ def test_the_schema_accepts_what_the_loader_accepts(text: str, refusals: Refusal
     assert refusals(parsed(text)) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "[]",
-        "repositories: [{name: a}]",
-        "repositories: [{name: a, path: ., git: 'https://x/y'}]",
-        "repositories: [{name: a, path: ., shedule: '@daily'}]",
-        "repositories: [{name: a, path: ., branch: 1.10}]",
-        "repositories: [{name: a, path: ., branch: 'a b'}]",
-        "repositories: [{name: a, path: ., max_file_bytes: '5'}]",
-        "repositories: [{name: a, path: ., chunk: {size: 99}}]",
-        "repositories: [{name: a, path: ., include: ['#a']}]",
-        "repositories: [{name: a b, path: .}]",
-        "repositories: [{name: a, git: 'ssh://x/y'}]",
-        "defaults: {collection: null}",
-        "defaults: {schedule: ''}",
-        "gitlab: [{name: a, url: 'https://x', read_timeout_seconds: 0}]",
-        "groups: [{gitlab: a}]",
-        "embedding: {provider: openai}",
-        "embedding: {provider: ollama, url: 'http://x'}",
-        "embedding: {url: 'http://x'}",
-        "embedding: {provider: none, window: 500}",
-        "index: {keep_retired: 1 hour}",
-        "index: {gate: ''}",
-        "qdrant: {quantization: int4}",
-    ],
-)
+KEYS = [
+    "git: 'https://x/y'",
+    "shedule: '@daily'",
+    "branch: 1.10",
+    "branch: 'a b'",
+    "max_file_bytes: '5'",
+    "chunk: {size: 99}",
+    "include: ['#a']",
+]
+REFUSED = [
+    "[]",
+    "repositories: [{name: a}]",
+    "repositories: [{name: a b, path: .}]",
+    "repositories: [{name: a, git: 'ssh://x/y'}]",
+    "defaults: {collection: null}",
+    "defaults: {schedule: ''}",
+    "gitlab: [{name: a, url: 'https://x', read_timeout_seconds: 0}]",
+    "groups: [{gitlab: a}]",
+    "embedding: {provider: openai}",
+    "embedding: {provider: ollama, url: 'http://x'}",
+    "embedding: {url: 'http://x'}",
+    "embedding: {provider: none, window: 500}",
+    "index: {keep_retired: 1 hour}",
+    "index: {gate: ''}",
+    "qdrant: {quantization: int4}",
+    *(f"repositories: [{{name: a, path: ., {key}}}]" for key in KEYS),
+]
+
+
+@pytest.mark.parametrize("text", REFUSED)
 def test_the_schema_refuses_wrong_forms_as_the_loader_does(text: str, refusals: Refusals, load: Load) -> None:
     with pytest.raises(RegistryErrors):
         load(text)
