@@ -13,9 +13,17 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from reposync.store.database import AHEAD_SECONDS, QUEUE, DatabaseClock, Stored
 from reposync.store.repositories import lock_repositories
 from reposync.store.run import MissedTick, RunRequest
-from reposync.store.run_state import MAX_ATTEMPTS, add_requests, derive, live_requests_of, new_request, new_run
+from reposync.store.run_state import (
+    MAX_ATTEMPTS,
+    add_requests,
+    apply_requests,
+    change_requests,
+    live_requests_of,
+    new_request,
+    new_run,
+)
 from reposync.store.status import WAITING, RunTrigger
-from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, REQUESTS, RUNS, is_active, status_is
+from reposync.store.tables import CLAIM_ORDER, MISSED_TICKS, REPOSITORIES, RUNS, is_active, status_is
 
 # Locked together for some milliseconds; small enough that a sync which publishes its commit hardly waits.
 _BATCH = 200
@@ -58,9 +66,8 @@ class Ticks(Stored):
         """The active repositories that have a schedule."""
         columns = REPOSITORIES.c
         since = func.coalesce(columns.scheduled_since, columns.created_at, type_=columns.created_at.type)
-        query = select(columns.id, columns.name, columns.cron_expression, columns.timezone, since).where(
-            columns.is_active, columns.cron_expression.is_not(None)
-        )
+        query = select(columns.id, columns.name, columns.cron_expression, columns.timezone, since)
+        query = query.where(columns.is_active, columns.cron_expression.is_not(None))
         return [ScheduledRepository(*row) for row in await self._database.rows(query)]
 
     async def latest(self, identities: Collection[str]) -> dict[str, datetime]:
@@ -158,18 +165,16 @@ class Ticks(Stored):
         ]
         new = self._database.insert(RUNS).on_conflict_do_nothing().returning(RUNS.c.id, RUNS.c.repository_id)
         runs = (await connection.execute(new, rows)).all()
-        await add_requests(
-            connection, [_of_run(requests[row.repository_id], row.id, row.repository_id) for row in runs]
-        )
+        of_runs = [
+            requests[row.repository_id].model_copy(update={"run_id": row.id, "repository_id": row.repository_id})
+            for row in runs
+        ]
+        await add_requests(connection, of_runs)
         await self._database.announce(connection, QUEUE)
         return len(runs)
 
     async def _now(self, connection: AsyncConnection) -> datetime:
         return (await connection.execute(select(self._database.moment()))).scalar_one()
-
-
-def _of_run(request: RunRequest, run_id: str, repository_id: str) -> RunRequest:
-    return request.model_copy(update={"run_id": run_id, "repository_id": repository_id})
 
 
 async def _lock_active(connection: AsyncConnection, identities: Collection[str]) -> dict[str, str]:
@@ -183,26 +188,15 @@ async def _join(
     connection: AsyncConnection, waiting: Mapping[str, Row[Any]], requests: Mapping[str, RunRequest]
 ) -> None:
     """Waiting runs, by repository id, take these ticks over, in place of earlier ticks."""
-    if not waiting:
-        return
-    live = await live_requests_of(connection, list(waiting.values()))
-    later, new, runs = [], [], []
+    live_of = await live_requests_of(connection, list(waiting.values())) if waiting else {}
     for identity, row in waiting.items():
-        request = _of_run(requests[identity], row.id, identity)
-        ticks = [each for each in live[row.id] if each.is_tick]
-        if ticks:
-            later.append({"request": ticks[0].id, "tick": request.scheduled_for})
+        request, live = requests[identity], live_of[row.id]
+        earlier = [each.id for each in live if each.is_tick][:1]
+        if earlier:
+            await change_requests(connection, earlier, scheduled_for=request.scheduled_for)
         else:
-            new.append(request)
-        columns = derive([*live[row.id], request], brake=row.brake, handed_back=row.handed_back)
-        runs.append({"run": row.id, "tick": request.scheduled_for, **{f"new_{key}": columns[key] for key in columns}})
-    if later:
-        moved = update(REQUESTS).where(REQUESTS.c.id == bindparam("request")).values(scheduled_for=bindparam("tick"))
-        await connection.execute(moved, later)
-    await add_requests(connection, new)
-    values: dict[str, Any] = {key: bindparam(f"new_{key}") for key in columns}
-    taken = update(RUNS).where(RUNS.c.id == bindparam("run")).values(scheduled_for=bindparam("tick"), **values)
-    await connection.execute(taken, runs)
+            await add_requests(connection, [request], run_id=row.id, repository_id=identity)
+        await apply_requests(connection, row, [*live, request], scheduled_for=request.scheduled_for)
 
 
 async def _latest(connection: AsyncConnection, identities: Collection[str], now: datetime) -> dict[str, datetime]:

@@ -293,8 +293,7 @@ async def test_both_versions_use_the_attributes_of_the_commit(two: TwoVersions, 
                 two.old_syncs()
             else:
                 await two.new_syncs()
-            (version,) = [each for each in await two.versions() if each.state is VersionState.LIVE]
-            await two.has_exactly(version)
+            await two.is_exact()
         turns.reverse()
     assert two.old_syncs()["files_processed"] == (await two.new_syncs()).files_processed == 0
 
