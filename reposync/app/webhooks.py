@@ -22,7 +22,7 @@ from reposync.app.application import Application
 from reposync.config.references import MissingSecret
 from reposync.config.registry import GitLabInstance, signing_key
 from reposync.errors import RepositoryNotFound, RepoSyncError
-from reposync.store.repositories import PushedRepository
+from reposync.store.repository import Repository
 from reposync.store.run_queue import PushIgnored
 from reposync.store.status import RunStatus
 
@@ -328,7 +328,7 @@ def ignored_push(reason: Reason) -> Ignored:
     return Ignored(repository=None, reason=reason, message=_SENTENCES[reason])
 
 
-async def _repositories(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> list[PushedRepository]:
+async def _repositories(app: Application, push: Push, senders: Sequence[GitLabInstance]) -> list[Repository]:
     urls = list(dict.fromkeys(server.url for server in senders))
     # If several servers share a secret, the project's URL in the delivery decides.
     urls = [url for url in urls if push.web_url.lower() == f"{url}/{push.path}".lower()] or urls
@@ -344,7 +344,7 @@ async def _repositories(app: Application, push: Push, senders: Sequence[GitLabIn
     ]
 
 
-async def _trigger(app: Application, repository: PushedRepository, push: Push, asked_by: str) -> Outcome:
+async def _trigger(app: Application, repository: Repository, push: Push, asked_by: str) -> Outcome:
     def ignored(reason: Reason, message: str) -> Ignored:
         return Ignored(repository=repository.name, reason=reason, message=message)
 

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.config.sections import LONGEST_LEASE_SECONDS
 from reposync.errors import LeaseLost
-from reposync.store.database import AHEAD_SECONDS, Database
+from reposync.store.database import AHEAD_SECONDS, Database, Guard
 from reposync.store.run import COUNTS, LostAttempt, Run, RunFigures
 from reposync.store.run_state import Event, locked, move
 from reposync.store.status import LOST, RELEASED, WAITING, RunStatus
@@ -61,6 +61,11 @@ async def require_held(connection: AsyncConnection, run: Attempt) -> None:
     held = await connection.scalar(select(RUNS.c.id).where(held_by(run)).with_for_update(read=True))
     if held is None:
         raise lease_lost(run)
+
+
+def fence(run: Attempt) -> Guard:
+    """`require_held` at the beginning of a transaction."""
+    return lambda connection: require_held(connection, run)
 
 
 # Rows of attempts ----------------------------------------------------------------------------------------------------

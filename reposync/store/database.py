@@ -202,10 +202,10 @@ class Database:
         """The first value; None if there is no row."""
         return next(iter(await self.scalars(query)), None)
 
-    async def change(self, query: Executable) -> int:
+    async def change(self, query: Executable, values: Any = None, guard: Guard | None = None) -> int:
         """Execute one statement in a transaction of its own; how many rows it affected."""
-        async with self.write() as connection:
-            return (await connection.execute(query)).rowcount
+        async with self.write(guard) as connection:
+            return (await connection.execute(query, values)).rowcount
 
     @asynccontextmanager
     async def write(self, guard: Guard | None = None) -> AsyncGenerator[AsyncConnection, None]:

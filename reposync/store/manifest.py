@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, case, delete, func, or_, select, tuple_
 
-from reposync.store.attempts import Attempt, require_held
+from reposync.store.attempts import Attempt, fence
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Stored
 from reposync.store.tables import FILES
@@ -114,9 +114,7 @@ class Manifests(Stored):
             index_elements=[FILES.c.repository_id, FILES.c.path],
             set_={name: insert.excluded[name] for name in replaced},
         )
-        async with self._database.write() as connection:
-            await require_held(connection, run)
-            await connection.execute(upsert, [_stored(version_id, row) for row in rows])
+        await self._database.change(upsert, [_stored(version_id, row) for row in rows], fence(run))
 
     async def forget(self, run: Attempt, version_id: str, paths: Iterable[str]) -> None:
         """Delete the rows of these paths, if present, in one transaction."""
@@ -124,15 +122,11 @@ class Manifests(Stored):
         if not keys:
             return
         query = delete(FILES).where(FILES.c.repository_id == version_id, FILES.c.path == bindparam("key"))
-        async with self._database.write() as connection:
-            await require_held(connection, run)
-            await connection.execute(query, keys)
+        await self._database.change(query, keys, fence(run))
 
     async def clear(self, run: Attempt, version_id: str) -> None:
         """Delete all rows of the version."""
-        async with self._database.write() as connection:
-            await require_held(connection, run)
-            await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
+        await self._database.change(delete(FILES).where(FILES.c.repository_id == version_id), guard=fence(run))
 
     async def counts(self, identities: Collection[str] | None = None) -> dict[str, ManifestCounts]:
         """By id, of every version that has rows. `identities`: only of these."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, func, or_, select, update
@@ -50,17 +50,6 @@ from reposync.store.tables import (
 _BATCH = 50
 _ELSEWHERE = frozenset({"location", "source", "branch", "collection"})
 _NOT_INDEXED = frozenset({"name", "schedule", "timezone", "username", "password"})
-
-
-@dataclass(frozen=True, slots=True)
-class PushedRepository:
-    """A registered repository that may be the project of a push. `location`: the address of its project or of git."""
-
-    id: str
-    name: str
-    location: str
-    branch: str | None
-    definition: Mapping[str, Any] | None
 
 
 class Repositories(Stored):
@@ -108,16 +97,15 @@ class Repositories(Stored):
         query = select(REPOSITORIES.c.id, REPOSITORIES.c.name).where(REPOSITORIES.c.id.in_(sorted(identities)))
         return {row.id: row.name for row in await self._rows(query)}
 
-    async def of_project(self, project_id: int, locations: Collection[str]) -> Sequence[PushedRepository]:
+    async def of_project(self, project_id: int, locations: Collection[str]) -> Sequence[Repository]:
         """By name: repositories with this project number, on any server, and those without a known number at one of
         `locations` (lower-case addresses). Not those that were only synced by hand."""
         columns = REPOSITORIES.c
-        query = select(columns.id, columns.name, columns.location, columns.branch, columns.definition)
-        query = query.where(registered())
+        query = select(*REPOSITORY_COLUMNS).where(registered())
         # Two index ranges: for a condition with OR, SQLite would read all rows if it has no statistics.
         by_number = query.where(columns.source == "gitlab", columns.project_id == project_id)
         by_place = query.where(columns.project_id.is_(None), func.lower(columns.location).in_(sorted(locations)))
-        found = [PushedRepository(*row) for each in (by_number, by_place) for row in await self._database.rows(each)]
+        found = [Repository.of(row) for each in (by_number, by_place) for row in await self._database.rows(each)]
         return sorted(found, key=lambda each: each.name)
 
     async def _rows(self, query: Select[Any]) -> Sequence[Row[Any]]:

@@ -19,7 +19,8 @@ from reposync.store.attempts import take
 from reposync.store.columns import sanitize_text
 from reposync.store.database import QUEUE
 from reposync.store.history import RunHistory, no_such_run
-from reposync.store.repositories import PushedRepository, lock_repository, lock_repository_by_id
+from reposync.store.repositories import lock_repository, lock_repository_by_id
+from reposync.store.repository import Repository
 from reposync.store.run import Run, RunRequest
 from reposync.store.run_state import (
     MAX_ATTEMPTS,
@@ -165,7 +166,7 @@ class RunQueue(RunHistory):
                 await withdraw(connection, self._database, row, others, live, f"the removal by {removal.asked_by}")
 
     async def enqueue_for_push(
-        self, repository: PushedRepository, commit: str, *, asked_by: str = "", max_attempts: int
+        self, repository: Repository, commit: str, *, asked_by: str = "", max_attempts: int
     ) -> tuple[Run, bool] | PushIgnored:
         """A run of `repository`, whose branch is at `commit` since a push, and whether it is new; or why there is none.
 

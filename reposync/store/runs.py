@@ -17,12 +17,12 @@ from reposync.store.attempts import (
     end_abandoned,
     end_attempt,
     explain_attempt,
+    fence,
     fold_attempt,
     held_by,
     lease_lost,
     others_claimable,
     record_figures,
-    require_held,
     shorten_leases,
     take,
 )
@@ -262,15 +262,12 @@ class Runs(RunQueue):
             }
             for problem in problems
         ]
-        async with self._database.write() as connection:
-            await require_held(connection, run)
-            await connection.execute(upsert, rows)
+        await self._database.change(upsert, rows, fence(run))
 
     async def forget_problems(self, run: Attempt, reason: str) -> None:
         """Delete those of earlier attempts, which this one examines again."""
-        async with self._database.write() as connection:
-            await require_held(connection, run)
-            await connection.execute(delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason))
+        earlier = delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason)
+        await self._database.change(earlier, guard=fence(run))
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -290,8 +287,7 @@ class Runs(RunQueue):
         return row
 
     async def _require_held(self, connection: AsyncConnection, run: Attempt) -> Row[Any]:
-        row = await self._held(connection, run)
-        if row is None:
+        if (row := await self._held(connection, run)) is None:
             raise lease_lost(run)
         return row
 

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Select, and_, case, delete, func, insert, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import DefinitionChanged, NoEarlierVersion
-from reposync.store.attempts import require_held
+from reposync.store.attempts import fence, require_held
 from reposync.store.columns import known_fields, sanitize_text
 from reposync.store.database import REGISTRATIONS, Stored
 from reposync.store.repositories import lock_repositories, lock_repository, lock_repository_by_id
@@ -156,8 +156,7 @@ class Versions(Stored):
             return IndexVersion.of((await connection.execute(new)).one())
 
     async def set_columns(self, run: Run, version_id: str, **columns: Any) -> IndexVersion:
-        async with self._database.write() as connection:
-            await require_held(connection, run)
+        async with self._database.write(fence(run)) as connection:
             return await self._change(connection, version_id, columns)
 
     async def build_again(self, run: Run, version: IndexVersion, **columns: Any) -> IndexVersion:
@@ -240,8 +239,7 @@ class Versions(Stored):
 
     async def remove(self, run: Run, version_id: str) -> None:
         """Delete the version and its manifest, after its points."""
-        async with self._database.write() as connection:
-            await require_held(connection, run)
+        async with self._database.write(fence(run)) as connection:
             await connection.execute(delete(FILES).where(FILES.c.repository_id == version_id))
             await connection.execute(delete(VERSIONS).where(VERSIONS.c.id == version_id))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from reposync.store.database import Database
-from reposync.store.repositories import PushedRepository, Repositories
-from reposync.store.repository import Registration
+from reposync.store.repositories import Repositories
+from reposync.store.repository import Registration, Repository
 from reposync.store.run import RunFigures
 from reposync.store.run_queue import PushIgnored
 from reposync.store.runs import Runs
@@ -25,7 +25,7 @@ async def found(database: Database, number: int, *locations: str) -> list[str]:
     return [each.name for each in await Repositories(database).of_project(number, locations)]
 
 
-async def one(database: Database, name: str = "app") -> PushedRepository:
+async def one(database: Database, name: str = "app") -> Repository:
     rows = await Repositories(database).of_project(7, [HERE])
     return next(row for row in rows if row.name == name)
 
