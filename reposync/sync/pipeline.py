@@ -12,10 +12,10 @@ from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
-from reposync.sync.prepare import ContentWorkers, PreparedChunk, PreparedFile, RawFile
+from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import Counts
-from reposync.vectors.port import Index
+from reposync.vectors.port import Index, PointWrite
 
 BATCH_BYTES = 500_000
 # Bounds a batch of many small files.
@@ -159,7 +159,7 @@ class DenseVectors:
         Raises EmbeddingError, EmbeddingUnavailable, and what the index raises.
         """
         if self._spec.dimension == 0:
-            return [replace(file, dense=(None,) * len(file.chunks)) for file in batch]
+            return list(batch)
         # No await before this: two batches never claim the same hash.
         mine = self._claim(batch)
         futures = {chunk.content_hash: self._pending[chunk.content_hash] for file in batch for chunk in file.chunks}
@@ -170,7 +170,7 @@ class DenseVectors:
         await self._embed(new, futures)
         embedded = [await _with_vectors(file, futures) for file in batch]
         refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
-        self._counts.chunks_reused += max(0, sum(len(file.dense) for file in embedded) - (len(new) - refused))
+        self._counts.chunks_reused += max(0, sum(len(file.chunks) for file in embedded) - (len(new) - refused))
         return embedded
 
     def stored(self, batch: Sequence[PreparedFile]) -> None:
@@ -180,8 +180,8 @@ class DenseVectors:
                 if self._pending.pop(chunk.content_hash, None) is not None:
                     self._stored.add(int(chunk.content_hash[:15], 16))
 
-    def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PreparedChunk]:
-        mine: dict[str, PreparedChunk] = {}
+    def _claim(self, batch: Sequence[PreparedFile]) -> dict[str, PointWrite]:
+        mine: dict[str, PointWrite] = {}
         for file in batch:
             for chunk in file.chunks:
                 if chunk.content_hash not in self._pending:
@@ -197,7 +197,7 @@ class DenseVectors:
                 known |= await other.known(missing)
         return known
 
-    async def _embed(self, chunks: Sequence[PreparedChunk], futures: dict[str, asyncio.Future[Matrix]]) -> None:
+    async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> None:
         if not chunks:
             return
         try:
@@ -229,6 +229,8 @@ class DenseVectors:
 
 async def _with_vectors(file: PreparedFile, futures: dict[str, asyncio.Future[Matrix]]) -> PreparedFile:
     try:
-        return replace(file, dense=tuple([await futures[chunk.content_hash] for chunk in file.chunks]))
+        return replace(
+            file, chunks=tuple([replace(each, dense=await futures[each.content_hash]) for each in file.chunks])
+        )
     except EmbeddingInputRefused as error:
         return file.failed(str(error))

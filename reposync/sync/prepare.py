@@ -16,10 +16,10 @@ from types import TracebackType
 
 from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skip, Skipped
-from reposync.embedding.port import Matrix, SparseVector
 from reposync.embedding.sparse import document_vector
 from reposync.sources.port import path_text
 from reposync.store.columns import path_key
+from reposync.vectors.port import PointWrite
 
 # A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.
 PROCESS_FROM_FILES = 400
@@ -59,31 +59,17 @@ class RawFile:
 
 
 @dataclass(frozen=True, slots=True)
-class PreparedChunk:
-    text: str
-    start_line: int
-    end_line: int
-    content_hash: str
-    sparse: SparseVector
-
-    @classmethod
-    def of(cls, text: str, start_line: int, end_line: int, path: str) -> PreparedChunk:
-        return cls(text, start_line, end_line, content_hash(text), document_vector(text, path=path))
-
-
-@dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file with its chunks, or why it has none. `size_bytes`: None if its path alone decided. `dense`: once it was
-    embedded, one matrix a chunk (None: only sparse search)."""
+    """A file with the points of its chunks, or why it has none. Their dense vectors are added when it is embedded, and
+    their links when it is stored. `size_bytes`: None if its path alone decided."""
 
     path: str
     mode: int
     sha: str
     size_bytes: int | None
     language: str | None = None
-    chunks: tuple[PreparedChunk, ...] = ()
+    chunks: tuple[PointWrite, ...] = ()
     skipped: Skipped | None = None
-    dense: tuple[Matrix | None, ...] = ()
 
     @property
     def is_failed(self) -> bool:
@@ -92,6 +78,11 @@ class PreparedFile:
 
     def failed(self, detail: str) -> PreparedFile:
         return replace(self, language=None, chunks=(), skipped=Skipped(Skip.FAILED, detail))
+
+
+def point_of(chunk_index: int, text: str, start_line: int, end_line: int, path: str) -> PointWrite:
+    sparse = document_vector(text, path=path)
+    return PointWrite(chunk_index, text, start_line, end_line, content_hash(text), url=None, dense=None, sparse=sparse)
 
 
 def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[PreparedFile]:
@@ -116,7 +107,10 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
         )
         if isinstance(document, Skipped):
             return replace(prepared, skipped=document)
-        chunks = tuple(PreparedChunk.of(each.text, each.start_line, each.end_line, path) for each in document.chunks)
+        chunks = tuple(
+            point_of(number, chunk.text, chunk.start_line, chunk.end_line, path)
+            for number, chunk in enumerate(document.chunks)
+        )
     except Exception as error:  # noqa: BLE001 - one hostile file must not end a run
         # Only the type: the message of an error may quote the file.
         return prepared.failed(f"could not be processed: {type(error).__name__}")

@@ -19,7 +19,7 @@ from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, run_pipeline
 from reposync.sync.plan import Work, plan_work
-from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedChunk, PreparedFile, death_of
+from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedFile, death_of, point_of
 from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
 from reposync.sync.writer import Writer, pages
 from reposync.vectors.port import Index, StoredPoint, WriteScope
@@ -314,13 +314,14 @@ def _from_points(
     prepared = {}
     for path, points in found.items():
         row = rows[path]
-        chunks = {}
+        chunks = []
         for point in points:
             metadata, text = point.payload["metadata"], point.payload["page_content"]
             if metadata["blob_sha"] == row.blob_sha:
-                chunk = PreparedChunk.of(text, metadata["start_line"], metadata["end_line"], path)
-                chunks[metadata["chunk_index"]] = chunk
-        if sorted(chunks) == list(range(row.chunks)):
-            ordered = tuple(chunks[number] for number in range(row.chunks))
-            prepared[path] = PreparedFile(path, row.mode, row.blob_sha, row.size_bytes or 0, row.language, ordered)
+                number, first, last = (metadata[key] for key in ("chunk_index", "start_line", "end_line"))
+                chunks.append(point_of(number, text, first, last, path))
+        chunks.sort(key=lambda chunk: chunk.chunk_index)
+        if [chunk.chunk_index for chunk in chunks] == list(range(row.chunks)):
+            size = row.size_bytes or 0
+            prepared[path] = PreparedFile(path, row.mode, row.blob_sha, size, row.language, tuple(chunks))
     return prepared

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from reposync.sync.brake import Losses
 from reposync.sync.plan import Plan
 from reposync.sync.prepare import PreparedFile
 from reposync.sync.target import RunContext, TargetTree
-from reposync.vectors.port import FileWrite, Index, PointWrite, WriteScope
+from reposync.vectors.port import FileWrite, Index, WriteScope
 
 # Rows of a transaction and paths of a delete request: large enough to be cheap, small enough to cancel promptly.
 PAGE = 1_000
@@ -55,7 +55,7 @@ class Writer:
         await self._replace([write for write in replaced if write.points or write.replaces])
         await self._record_files(files)
         self.failed |= {file.path: file.sha for file in files if file.is_failed and not self._keeps_points(file)}
-        self._advance(batch, len([file for file in files if file.dense]))
+        self._advance(batch, len([file for file in files if file.chunks]))
 
     async def store_copies(
         self, batch: Sequence[PreparedFile], rows: Mapping[str, ManifestRow], *, wanted: Mapping[str, str]
@@ -64,7 +64,7 @@ class Writer:
         those that are not what this version should have."""
         await self._replace([self._file_write(file) for file in batch])
         copies = [
-            rows[file.path]._replace(epoch=self.scope.epoch, wanted_sha=wanted.get(file.path), chunks=len(file.dense))
+            rows[file.path]._replace(epoch=self.scope.epoch, wanted_sha=wanted.get(file.path), chunks=len(file.chunks))
             for file in batch
         ]
         await self._record(copies)
@@ -72,7 +72,7 @@ class Writer:
 
     def _advance(self, batch: Sequence[PreparedFile], processed: int) -> None:
         self.context.counts.files_processed += processed
-        self.context.progress.advance(len(batch), sum(len(file.dense) for file in batch))
+        self.context.progress.advance(len(batch), sum(len(file.chunks) for file in batch))
 
     def lost(self, before: int) -> Losses:
         """The deferred files, as losses of `before` files with points."""
@@ -124,17 +124,8 @@ class Writer:
             language=file.language,
             blob_sha=file.sha,
             points=[
-                PointWrite(
-                    chunk_index=index,
-                    text=chunk.text,
-                    start_line=chunk.start_line,
-                    end_line=chunk.end_line,
-                    content_hash=chunk.content_hash,
-                    url=self.context.parts.source.url(path, head, chunk.start_line, chunk.end_line),
-                    dense=dense,
-                    sparse=chunk.sparse,
-                )
-                for index, (chunk, dense) in enumerate(zip(file.chunks, file.dense, strict=True))
+                replace(each, url=self.context.parts.source.url(path, head, each.start_line, each.end_line))
+                for each in file.chunks
             ],
             replaces=self.orphans_possible or self._has_points(file.path),
         )
