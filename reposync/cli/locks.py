@@ -13,7 +13,7 @@ from reposync.cli.output import Cell, Result, table
 from reposync.words import duration, escape_unprintable
 
 if TYPE_CHECKING:
-    from reposync.runs.locks import Lock, LockRelease, RunLocks
+    from reposync.runs.locks import Lock, Release, RunLocks
     from reposync.store.database import Database
     from reposync.store.runs import Runs
 
@@ -66,7 +66,7 @@ async def release(database: Database, name: str, force: bool) -> Result:
     return Result(done.model_dump(), [_sentence(done)])
 
 
-def _sentence(done: LockRelease) -> str:
+def _sentence(done: Release) -> str:
     result = f"the lock of {escape_unprintable(done.holder)} was removed" if done.released else "no lock in Redis"
     text = f"{escape_unprintable(done.shown_name)}: {result}"
     if done.cancel_requested:

@@ -191,7 +191,7 @@ class Lock(BaseModel):
         return self.lease_seconds is not None and self.lease_seconds < 0
 
 
-class LockRelease(Lock):
+class Release(Lock):
     """The lock before its release. `released`: it was removed from Redis; `cancel_requested`: its run was cancelled."""
 
     released: bool
@@ -213,7 +213,7 @@ async def lock_overviews(locks: RunLocks, repositories: Repositories, runs: Runs
 
 async def release_lock(
     name: str, locks: RunLocks, repositories: Repositories, runs: Runs, *, force: bool = False, by: str = ""
-) -> LockRelease:
+) -> Release:
     """Remove the lock of the repository `name` (a name or an id) if it is stale; with `force` any lock, and its run is
     requested to end. A run without Redis has no lock to remove.
 
@@ -255,7 +255,7 @@ async def release_lock(
             f"The lock of {name!r} got a different holder at this moment, and was not removed.",
             remedy=Remedy("`reposync locks list` shows its holder.", "`GET /api/v1/locks` shows its holder."),
         )
-    return LockRelease(**dict(lock), released=lock.record is not None, cancel_requested=alive)
+    return Release(**dict(lock), released=lock.record is not None, cancel_requested=alive)
 
 
 async def _run_of(holder: LockHolder | None, running: Mapping[str, Run], runs: Runs) -> Run | None:

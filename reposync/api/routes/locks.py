@@ -14,7 +14,7 @@ from reposync.api.auth import admitted
 from reposync.api.models import NoQuery, Page, RequestModel
 from reposync.api.routing import PREFIX, ApiParts, Router
 from reposync.errors import LockHeld, LockNotFound, RedisUnavailable
-from reposync.runs.locks import Lock, LockRelease, lock_overviews, release_lock
+from reposync.runs.locks import Lock, Release, lock_overviews, release_lock
 from reposync.store.repository import MAX_NAME_CHARS
 
 TIMEOUT_SECONDS = 10.0
@@ -55,7 +55,7 @@ def lock_routes(parts: ApiParts) -> APIRouter:
             str, Path(min_length=1, max_length=MAX_NAME_CHARS, description="Its name, or its id if it has no name.")
         ],
         options: Annotated[ReleaseOptions, Query()],
-    ) -> LockRelease:
+    ) -> Release:
         app, by = parts.application(), admitted(request).name
         async with _timeout():
             return await release_lock(repository, app.locks, app.repositories, app.runs, force=options.force, by=by)
