@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 LISTED_NAMES = 30
 
 
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
 def ago(when: datetime | None, now: datetime | None = None) -> str:
     """How long ago, in the largest fitting unit: `12 s ago`, `3 h ago`, `never`."""
-    if when is None:
-        return "never"
-    seconds = int(((now or datetime.now(UTC)) - when).total_seconds())
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{max(seconds, 0)} s ago"
+    return "never" if when is None else f"{_largest_unit((now or datetime.now(UTC)) - when) or '0 s'} ago"
 
 
 def until(when: datetime | None, now: datetime | None = None) -> str:
     """How long until then: `in 12 s`, `in 3 h`, `now`; a dash for never."""
     if when is None:
         return "-"
-    seconds = int((when - (now or datetime.now(UTC))).total_seconds())
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
-        if seconds >= size:
-            return f"in {seconds // size} {unit}"
-    return "now"
+    left = _largest_unit(when - (now or datetime.now(UTC)))
+    return f"in {left}" if left else "now"
+
+
+def _largest_unit(span: timedelta) -> str:
+    """`3 h`; empty below a second."""
+    seconds = int(span.total_seconds())
+    return next((f"{seconds // size} {unit}" for size, unit in _UNITS if seconds >= size), "")
 
 
 def duration(seconds: float | None) -> str:

@@ -69,15 +69,19 @@ class Settings(BaseModel):
         wrong: list[str] = []
         found: dict[str, Any] = {}
         for name, (field, parse) in _VARIABLES.items():
+            # Charts and compose files set a variable to nothing to unset it.
+            text = environ.get(name, "").strip()
+            if not text and not cls.model_fields[field].is_required():
+                continue
             try:
-                found[field] = parse(environ)
+                found[field] = parse(text)
             except ConfigError as error:
                 wrong.append(str(error))
             except ValueError as error:
                 wrong.append(f"{name} {error}.")
         if wrong:
             raise ConfigError("\n".join(wrong))
-        return cls(**found)
+        return cls(**found | {"database_url": found["database_url"] or sqlite_url(found["state_dir"] / "reposync.db")})
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,23 +125,10 @@ def make_state_dir(settings: Settings) -> None:
         ) from error
 
 
-def _qdrant_url(environ: Mapping[str, str]) -> str | None:
-    value = _value(environ, "QDRANT_URL")
-    return base_url(value) if value else None
-
-
-def _qdrant_api_key(environ: Mapping[str, str]) -> SecretStr | None:
-    value = _value(environ, "QDRANT_API_KEY")
-    if value and not re.fullmatch(r"[\x21-\x7e]+", value):
-        raise ValueError("must be printable ASCII without spaces")
-    return SecretStr(value) if value else None
-
-
-def api_tokens(environ: Mapping[str, str]) -> tuple[ApiToken, ...]:
+def api_tokens(value: str) -> tuple[ApiToken, ...]:
     """The tokens of a comma-separated list, each once. Raises ValueError without any part of a secret."""
     found: dict[str, ApiToken] = {}
-    parts = (part.strip() for part in _value(environ, "REPOSYNC_API_TOKEN").split(","))
-    for position, text in enumerate(filter(None, parts), 1):
+    for position, text in enumerate(filter(None, (part.strip() for part in value.split(","))), 1):
         if not re.fullmatch(r"[\x21-\x7e]+", text):
             raise ValueError("must be a comma-separated list of tokens of printable ASCII without spaces")
         word, separator, _ = text.partition(":")
@@ -159,21 +150,15 @@ def api_tokens(environ: Mapping[str, str]) -> tuple[ApiToken, ...]:
     return tuple(found.values())
 
 
-def _value(environ: Mapping[str, str], name: str) -> str:
-    # Charts and compose files set a variable to nothing to unset it.
-    return environ.get(name, "").strip()
-
-
-def _config_path(environ: Mapping[str, str]) -> Path | None:
-    if named := _value(environ, "REPOSYNC_CONFIG"):
+def _config_path(named: str) -> Path | None:
+    if named:
         path = Path(named).expanduser()
         if not path.exists():
-            raise ConfigError(
-                f"REPOSYNC_CONFIG names {named}, and there is no such file.",
-                remedy="Correct it, or unset it to work without a registry file.",
+            raise ValueError(
+                f"names {named}, and there is no such file: correct it, or unset it to work without a registry file"
             )
         if path.is_dir():
-            raise ConfigError(f"REPOSYNC_CONFIG names {named}, which is a folder.", remedy="Name the file in it.")
+            raise ValueError(f"names {named}, which is a folder: name the file in it")
         return path.absolute()
     folders = [Path.cwd()]
     with contextlib.suppress(RuntimeError):  # in a container, the user may have no home
@@ -181,33 +166,24 @@ def _config_path(environ: Mapping[str, str]) -> Path | None:
     return next((folder / REGISTRY_NAME for folder in folders if (folder / REGISTRY_NAME).is_file()), None)
 
 
-def _state_dir(environ: Mapping[str, str]) -> Path:
-    named = _value(environ, "REPOSYNC_STATE_DIR")
+def _state_dir(named: str) -> Path:
     try:
         folder = Path(named or platformdirs.user_state_dir("reposync", appauthor=False)).expanduser().absolute()
     except RuntimeError as error:
         raise ValueError("must name a folder: this user has no home folder") from error
     if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"REPOSYNC_STATE_DIR is {folder}, which is not a folder.")
+        raise ValueError(f"is {folder}, which is not a folder")
     return folder
 
 
-def _database_url(environ: Mapping[str, str]) -> str:
-    value = _value(environ, "DATABASE_URL")
-    if not value:
-        with contextlib.suppress(ConfigError, ValueError):  # reported of REPOSYNC_STATE_DIR
-            return sqlite_url(_state_dir(environ) / "reposync.db")
-        return ""
-    address = parse_address(value)
+def _database_url(url: str) -> str:
+    address = parse_address(url) if url else None
     # A relative path stays the same file when the process changes its folder.
-    return sqlite_url(address.path.absolute()) if isinstance(address, SqliteAddress) else value
+    return sqlite_url(address.path.absolute()) if isinstance(address, SqliteAddress) else url
 
 
-def _redis_url(environ: Mapping[str, str]) -> str | None:
-    value = _value(environ, "REDIS_URL")
-    if not value:
-        return None
-    scheme = value.partition("://")[0].lower()
+def _redis_url(url: str) -> str:
+    scheme = url.partition("://")[0].lower()
     if "sentinel" in scheme or "cluster" in scheme:
         raise ValueError(
             "names a Sentinel or a Cluster, which is not supported: name one Redis server, or a service or proxy that "
@@ -216,32 +192,37 @@ def _redis_url(environ: Mapping[str, str]) -> str | None:
     if scheme not in ("redis", "rediss", "unix"):
         raise ValueError("must start with redis://, rediss:// or unix://")
     with contextlib.suppress(ValueError):
-        split = urlsplit(value)
+        split = urlsplit(url)
         if split.path if scheme == "unix" else split.hostname and split.port != 0:
-            return value
+            return url
     raise ValueError("cannot be read as an address: its host or port is missing or wrong")
 
 
-def _pod_name(environ: Mapping[str, str]) -> str:
-    name = _value(environ, "POD_NAME") or socket.gethostname() or "localhost"
+def _qdrant_api_key(key: str) -> SecretStr:
+    if not re.fullmatch(r"[\x21-\x7e]+", key):
+        raise ValueError("must be printable ASCII without spaces")
+    return SecretStr(key)
+
+
+def _pod_name(name: str) -> str:
+    name = name or socket.gethostname() or "localhost"
     if not name.isprintable() or len(name) > 253:
         raise ValueError("must be one line of at most 253 characters")
     return name
 
 
-def _log_format(environ: Mapping[str, str]) -> str:
-    value = _value(environ, "REPOSYNC_LOG_FORMAT").lower() or "console"
-    if value not in ("console", "json"):
+def _log_format(name: str) -> str:
+    if name.lower() not in ("console", "json"):
         raise ValueError("must be console or json")
-    return value
+    return name.lower()
 
 
-_VARIABLES: Mapping[str, tuple[str, Callable[[Mapping[str, str]], Any]]] = {
+_VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "REPOSYNC_STATE_DIR": ("state_dir", _state_dir),
     "REPOSYNC_CONFIG": ("config_path", _config_path),
     "DATABASE_URL": ("database_url", _database_url),
     "REDIS_URL": ("redis_url", _redis_url),
-    "QDRANT_URL": ("qdrant_url", _qdrant_url),
+    "QDRANT_URL": ("qdrant_url", base_url),
     "QDRANT_API_KEY": ("qdrant_api_key", _qdrant_api_key),
     "REPOSYNC_API_TOKEN": ("api_tokens", api_tokens),
     "POD_NAME": ("pod_name", _pod_name),

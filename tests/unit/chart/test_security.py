@@ -50,7 +50,7 @@ def test_the_chart_makes_tokens_that_the_program_accepts_and_shows_them_nowhere(
     rendered = render()
 
     secrets = rendered.secrets()
-    tokens = {token.role: token.secret.get_secret_value() for token in api_tokens(secrets)}
+    tokens = {token.role: token.secret.get_secret_value() for token in api_tokens(secrets["REPOSYNC_API_TOKEN"])}
     assert tokens == {"operate": secrets["operate"], "read": secrets["read"]}
     other_documents = rendered.notes + json.dumps([each for each in rendered.documents if each["kind"] != "Secret"])
     assert not any(secret in other_documents for secret in secrets.values())
