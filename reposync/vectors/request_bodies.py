@@ -7,7 +7,7 @@ here, and 2.4 s by the models of Qdrant's client.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -58,66 +58,58 @@ def later_than(epoch: int) -> Filter:
 # Points --------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WriteRequest:
-    """A body for `points/batch`, and its number of operations. `continues`: it continues a file of the
-    previous request, and must be carried out after it."""
+    """A body for `points/batch`: its points are stored before its deletes are carried out. `continues`: it continues a
+    file of the previous request, and must be carried out after it."""
 
-    body: bytes
-    operations: int
-    continues: bool
+    continues: bool = False
+    points: list[bytes] = field(default_factory=list)
+    deletes: list[bytes] = field(default_factory=list)
+    _size: int = len(b'{"operations":[{"upsert":{"points":[]}},]}')
+
+    def add(self, parts: list[bytes], part: bytes) -> bool:
+        """Whether there was room. The first part always fits: the server decides about its size."""
+        has_room = len(parts) < MAX_POINTS and self._size + len(part) < MAX_REQUEST_BYTES
+        if has_room or not (self.points or self.deletes):
+            parts.append(part)
+            self._size += len(part) + 1
+            return True
+        return False
+
+    @property
+    def operations(self) -> int:
+        return bool(self.points) + len(self.deletes)
+
+    @property
+    def body(self) -> bytes:
+        upserts = [b'{"upsert":{"points":[' + b",".join(self.points) + b"]}}"] if self.points else []
+        return b'{"operations":[' + b",".join([*upserts, *self.deletes]) + b"]}"
 
 
 def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector: bool) -> Iterator[WriteRequest]:
     """Requests in order: each file's new points before the delete of its other points. Raises VectorIndexError for
     wrong vectors."""
-    request = _Request()
+    request = WriteRequest()
     for file in files:
         ids: list[str] = []
         for point in file.points:
             identity = point_id(scope.repository_id, file.path, file.blob_sha, point.chunk_index)
             encoded = _encode(scope, file, point, identity, multivector=multivector)
-            if not request.accepts(request.points, encoded):
-                yield request.done()
-                request = _Request(continues=bool(ids))
-            request.add(request.points, encoded)
+            if not request.add(request.points, encoded):
+                yield request
+                request = WriteRequest(continues=bool(ids))
+                request.add(request.points, encoded)
             ids.append(identity)
         if file.replaces:
             stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})
             delete = orjson.dumps({"delete": {"filter": stale}})
-            if not request.accepts(request.deletes, delete):
-                yield request.done()
-                request = _Request(continues=bool(ids))
-            request.add(request.deletes, delete)
-    if request.parts:
-        yield request.done()
-
-
-class _Request:
-    """A growing request: all its points are stored before its deletes are carried out."""
-
-    def __init__(self, *, continues: bool = False) -> None:
-        self._continues = continues
-        self.points: list[bytes] = []
-        self.deletes: list[bytes] = []
-        self._size = len(b'{"operations":[{"upsert":{"points":[]}},]}')
-
-    @property
-    def parts(self) -> int:
-        return len(self.points) + len(self.deletes)
-
-    def accepts(self, parts: list[bytes], part: bytes) -> bool:
-        """The first part always fits: the server decides about its size."""
-        return not self.parts or (len(parts) < MAX_POINTS and self._size + len(part) < MAX_REQUEST_BYTES)
-
-    def add(self, parts: list[bytes], part: bytes) -> None:
-        parts.append(part)
-        self._size += len(part) + 1
-
-    def done(self) -> WriteRequest:
-        upserts = [b'{"upsert":{"points":[' + b",".join(self.points) + b"]}}"] if self.points else []
-        operations = [*upserts, *self.deletes]
-        return WriteRequest(b'{"operations":[' + b",".join(operations) + b"]}", len(operations), self._continues)
+            if not request.add(request.deletes, delete):
+                yield request
+                request = WriteRequest(continues=bool(ids))
+                request.add(request.deletes, delete)
+    if request.operations:
+        yield request
 
 
 def _encode(scope: WriteScope, file: FileWrite, point: PointWrite, identity: str, *, multivector: bool) -> bytes:

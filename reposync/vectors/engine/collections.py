@@ -70,27 +70,20 @@ class Catalogue:
         path = folder / CATALOGUE
         try:
             stored = orjson.loads(path.read_bytes())
+            if stored.pop("digest", None) not in (None, _digest(stored)):
+                raise ValueError("its digest is wrong")
+            if stored.get("revision") != _REVISION:
+                raise CatalogueUnreadable(f"{path} was not written by this version of the engine. {remedy(folder)}")
+            collections = {name: CollectionEntry(**each) for name, each in stored["collections"].items()}
+            return cls(collections, stored["aliases"], stored.get("lost", {}))
         except FileNotFoundError:
             return cls()
-        except orjson.JSONDecodeError as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CatalogueDamaged(f"{path}: {error}") from error
-        if not isinstance(stored, dict) or stored.pop("digest", None) not in (None, _digest(stored)):
-            raise CatalogueDamaged(f"{path}: its digest is wrong")
-        if stored.get("revision") != _REVISION:
-            raise CatalogueUnreadable(f"{path} was not written by this version of the engine. {remedy(folder)}")
-        try:
-            collections = {
-                name: CollectionEntry(each["folder"], each["request"], each.get("lost"))
-                for name, each in stored["collections"].items()
-            }
-            return cls(collections, stored["aliases"], stored.get("lost", {}))
-        except (KeyError, TypeError, AttributeError) as error:  # without a digest: written by a version before 0.2
-            raise CatalogueDamaged(f"{path}: {type(error).__name__}: {error}") from error
 
     def save(self, folder: Path) -> None:
         """All or nothing, and durable on return: a crash at any moment leaves the old file or the new one."""
-        written = {"revision": _REVISION, "collections": self.collections, "aliases": self.aliases, "lost": self.lost}
-        stored = orjson.loads(orjson.dumps(written))  # as it will be read: in a different order of fields
+        stored = {"revision": _REVISION, **orjson.loads(orjson.dumps(self))}
         content = orjson.dumps(stored | {"digest": _digest(stored)}, option=orjson.OPT_INDENT_2)
         draft = folder / f"{CATALOGUE}.new"
         with draft.open("wb") as file:
