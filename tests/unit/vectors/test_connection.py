@@ -111,7 +111,6 @@ async def test_a_failure_that_lasts_is_unavailable_after_some_attempts(index_on:
             r"could not count points: Wrong input: vector size \(HTTP 400\)",
         ),
         (error(401, "Invalid api-key"), VectorIndexError, "refuses the API key.*Check QDRANT_API_KEY"),
-        (error(403, "read-only"), VectorIndexError, "refuses the API key.*Check QDRANT_API_KEY"),
         (error(404, "Not found: Collection `code` doesn't exist!"), CollectionMissing, "A sync makes the collection"),
         (error(404, "page not found"), VectorIndexError, "page not found"),
         (error(500, "collection `code` cannot be opened: damaged again"), VectorIndexError, "damaged again"),
