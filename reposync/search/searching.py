@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
-from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
 from reposync.store.database import Database
@@ -72,6 +72,12 @@ class Searching:
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
         text = checked_text(text)
         scope = await self._scope(repository, version)
+        query = IndexQuery(
+            sparse=await in_thread(lambda: query_vector(text)),
+            path_glob=path_glob,
+            language=_canonical(language) if language else None,
+            limit=limit,
+        )
         met = _Met(self._parts.database)
         for attempt in range(1, _TRIES + 1):
             found = []
@@ -79,15 +85,17 @@ class Searching:
                 index = self._parts.index(physical)
                 spec = await index.spec()
                 if spec is not None:
-                    query = await self._query(text, spec, path_glob, language, limit)
-                    found.append((index, scope.limited(query, physical, met.unwanted)))
+                    full = replace(query, dense=await self._dense(text, spec))
+                    found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
-                hits = await search_collections(found, limit)
+                answers = await asyncio.gather(*(index.search(each) for index, each in found))
             except CollectionMissing:  # dropped after its last version was replaced
                 if attempt == _TRIES:
                     raise
                 scope = await self._scope(repository, version)
                 continue
+            # A score is a sum of reciprocal ranks within one collection: those of different ones are comparable.
+            hits = sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score)[:limit]
             may_be_shown = scope.served is None or await met.may_be_shown(hits)
             # The points of a version that was retired meanwhile may have been removed before they were read.
             searched, scope = scope, await self._scope(repository, version)
@@ -127,24 +135,24 @@ class Searching:
             ),
         )
 
-    async def _query(
-        self, text: str, spec: EmbeddingSpec, path_glob: str | None, language: str | None, limit: int
-    ) -> IndexQuery:
-        """With the collection's model. If that is not configured any more and cannot be used, only words are
-        searched until the configured model is live."""
+    async def _dense(self, text: str, spec: EmbeddingSpec) -> Matrix | None:
+        """The text's vectors by the collection's model. None without one, and if it is not configured any more and
+        cannot be used: only words are searched until the configured model is live."""
+        if not spec.dimension:
+            return None
         if not await self._is_former(spec):
-            return await make_query(self._parts.embedder(), spec, text, path_glob, language, limit)
+            return await self._parts.embedder().embed_query(text)
         if time.monotonic() >= self._ask_again.get(spec, 0.0):
             embedder = self._parts.embedder_for(spec, patient=False)
             try:
                 if embedder is not None and await embedder.spec(spec) == spec:
-                    return await make_query(embedder, spec, text, path_glob, language, limit)
+                    return await embedder.embed_query(text)
                 reason = "its server is not configured any more"
             except EmbeddingError as error:
                 reason = str(error)
             log.warning("searching words only: the former model %s cannot be used: %s", spec.model, reason)
             self._ask_again[spec] = time.monotonic() + ASK_AGAIN_SECONDS
-        return await make_query(None, spec, text, path_glob, language, limit)
+        return None
 
     async def _is_former(self, spec: EmbeddingSpec) -> bool:
         try:
@@ -205,31 +213,11 @@ def checked_text(text: str) -> str:
     return text
 
 
-def checked_language(name: str) -> str:
-    """The canonical name of a language. Raises UsageError, which names the nearest one."""
-    canonical = canonical_language(name)
+def _canonical(language: str) -> str:
+    """Raises UsageError, which names the nearest language."""
+    canonical = canonical_language(language)
     if canonical is None:
-        near = difflib.get_close_matches(name.lower(), sorted(known_languages()), n=1)
-        raise UsageError(f"No language is known as {name!r}.", remedy=f"Did you mean {near[0]!r}?" if near else None)
+        near = difflib.get_close_matches(language.lower(), sorted(known_languages()), n=1)
+        remedy = f"Did you mean {near[0]!r}?" if near else None
+        raise UsageError(f"No language is known as {language!r}.", remedy=remedy)
     return canonical
-
-
-async def make_query(
-    embedder: Embedder | None, spec: EmbeddingSpec, text: str, path_glob: str | None, language: str | None, limit: int
-) -> IndexQuery:
-    """`text` is checked; `spec` is that of `embedder`. Without an embedder only words are searched."""
-    return IndexQuery(
-        sparse=await in_thread(lambda: query_vector(text)),
-        dense=await embedder.embed_query(text) if embedder is not None and spec.dimension else None,
-        path_glob=path_glob,
-        language=checked_language(language) if language else None,
-        limit=limit,
-    )
-
-
-async def search_collections(queries: Sequence[tuple[Index, IndexQuery]], limit: int) -> list[SearchHit]:
-    """The best hits of all collections. A score is a sum of reciprocal ranks within one collection, so scores of
-    different collections are comparable."""
-    answers = await asyncio.gather(*(index.search(query) for index, query in queries))
-    hits = [hit for answer in answers for hit in answer]
-    return sorted(hits, key=lambda hit: -hit.score)[:limit]
