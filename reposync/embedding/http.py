@@ -222,22 +222,19 @@ class HttpEmbedder:
         try:
             vectors = await self._vectors(inputs, priority)
         except _TooLarge as refusal:
-            if len(inputs) == 1:
-                return [await self._halves(inputs[0], refusal, priority)]
-        else:
-            return [vectors[row : row + 1] for row in range(len(inputs))]
-        middle = len(inputs) // 2
-        return await self._batch(inputs[:middle], priority) + await self._batch(inputs[middle:], priority)
-
-    async def _halves(self, text: str, refusal: _TooLarge, priority: _Priority) -> Matrix:
-        if self._config.window is None:
-            raise self._window_needed(
-                f"A text of {len(text)} characters is too long for the model behind {self._where}{refusal}."
-            ) from refusal
-        if len(text) < 2:
-            raise EmbeddingError(f"The server at {self._where} finds a single character too long.") from refusal
-        halves = windows(text, (len(text) + 1) // 2)
-        return np.concatenate([row for half in halves for row in await self._batch([half], priority)])
+            if len(inputs) > 1:
+                middle = len(inputs) // 2
+                return await self._batch(inputs[:middle], priority) + await self._batch(inputs[middle:], priority)
+            (text,) = inputs
+            if self._config.window is None:
+                raise self._window_needed(
+                    f"A text of {len(text)} characters is too long for the model behind {self._where}{refusal}."
+                ) from refusal
+            if len(text) < 2:
+                raise EmbeddingError(f"The server at {self._where} finds a single character too long.") from refusal
+            halves = [await self._batch([half], priority) for half in windows(text, (len(text) + 1) // 2)]
+            return [np.concatenate([row for half in halves for row in half])]
+        return [vectors[row : row + 1] for row in range(len(inputs))]
 
     def _window_needed(self, message: str) -> EmbeddingError:
         tokens = self._known.served.input_tokens if self._known.served is not None else None

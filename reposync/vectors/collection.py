@@ -96,7 +96,7 @@ def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, w
         raise IndexMismatch(
             f"{where}: the collection `{name}` holds vectors of {_describe(recorded)}, but {_describe(expected)} is "
             "expected. Vectors of two kinds must not be mixed.",
-            remedy="Somebody made it for something else: delete it, and the next sync makes it again.",
+            remedy="It was made for something else: delete it, and the next sync makes it again.",
         )
     return str(metadata["identity"])
 

@@ -51,17 +51,14 @@ class Quarantine:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / DAMAGED
         self._is_new = True
-        since = self._seconds_since()
-        # A clock that was set back leaves a date in the future: that counts as damage of today.
-        self.is_closed = since is not None and since < AGAIN_SECONDS
-        if since is not None and since > KEPT_SECONDS:
-            shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _seconds_since(self) -> float | None:
         try:
-            return time.time() - self._folder.stat().st_mtime
+            age_seconds = time.time() - self._folder.stat().st_mtime
         except OSError:
-            return None
+            age_seconds = KEPT_SECONDS
+        # A clock that was set back leaves a date in the future: that counts as damage of today.
+        self.is_closed = age_seconds < AGAIN_SECONDS
+        if age_seconds > KEPT_SECONDS:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def take(self, *paths: Path) -> None:
         """Move these files or folders here. Raises OSError."""

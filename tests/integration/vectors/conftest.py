@@ -35,7 +35,7 @@ def settings(engine: Engine) -> IndexSettings:
 
 
 class OpenIndex(Protocol):
-    """Opens the index of the test's collection, or of another one."""
+    """Opens the index of the test's collection, or of a different one."""
 
     def __call__(self, *, collection: str | None = None) -> QdrantIndex: ...
 

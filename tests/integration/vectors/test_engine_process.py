@@ -372,7 +372,7 @@ def test_a_folder_that_a_different_machine_serves_is_refused_with_a_remedy(engin
 def test_a_folder_whose_machine_is_gone_is_taken_over(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     record_elsewhere(engine.folder)
     with pytest.raises(IndexUnavailable, match="did not answer within"):
-        engine.find(timeout_seconds=0.5)  # nobody knows yet
+        engine.find(timeout_seconds=0.5)  # it may still run
     assert engines_on(engine.folder) == []
     monkeypatch.setattr("reposync.vectors.embedded._SILENT_SECONDS", 0.5)
     assert engine.find()

@@ -63,17 +63,17 @@ async def test_a_name_moves_while_it_is_read_and_always_leads_somewhere(
     second = await physical_collection(open_index, name, OTHER)
     first = await physical_collection(open_index, name, SPEC)
     done = asyncio.Event()
-    asked = 0
+    reads = 0
 
     async def read() -> None:
-        nonlocal asked
+        nonlocal reads
         while not done.is_set():
             await client.count(name)
-            asked += 1
+            reads += 1
 
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(read())
-        while not asked:
+        while not reads:
             await asyncio.sleep(0)
         for physical in (second, first) * 10 + (second,):
             assert await move_name(open_index, name, physical)
@@ -102,10 +102,10 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
 
 async def test_a_collection_with_points_of_a_different_installation_is_not_dropped(open_index: Opened) -> None:
     await open_index("shared--a").ensure(SPEC)
-    await open_index("shared--a").replace_files(scope("somebody"), [file("a.py", "alpha")])
+    await open_index("shared--a").replace_files(scope("foreign"), [file("a.py", "alpha")])
 
     await drop_if_empty(open_index, "shared--a")
     assert await open_index("shared--a").count() == 1
-    await open_index("shared--a").remove_repository(scope("somebody").repository_id)
+    await open_index("shared--a").remove_repository(scope("foreign").repository_id)
     await drop_if_empty(open_index, "shared--a")
     assert await open_index("shared--a").spec() is None
