@@ -1,8 +1,8 @@
 """An engine's claim on its folder: the lock, the socket, and the record by which clients find it.
 
-Each of them may disappear while the engine runs: the state folder is removed or restored, a cleaner of temporary folders
-removes the socket, a second engine starts at the same path. So an engine checks regularly whether they are still its
-own, ends if not, and never unlinks those of a different engine.
+Each of them may disappear while the engine runs: the state folder is removed or restored, a cleaner of temporary
+folders removes the socket, a second engine starts at the same path. So an engine checks regularly whether they are
+still its own, ends if not, and never unlinks those of a different engine.
 """
 
 from __future__ import annotations
