@@ -141,15 +141,15 @@ class ContentWorkers:
         if not any(self._deaths_of(file) for file in files) and (prepared := await self._attempt(files)) is not None:
             return prepared
         # One of these files kills the worker (out of memory, a crash in a C library): find it, keep the others.
-        return [prepared for file in files for prepared in await self._prepare_alone(file)]
+        return [await self._prepare_alone(file) for file in files]
 
-    async def _prepare_alone(self, file: RawFile) -> list[PreparedFile]:
+    async def _prepare_alone(self, file: RawFile) -> PreparedFile:
         if self._deaths_of(file) < MOST_DEATHS:
             for _ in range(_TRIES_ALONE):
                 if (prepared := await self._attempt([file])) is not None:
-                    return prepared
+                    return prepared[0]
         died = PreparedFile(path_text(file.path), file.mode, file.sha, file.size_bytes)
-        return [died.failed(death_of(file.path, file.sha)[1])]
+        return died.failed(death_of(file.path, file.sha)[1])
 
     async def _attempt(self, files: Sequence[RawFile]) -> list[PreparedFile] | None:
         """None if the worker died."""

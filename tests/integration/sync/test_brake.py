@@ -137,8 +137,7 @@ async def test_a_lower_limit_is_built_beside_and_takes_nothing_before_a_person_a
     async with world.opened():
         await world.completed()
     reconfigured(world)
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace("max_file_bytes: 100000", "max_file_bytes: 1000"))
+    world.edit_registry("max_file_bytes: 100000", "max_file_bytes: 1000")
     async with world.opened():
         run = await blocked(world, {"too_large": 25})
         assert "bytes" in message(run)

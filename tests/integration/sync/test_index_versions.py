@@ -25,8 +25,7 @@ Change = Callable[[World], None]
 
 
 def another_model(world: World) -> None:
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace("model: test/words", "model: test/others"))
+    world.edit_registry("model: test/words", "model: test/others")
     world.embeddings.model = "test/others"
 
 
@@ -200,8 +199,7 @@ async def test_a_definition_that_changes_during_a_run_is_not_overwritten_by_it(c
         row = await world.app.repositories.get("project")
         assert (row.location, row.last_commit) == (str(other.path), None)
         assert [each.status for each in await world.app.runs.active(row.id)] == ["queued"]
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace(str(world.repository.path), str(other.path)))
+    world.edit_registry(str(world.repository.path), str(other.path))
     async with world.opened():
         await world.completed()
         assert {path for path, _ in await chunks(world)} == {"right.py"}
@@ -285,8 +283,7 @@ async def test_a_held_index_of_a_different_branch_waits_for_a_person(closed_worl
     async with world.opened():
         await world.completed()
         await world.app.versions.set_hold(["project"], PAUSED)
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace("{name: project,", "{name: project, branch: release,"))
+    world.edit_registry("{name: project,", "{name: project, branch: release,")
     async with world.opened():
         run = await world.sync()
         assert (run.status, run.error_code) == ("blocked", "INDEX_HELD")

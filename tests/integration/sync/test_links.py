@@ -14,11 +14,6 @@ def contents_read(world: GitLabWorld) -> int:
     return sum("/blobs/" in each.path for each in world.server.log.rest) + world.git_requests()
 
 
-def registered_as(world: GitLabWorld, before: str, after: str) -> None:
-    registry = world.folder / "repositories.yaml"
-    registry.write_text(registry.read_text().replace(before, after))
-
-
 async def test_a_project_that_moved_keeps_its_points_and_renews_its_links(gitlab_world: GitLabWorld):
     world = gitlab_world
     assert world.project is not None and world.server is not None
@@ -26,7 +21,7 @@ async def test_a_project_that_moved_keeps_its_points_and_renews_its_links(gitlab
     await world.completed()
     points = set(await world.points())
     world.project.move("shop/payments")
-    registered_as(world, "platform/payments-api", "shop/payments")
+    world.edit_registry("platform/payments-api", "shop/payments")
     async with world.opened():
         world.forget()
         await world.completed()
@@ -45,7 +40,7 @@ async def test_a_changed_branch_has_its_own_links_and_only_different_files_are_r
     await world.completed()
     world.repository.git("branch", "release")
     world.repository.commit({"src/b.py": b"def b():\n    return 3\n"}, branch="release")
-    registered_as(world, "project: platform/payments-api", "project: platform/payments-api, branch: release")
+    world.edit_registry("project: platform/payments-api", "project: platform/payments-api, branch: release")
     async with world.opened():
         world.forget()
         await world.completed()
