@@ -74,7 +74,7 @@ def installed(folder: Path, repository: GitRepository, database_url: str) -> Gen
         yield Installation(home, repository, stack, database_url)
 
 
-def test_a_pod_whose_clock_is_a_day_ahead_says_so_and_stops_nobodys_schedule(
+def test_a_pod_whose_clock_is_a_day_ahead_reports_it_and_stops_no_schedule(
     tmp_path: Path, repository: GitRepository, postgresql: PostgresqlDatabases
 ):
     with installed(tmp_path, repository, postgresql.upgraded()) as installation:

@@ -69,7 +69,7 @@ def is_alive(pod: Pod) -> bool:
     return pod.metric("reposync_workers") == 1
 
 
-def asked_over_http(pod: Pod) -> str:
+def requested_over_http(pod: Pod) -> str:
     accepted = pod.posts("/api/v1/repositories/app/sync")
     assert accepted.status_code == 202, accepted.text
     return str(accepted.json()["id"])
@@ -120,7 +120,7 @@ def test_a_daemon_without_workers_leaves_the_run_to_the_command(registered: Pers
     assert not run["worker"].startswith("door:")
 
 
-def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
+def test_ctrl_c_withdraws_only_the_request_of_the_command(
     registered: Person, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer
 ):
     with ExitStack() as held:
@@ -129,7 +129,7 @@ def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
         embeddings.wait_for_waiting(1, timeout_seconds=60)
         following = registered.starts("sync", "app", "--full")
         until(lambda: [run for run in log.runs("app") if run.full], details=worker.log_tail)
-        asked_over_http(worker)
+        requested_over_http(worker)
         interrupted(following)
         first, second = log.runs("app")
         assert (first.status, second.status, second.full) == ("running", "queued", False)
@@ -139,7 +139,7 @@ def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
         until(lambda: len(log.runs("app")) == 3, details=worker.log_tail)
         interrupted(following)
         assert log.runs("app")[2].status == "cancelled", "nobody else asked for it"
-        kept = asked_over_http(worker)
+        kept = requested_over_http(worker)
         following = registered.starts("sync", "app", "--full")
         until(lambda: [run for run in log.runs("app") if run.full and run.id == kept], details=worker.log_tail)
         interrupted(following)
@@ -148,12 +148,12 @@ def test_ctrl_c_takes_back_what_the_command_asked_for_and_nothing_else(
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_that_others_asked_for_outlives_the_command_that_executes_it(
+def test_a_run_with_other_requests_outlives_the_command_that_executes_it(
     registered: Person, door: Pod, worker: Pod, log: ExecutionLog, embeddings: EmbeddingServer, how: signal.Signals
 ):
     door.start()
     until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)
-    run_id = asked_over_http(door)
+    run_id = requested_over_http(door)
     with embeddings.holding():
         executing = registered.starts("sync", "app", "--full")
         embeddings.wait_for_waiting(1, timeout_seconds=60)
@@ -168,12 +168,12 @@ def test_a_run_that_others_asked_for_outlives_the_command_that_executes_it(
     assert [each.outcome for each in log.attempts(run)] == ["released", "completed"]
 
 
-def test_a_source_that_this_machine_cannot_reach_is_no_end_of_what_others_asked_for(
+def test_a_source_that_this_machine_cannot_reach_does_not_end_a_run_with_other_requests(
     registered: Person, door: Pod, worker: Pod, log: ExecutionLog, repository: GitRepository
 ):
     door.start()
     until(lambda: door.gets("/api/v1/repositories/app").status_code == 200, details=door.log_tail)
-    run_id = asked_over_http(door)
+    run_id = requested_over_http(door)
     away = repository.path.rename(repository.path.with_name("away.git"))
 
     run, _ = answer(registered.starts("sync", "app", "--json"), exit_code=1)
@@ -235,7 +235,7 @@ def test_who_lacks_the_token_leaves_the_run_to_who_has_it(person: Person, reposi
         # It has no registry file: what is registered is in the database.
         with Pod("worker", person.home / "elsewhere", {"REPOSYNC_STATE_DIR": str(person.home / "state")}) as worker:
             until(lambda: worker.events("serving") and is_alive(worker), details=worker.log_tail)
-            asked_over_http(worker)
+            requested_over_http(worker)
             waiting = log.runs("app")[-1]
             until(lambda: [each.times for each in log.attempts(waiting) if each.times > 1], details=worker.log_tail)
             shown = person.types("runs", "show", waiting.id).stdout

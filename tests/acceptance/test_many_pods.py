@@ -118,7 +118,7 @@ def test_a_pod_that_was_frozen_past_its_lease_writes_nothing_when_it_wakes(clust
 
 
 @pytest.mark.full
-def test_a_repository_that_kills_its_workers_ends_failed_and_disturbs_nobody(
+def test_a_repository_that_kills_its_workers_ends_failed_and_others_continue(
     cluster: Cluster, repository: GitRepository, tmp_path: Path
 ):
     repository.many(FILES)

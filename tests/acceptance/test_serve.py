@@ -136,7 +136,7 @@ def test_a_sync_typed_beside_the_daemon_follows_the_run_that_is_under_way(
 
 
 @pytest.mark.full
-def test_a_tick_that_was_missed_by_little_runs_late_and_one_missed_by_much_is_told(
+def test_a_tick_missed_by_little_runs_late_and_one_missed_by_much_is_listed(
     person: Person, pod: Pod, log: ExecutionLog, repository: GitRepository
 ):
     repository.commit({"a.py": b"x = 1\n"})

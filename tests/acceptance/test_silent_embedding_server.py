@@ -83,7 +83,7 @@ def test_the_terminal_says_what_it_waits_for_and_the_budget_ends_it(
     assert silent.connections == 2
 
 
-def test_a_run_of_a_daemon_says_what_it_waits_for_to_whoever_follows_it(
+def test_a_run_of_a_daemon_shows_what_it_waits_for_to_its_watchers(
     person: Person, repository: GitRepository, silent: SilentServer, tmp_path: Path
 ) -> None:
     repository.commit({"a.py": BILLING})

@@ -151,7 +151,7 @@ def execute(settings: Settings, statement: str) -> None:
 @pytest.mark.parametrize(
     ("table", "action", "task"), [("workers", "UPDATE", "workers"), ("sync_runs", "INSERT", "cron")]
 )
-async def test_an_answer_of_the_database_that_nobody_foresaw_ends_no_loop(
+async def test_an_unexpected_answer_of_the_database_ends_no_loop(
     configured: Settings, table: str, action: str, task: str
 ) -> None:
     health = Listening()

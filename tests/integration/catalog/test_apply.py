@@ -184,7 +184,7 @@ async def test_no_secret_enters_the_database(database: Database, tmp_path: Path,
     assert "${GITLAB_TOKEN}" in held
 
 
-async def test_whoever_has_the_variables_works_with_the_rows_alone(
+async def test_a_process_with_the_variables_works_with_the_rows_alone(
     database: Database, tmp_path: Path, secrets: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await Pod(database, tmp_path / "repositories.yaml").starts(SECRETS)
@@ -207,7 +207,7 @@ async def test_whoever_has_the_variables_works_with_the_rows_alone(
     )
 
 
-async def test_whoever_lacks_a_secret_reads_everything_else_and_says_which_name_is_missing(
+async def test_a_process_without_a_secret_reads_everything_else_and_names_what_is_missing(
     database: Database, tmp_path: Path, secrets: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await Pod(database, tmp_path / "repositories.yaml").starts(SECRETS)
@@ -257,7 +257,7 @@ async def test_defaults_of_the_file_reach_what_was_registered_by_command(databas
     assert (await Repositories(database).get("added")).collection == "elsewhere"
 
 
-async def test_defaults_of_the_first_file_count_for_what_was_added_whoever_applies_last(
+async def test_defaults_of_the_first_file_count_for_what_was_added_in_any_order(
     database: Database, tmp_path: Path
 ) -> None:
     mine, theirs = Pod(database, tmp_path / "a.yaml"), Pod(database, tmp_path / "b.yaml")

@@ -93,7 +93,7 @@ async def test_an_attempt_whose_claim_was_answered_after_the_lease_was_over_writ
     assert (await runs.get(run.id)).worker == "pod-2:2:bbbbbb"
 
 
-async def test_a_process_that_was_frozen_goes_on_with_a_run_that_nobody_took_over(database: Database) -> None:
+async def test_a_process_that_was_frozen_goes_on_with_a_run_that_was_not_taken_over(database: Database) -> None:
     runs, work = Runs(database), Writes()
     run = await claimed(runs, database)
 

@@ -112,7 +112,7 @@ async def test_a_removal_whose_worker_died_after_the_row_was_gone_is_completed_b
     assert await world.points() == {}
 
 
-async def test_a_repair_asked_for_beside_a_waiting_removal_leaves_it_a_removal(world: World):  # noqa: F811
+async def test_a_repair_requested_beside_a_waiting_removal_leaves_it_a_removal(world: World):  # noqa: F811
     target = await world.app.catalog.find("project")
     await world.app.repositories.register(target.registration())
     removal, _ = await world.app.runs.enqueue("project", RunTrigger.COMMAND, removal=True)

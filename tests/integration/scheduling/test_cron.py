@@ -32,8 +32,8 @@ async def until(found: Callable[[], Awaitable[bool]]) -> None:
 
 
 @contextlib.asynccontextmanager
-async def scheduling(database: Database, told: list[TickOutcome]) -> AsyncIterator[None]:
-    cron = CronScheduler(Ticks(database), Notifications(database), DaemonConfig, on_ticks=told.append)
+async def scheduling(database: Database, outcomes: list[TickOutcome]) -> AsyncIterator[None]:
+    cron = CronScheduler(Ticks(database), Notifications(database), DaemonConfig, on_ticks=outcomes.append)
     task = asyncio.create_task(cron.run())
     try:
         yield
@@ -66,13 +66,13 @@ async def test_a_pod_whose_clock_is_a_day_off_fires_at_the_right_moments(
     seconds: float,
 ) -> None:
     """The parameter: this machine's clock against the database's."""
-    told: list[TickOutcome] = []
+    outcomes: list[TickOutcome] = []
     await database_time.set(seconds)
     async with await database_time.open() as database:
         await register(database)
         runs = Runs(database)
         began = runs.now()
-        async with scheduling(database, told):
+        async with scheduling(database, outcomes):
 
             async def has_ticked() -> bool:
                 run = await executed(runs)
@@ -82,7 +82,7 @@ async def test_a_pod_whose_clock_is_a_day_off_fires_at_the_right_moments(
             await until(has_ticked)
         ticks = [run.scheduled_for for run in await runs.history() if run.scheduled_for is not None]
         assert all(began <= tick <= runs.now() + timedelta(seconds=5) for tick in ticks)
-        assert not any(outcome.rejected or outcome.missed for outcome in told)
+        assert not any(outcome.rejected or outcome.missed for outcome in outcomes)
 
 
 @pytest.mark.parametrize("seconds", [-2 * 3600.0, 2 * 3600.0], ids=["back", "forward"])
@@ -91,11 +91,11 @@ async def test_schedules_go_on_when_the_databases_clock_is_set(
     seconds: float,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    told: list[TickOutcome] = []
+    outcomes: list[TickOutcome] = []
     async with await database_time.open() as database:
         await register(database)
         runs = Runs(database)
-        async with scheduling(database, told):
+        async with scheduling(database, outcomes):
             before: list[Run] = []
 
             async def has_ticked() -> bool:

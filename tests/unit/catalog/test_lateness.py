@@ -19,7 +19,7 @@ async def test_a_repository_is_late_once_two_of_its_ticks_have_passed() -> None:
     assert await late_repositories([synced], AT_NINE + timedelta(hours=2)) == []
 
 
-async def test_nobody_waits_for_what_is_paused_synced_on_request_or_scheduled_in_words_of_a_newer_program() -> None:
+async def test_paused_unscheduled_and_unreadable_repositories_are_never_late() -> None:
     others = [
         replace(HOURLY, is_active=False, paused_reason="moved"),
         replace(HOURLY, cron_expression=None),

@@ -12,7 +12,7 @@ from reposync.runs.reporting import report_progress
 from reposync.sync.progress import RunProgress
 
 
-async def test_a_run_that_was_lost_while_its_progress_was_being_told_leaves_no_complaint_behind() -> None:
+async def test_a_run_that_was_lost_during_a_progress_report_leaves_no_unretrieved_error() -> None:
     """Cancelled twice, as the end of a run and the end of its worker do, it leaves before the database has answered."""
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))

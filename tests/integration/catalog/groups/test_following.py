@@ -67,7 +67,7 @@ async def test_after_a_move_the_index_is_as_if_the_project_had_always_been_there
     }
 
 
-async def test_a_project_made_where_another_one_was_deleted_does_not_inherit_its_index(world: GroupWorld) -> None:
+async def test_a_project_at_the_path_of_a_deleted_one_does_not_inherit_its_index(world: GroupWorld) -> None:
     old = world.project("platform/a", {"old.py": b"x = 1\n"})
     await world.discover()
     await world.completed("platform/a")
@@ -148,7 +148,7 @@ async def test_names_in_an_index_wait_for_a_run_that_began_under_the_former_name
     assert {each["repository"] for each in await world.metadata()} == {"platform/b"}
 
 
-async def test_names_that_an_index_could_not_be_told_are_told_the_next_time(world: GroupWorld) -> None:
+async def test_names_that_could_not_be_written_to_an_index_are_written_the_next_time(world: GroupWorld) -> None:
     project = world.project("platform/a", {"a.py": b"a = 1\n"})
     await world.discover()
     await world.completed("platform/a")

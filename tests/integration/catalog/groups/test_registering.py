@@ -91,7 +91,7 @@ async def test_projects_that_cannot_be_synced_yet_are_left_out_and_counted(world
     assert report.problem is None
 
 
-async def test_archived_projects_are_registered_where_they_are_asked_for(closed_world: GroupWorld) -> None:
+async def test_archived_projects_are_registered_if_configured(closed_world: GroupWorld) -> None:
     closed_world.register("{gitlab: main, group: platform, archived: true}")
     closed_world.project("platform/old", archived=True)
     async with closed_world.opened() as world:
@@ -248,7 +248,7 @@ async def test_a_repository_that_is_no_longer_listed_by_name_goes_on_in_the_grou
         assert (await world.completed("platform/payments")).files_processed == 0
 
 
-async def test_of_two_groups_the_inner_one_has_the_project_whoever_looks_first(closed_world: GroupWorld) -> None:
+async def test_of_two_groups_the_inner_one_has_the_project_in_any_order(closed_world: GroupWorld) -> None:
     world = closed_world
     inner = "{gitlab: main, group: platform/core, exclude: [core-b], schedule: every 3 hours}"
     world.register(PLATFORM, inner)
@@ -268,7 +268,7 @@ async def test_of_two_groups_the_inner_one_has_the_project_whoever_looks_first(c
         assert await world.active() == await world.names()
 
 
-async def test_a_name_that_is_somebody_elses_is_not_taken_and_a_person_is_told(world: GroupWorld) -> None:
+async def test_a_name_of_a_different_repository_is_not_taken_and_is_reported(world: GroupWorld) -> None:
     world.project("platform/a")
     await world.app.repositories.register(
         Registration(

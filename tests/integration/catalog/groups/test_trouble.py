@@ -214,7 +214,7 @@ async def test_a_pod_that_ends_leaves_the_group_to_the_next_one(world: GroupWorl
     assert await world.names() == {"platform/a"}
 
 
-async def test_what_may_pass_is_tried_again_soon_and_what_a_person_must_mend_at_the_next_tick(
+async def test_a_temporary_error_is_retried_soon_and_one_for_a_person_at_the_next_tick(
     closed_world: GroupWorld,
 ) -> None:
     world = closed_world

@@ -1,4 +1,4 @@
-"""What the tests of the locks share: an execution log, claimed runs, and what the observer of the locks was told."""
+"""What the tests of the locks share: an execution log, claimed runs, and a recording observer."""
 
 from __future__ import annotations
 
@@ -91,24 +91,24 @@ class Log:
 class Heard(Observer):
     """An observer of locks that remembers."""
 
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
     counted: Counter[str] = field(default_factory=Counter)
 
     def count(self, name: str, *labels: str, by: float = 1) -> None:
         if name == "lock_losses":
-            self.told.append(f"lost: {labels[0]}")
+            self.reported.append(f"lost: {labels[0]}")
         self.counted[name] += 1
 
     def observe(self, name: str, seconds: float, *labels: str) -> None:
         self.counted[name] += 1
 
     def lock_unavailable(self, reason: str) -> None:
-        self.told.append("unavailable")
+        self.reported.append("unavailable")
         self.reasons.append(reason)
 
     def lock_available(self) -> None:
-        self.told.append("available")
+        self.reported.append("available")
 
 
 @dataclass

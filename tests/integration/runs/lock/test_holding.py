@@ -49,7 +49,7 @@ async def test_a_lock_shows_its_pod_and_run_for_half_an_hour_and_is_gone_after_t
     assert not server.exists(key(run))
 
 
-async def test_a_lock_of_somebody_alive_is_respected_and_named(
+async def test_a_lock_of_a_live_holder_is_respected_and_named(
     log: Log, open_locks: OpenLocks, redis_url: str, server: redis.Redis
 ) -> None:
     run = await log.running()
@@ -171,7 +171,7 @@ async def test_an_answer_that_was_lost_does_not_lose_the_lock(
             assert server.get(key(run)) == value(run), "the server did what it was asked"
             proxy.cut()
             proxy.resume()
-            await until(lambda: heard.told == ["available", "unavailable", "available"], "our own value is found")
+            await until(lambda: heard.reported == ["available", "unavailable", "available"], "our own value is found")
             elsewhere = run.model_copy(update={"id": str(uuid.uuid4()), "worker": "elsewhere:1:aaaaaa"})
             with pytest.raises(LockHeld):
                 async with locks.guard(elsewhere):

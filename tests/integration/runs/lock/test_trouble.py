@@ -1,4 +1,4 @@
-"""Redis as it should not be: each trouble is told in words, none ends a sync, and no secret is in any of them."""
+"""Redis as it should not be: each trouble is reported in words, none ends a sync, and no secret is in any of them."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ SECRET = "geheimnis"
 
 
 async def trouble(log: Log, open_locks: OpenLocks, heard: Heard, url: str) -> str:
-    """What is told when a sync is guarded with this Redis. The sync goes on."""
+    """What is reported when a sync is guarded with this Redis. The sync goes on."""
     run = await log.running()
     locks = open_locks(url)
     async with watched(locks, run) as sync:
         assert not sync.watchdog.done()
     for ask in (locks.ping(), locks.list(), locks.release(run.repository_id, "value")):
-        with pytest.raises(RedisUnavailable) as told:
+        with pytest.raises(RedisUnavailable) as reported:
             await ask
-        assert SECRET not in str(told.value)
+        assert SECRET not in str(reported.value)
     reason = heard.reasons[0]
     assert reason.isprintable()
     assert reason.startswith("Redis at ")
     assert reason.endswith(".")
     assert SECRET not in "".join(heard.reasons)
-    assert "available" not in heard.told
+    assert "available" not in heard.reported
     return reason
 
 
@@ -86,7 +86,7 @@ async def test_a_user_who_may_not_do_what_a_lock_needs(
     assert "may not use these commands or keys" in heard.reasons[0]
 
 
-async def test_a_sentinel_is_told_from_the_server_that_it_watches(
+async def test_a_sentinel_is_distinguished_from_the_server_that_it_watches(
     log: Log, open_locks: OpenLocks, heard: Heard, tmp_path: Path
 ) -> None:
     port = free_port()
@@ -120,7 +120,7 @@ async def test_an_address_without_a_server(log: Log, open_locks: OpenLocks, hear
         assert words in await trouble(log, open_locks, heard, url)
 
 
-async def test_a_certificate_that_nobody_vouches_for(
+async def test_a_certificate_of_an_unknown_authority(
     log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer, certificate: Certificate
 ) -> None:
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -175,7 +175,7 @@ async def test_what_answers_there_is_no_redis(answer: bytes, log: Log, open_lock
         await trouble(log, open_locks, heard, f"redis://user:{SECRET}@127.0.0.1:{port}/0")
 
 
-async def test_the_same_trouble_is_told_once_and_another_one_again(
+async def test_the_same_trouble_is_reported_once_and_a_different_one_again(
     log: Log, open_locks: OpenLocks, heard: Heard, redis_server: RedisServer
 ) -> None:
     with TcpProxy(redis_server.url) as proxy:
@@ -193,11 +193,11 @@ async def test_the_same_trouble_is_told_once_and_another_one_again(
                 await locks.ping()
             server.config_set("min-replicas-to-write", "0")
         await locks.ping()
-    told = [heard.reasons.pop(0) if each == "unavailable" else each for each in heard.told]
-    assert [first for first, second in pairwise(told) if first == second] == []
-    assert (told[0], told[-1]) == ("available", "available")
-    assert "NOREPLICAS" in told[-2]
-    assert "connection refused" in told[-3]
+    reported = [heard.reasons.pop(0) if each == "unavailable" else each for each in heard.reported]
+    assert [first for first, second in pairwise(reported) if first == second] == []
+    assert (reported[0], reported[-1]) == ("available", "available")
+    assert "NOREPLICAS" in reported[-2]
+    assert "connection refused" in reported[-3]
 
 
 async def test_nothing_is_left_open_when_redis_hangs(

@@ -33,7 +33,7 @@ async def test_a_lock_is_extended_to_its_full_time_to_live_as_long_as_the_sync_g
         for _ in range(3):
             assert server.pexpire(key(run), 20_000), "the key is always there"
             await until(lambda: server.pttl(key(run)) > 1_700_000, "extended to the full time to live")
-    assert heard.told == ["available"]
+    assert heard.reported == ["available"]
 
 
 @pytest.mark.parametrize("how", ["flushed", "removed"])
@@ -61,10 +61,10 @@ async def test_a_restart_of_redis_is_survived_whether_it_comes_back_empty_or_not
     with RedisServer(durable=durable) as redis_server:
         async with watched(open_locks(redis_server.url), run) as sync:
             redis_server.kill()
-            await until(lambda: "unavailable" in heard.told, "noticed")
+            await until(lambda: "unavailable" in heard.reported, "noticed")
             redis_server.start()
             with redis_server.client() as server:
-                await until(lambda: heard.told[-1] == "available" and bool(server.exists(key(run))), "held again")
+                await until(lambda: heard.reported[-1] == "available" and bool(server.exists(key(run))), "held again")
                 assert server.get(key(run)) == value(run)
             assert not sync.watchdog.done()
 
@@ -95,7 +95,7 @@ async def test_a_disturbed_connection_does_not_end_the_sync(
             await until(lambda: server.pttl(key(run)) > 50_000, "extended as before")
             assert not sync.watchdog.done()
         await until(lambda: not server.exists(key(run)), "released")
-    assert "lost" not in "".join(heard.told)
+    assert "lost" not in "".join(heard.reported)
 
 
 async def test_the_sync_must_end_before_the_lock_does_when_redis_does_not_answer(
@@ -104,13 +104,13 @@ async def test_the_sync_must_end_before_the_lock_does_when_redis_does_not_answer
     run = await log.running()
     async with watched(open_locks(redis_server.url, ttl_seconds=TTL_SECONDS), run) as sync:
         redis_server.freeze()
-        told = await sync.lost()
+        reported = await sync.lost()
         redis_server.thaw()
         with redis_server.client() as server:
-            assert server.get(key(run)) == value(run), "the lock was still ours when the sync was told to end"
-    assert told.startswith("LockLost: ")
-    assert run.repository in told
-    assert heard.told == ["available", "unavailable", "lost: unreachable", "available"]
+            assert server.get(key(run)) == value(run), "the lock was still ours when the sync was reported to end"
+    assert reported.startswith("LockLost: ")
+    assert run.repository in reported
+    assert heard.reported == ["available", "unavailable", "lost: unreachable", "available"]
 
 
 async def test_a_living_thief_ends_the_sync_and_keeps_the_lock(
@@ -123,7 +123,7 @@ async def test_a_living_thief_ends_the_sync_and_keeps_the_lock(
         assert "elsewhere:9:ffffff" in await sync.lost()
     assert server.get(key(run)) == thief
     assert server.pttl(key(run)) <= 30_000
-    assert heard.told[-1] == "lost: taken"
+    assert heard.reported[-1] == "lost: taken"
 
 
 async def test_a_dead_holders_value_that_came_back_is_replaced(
@@ -154,7 +154,7 @@ async def test_a_run_that_was_taken_over_touches_the_lock_no_more(
         before = server.get(key(first))
         assert "LockLost" in await sync.lost()
     assert server.get(key(first)) == before
-    assert heard.told[-1] == "lost: superseded"
+    assert heard.reported[-1] == "lost: superseded"
 
 
 async def test_a_sync_that_began_without_redis_takes_its_lock_when_redis_is_back(
@@ -163,11 +163,11 @@ async def test_a_sync_that_began_without_redis_takes_its_lock_when_redis_is_back
     run = await log.running()
     redis_server.stop()
     async with watched(open_locks(redis_server.url), run) as sync:
-        assert heard.told == ["unavailable"]
+        assert heard.reported == ["unavailable"]
         redis_server.start()
         with redis_server.client() as server:
             await until(lambda: server.get(key(run)) == value(run), "the lock is seen")
-        await until(lambda: heard.told == ["unavailable", "available"], "told")
+        await until(lambda: heard.reported == ["unavailable", "available"], "reported")
         assert not sync.watchdog.done()
     with redis_server.client() as server:
         assert not server.exists(key(run))
@@ -185,7 +185,7 @@ async def test_a_sync_that_began_without_redis_ends_when_it_finds_the_lock_in_li
             proxy.up()
             assert "elsewhere:9:ffffff" in await sync.lost()
         assert server.get(key(run)) == other
-    assert heard.told == ["unavailable", "available", "lost: taken"]
+    assert heard.reported == ["unavailable", "available", "lost: taken"]
 
 
 async def test_a_sync_that_never_had_its_lock_is_not_ended_by_an_outage(
@@ -199,4 +199,4 @@ async def test_a_sync_that_never_had_its_lock_is_not_ended_by_an_outage(
             tried = asyncio.get_running_loop().time() + 0.4  # twice the time to live
             await until(lambda: asyncio.get_running_loop().time() > tried, "time passes")
             assert not sync.watchdog.done()
-    assert heard.told == ["unavailable"]
+    assert heard.reported == ["unavailable"]
