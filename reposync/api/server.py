@@ -10,7 +10,7 @@ import os
 import socket
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import h11
 import uvicorn
@@ -208,19 +208,6 @@ def _listen(host: str, port: int) -> socket.socket:
 # Connections ---------------------------------------------------------------------------------------------------------
 
 
-class Connection(Protocol):
-    @property
-    def network(self) -> str:
-        """Of the client, see `client_network`."""
-
-    @property
-    def idle_since(self) -> float | None:
-        """By a clock that all connections share; None while a request is in progress."""
-
-    def cut(self) -> None:
-        """Close it at once."""
-
-
 class Shares:
     """At most `most` connections, at most `a_client` of them from one client, and `reserved` more for probes.
 
@@ -233,10 +220,10 @@ class Shares:
         self._most, self._a_client = limits.max_connections, limits.connections_a_client
         self._max_reserved = limits.reserved_connections
         self._is_trusted: Callable[[str], bool] = TrustedNetworks(limits.trusted_proxies).contain
-        self._held: dict[str, set[Connection]] = {}
-        self._reserved: set[Connection] = set()
+        self._held: dict[str, set[BoundedProtocol]] = {}
+        self._reserved: set[BoundedProtocol] = set()
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: BoundedProtocol) -> bool:
         """False if it may be used for probes only, or was closed."""
         own = self._held.get(connection.network, set())
         is_trusted = self._is_trusted(connection.network)
@@ -252,7 +239,7 @@ class Shares:
         self._held.setdefault(connection.network, set()).add(connection)
         return True
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: BoundedProtocol) -> None:
         self._reserved.discard(connection)
         own = self._held.get(connection.network)
         if own is not None:
@@ -260,7 +247,7 @@ class Shares:
             if not own:
                 del self._held[connection.network]
 
-    def _candidates(self, for_trusted: bool) -> Iterable[Connection]:
+    def _candidates(self, for_trusted: bool) -> Iterable[BoundedProtocol]:
         """The connections of the client that has most, among those with an idle one."""
         by_size = sorted(self._held.items(), key=lambda each: len(each[1]), reverse=True)
         for wants_trusted in (False, True) if for_trusted else (False,):
@@ -269,12 +256,12 @@ class Shares:
                     return held
         return ()
 
-    def _cut(self, connection: Connection) -> None:
+    def _cut(self, connection: BoundedProtocol) -> None:
         self.leave(connection)
         connection.cut()
 
 
-def _idlest(connections: Iterable[Connection]) -> Connection | None:
+def _idlest(connections: Iterable[BoundedProtocol]) -> BoundedProtocol | None:
     idle = [(since, each) for each in connections if (since := each.idle_since) is not None]
     return min(idle, key=lambda each: each[0], default=(0.0, None))[1]
 
@@ -329,6 +316,7 @@ class BoundedProtocol(H11Protocol):
 
     @property
     def idle_since(self) -> float | None:
+        """None while a request is in progress."""
         return self._idle_since if self.cycle is None or self.cycle.response_complete else None
 
     @property

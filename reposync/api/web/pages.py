@@ -215,17 +215,13 @@ def _login_page(parts: ApiParts, renderer: Renderer) -> APIRouter:
 
 
 def _problem(query: Mapping[str, str]) -> str | None:
-    match query.get("failed"):
-        case "token":
-            return "This token is unknown."
-        case "csrf":
-            return "The form was too old. Please try again."
-        case "attempts":
-            wait = query.get("wait", "")
-            wait = f"{wait} s" if wait.isdecimal() and len(wait) < 5 else "a minute"
-            return f"Too many wrong tokens came from your address. Please wait {wait}."
-        case _:
-            return None
+    wait = query.get("wait", "")
+    wait = f"{wait} s" if wait.isdecimal() and len(wait) < 5 else "a minute"
+    return {
+        "token": "This token is unknown.",
+        "csrf": "The form was too old. Please try again.",
+        "attempts": f"Too many wrong tokens came from your address. Please wait {wait}.",
+    }.get(query.get("failed", ""))
 
 
 def _fields(form: Mapping[str, object]) -> dict[str, str]:

@@ -52,7 +52,7 @@ async def test_a_token_may_do_what_its_role_may(door: httpx.AsyncClient) -> None
     )
 
 
-async def test_whoever_shows_no_token_is_told_how(door: httpx.AsyncClient) -> None:
+async def test_a_request_without_a_token_gets_401_with_instructions(door: httpx.AsyncClient) -> None:
     for headers in ({}, {"Authorization": f"Basic {OPERATOR}"}, {"Authorization": OPERATOR}, {"Authorization": ""}):
         answer = await door.get("/test/read", headers=headers)
 
@@ -79,7 +79,7 @@ async def test_metrics_are_open_by_token_or_off(setting: str, anybody: int, read
         assert (await door.get("/healthz")).status_code == 200
 
 
-async def test_who_guesses_is_told_nothing_any_more_while_those_behind_the_same_address_go_on(
+async def test_guessing_is_refused_while_known_clients_behind_the_same_address_continue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = Clock()
@@ -118,7 +118,7 @@ async def test_who_guesses_is_told_nothing_any_more_while_those_behind_the_same_
 
 
 @pytest.mark.parametrize("root", ["", "/reposync"])
-async def test_nothing_is_read_of_a_request_before_it_is_known_who_asks(root: str) -> None:
+async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
     """Whoever waited for the body would answer 408, after 15 s."""
     async with server(Access(TOKENS, HttpConfig(root_path=root))) as door:
         described = (await door.get("/openapi.json")).json()["paths"]
@@ -160,7 +160,7 @@ async def status_of_head(door: httpx.AsyncClient, method: str, path: str) -> int
     return int(answer.split()[1])
 
 
-async def test_whoever_shows_no_token_sees_that_something_is_wrong_and_not_what() -> None:
+async def test_readiness_without_a_token_shows_statuses_only() -> None:
     reason = "/etc/reposync/repositories.yaml:7:1: unknown key `Tr0ub4dor-and-3`"
     daemon = Daemon()
     daemon.health.report("database", "ok")
@@ -213,7 +213,7 @@ async def test_every_answer_has_the_headers_that_browsers_go_by(door: httpx.Asyn
 
 
 @pytest.mark.parametrize(("root", "told"), [("", True), ("/reposync", False)])
-async def test_https_for_ever_is_told_over_https_and_not_for_a_host_that_is_shared(root: str, told: bool) -> None:
+async def test_hsts_is_sent_over_https_and_not_for_a_shared_host(root: str, told: bool) -> None:
     config = HttpConfig(trusted_proxies=("127.0.0.0/8",), root_path=root)
     async with server(Access(TOKENS, config)) as door:
         over_https = await door.get("/healthz", headers={"X-Forwarded-Proto": "https"})

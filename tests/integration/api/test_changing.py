@@ -24,7 +24,7 @@ async def handbook(rest: Rest) -> Rest:
     return rest
 
 
-async def test_of_two_who_change_different_keys_at_once_none_undoes_the_others(handbook: Rest) -> None:
+async def test_concurrent_changes_of_different_keys_are_all_kept(handbook: Rest) -> None:
     changes: list[dict[str, Any]] = [
         {"schedule": "daily at 04:00"},
         {"timezone": "Europe/Berlin"},
@@ -56,7 +56,7 @@ async def test_a_schedule_becomes_never_by_its_word_and_the_default_again_by_nul
     assert again["next_due_at"] is not None
 
 
-async def test_a_change_of_what_somebody_else_changed_is_refused_with_if_match(handbook: Rest) -> None:
+async def test_if_match_refuses_a_change_after_a_different_change(handbook: Rest) -> None:
     seen = (await handbook.client.get(HANDBOOK)).headers["etag"]
     mine = await handbook.client.patch(HANDBOOK, json={"include": ["docs/"]}, headers={"If-Match": seen})
     theirs = await handbook.client.patch(HANDBOOK, json={"include": ["src/"]}, headers={"If-Match": seen})
@@ -74,7 +74,7 @@ async def test_a_change_of_what_somebody_else_changed_is_refused_with_if_match(h
     assert (again.json()["definition"]["include"], again.json()["state"]) == (["src/"], "paused")
 
 
-async def test_of_many_who_send_the_same_if_match_one_gets_through(handbook: Rest) -> None:
+async def test_of_many_requests_with_the_same_if_match_one_succeeds(handbook: Rest) -> None:
     seen = (await handbook.client.get(HANDBOOK)).headers["etag"]
 
     answers = await asyncio.gather(
@@ -101,7 +101,7 @@ async def test_a_sync_in_between_is_no_reason_to_refuse_a_change(handbook: Rest)
     assert changed.status_code == 200, changed.text
 
 
-async def test_without_if_match_or_with_a_star_whoever_comes_last_is_right(handbook: Rest) -> None:
+async def test_without_if_match_or_with_a_star_the_last_change_counts(handbook: Rest) -> None:
     for headers in ({}, {"If-Match": "*"}):
         changed = await handbook.client.patch(HANDBOOK, json={"include": ["docs/"]}, headers=headers)
         assert changed.status_code == 200

@@ -120,7 +120,7 @@ async def test_every_error_has_the_same_shape(
         ("POST", "/openapi.json", "GET, HEAD"),
     ],
 )
-async def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(
+async def test_405_lists_every_method_of_the_path(
     client: httpx.AsyncClient, method: str, path: str, allowed: str
 ) -> None:
     answer = await client.request(method, path)
@@ -131,7 +131,7 @@ async def test_a_method_that_a_path_does_not_have_is_told_all_that_it_has(
         assert answer.json()["error"]["message"].endswith(f"{path}, which takes {allowed}.")
 
 
-async def test_a_request_that_does_not_fit_is_told_where_without_its_values(client: httpx.AsyncClient) -> None:
+async def test_an_invalid_request_gets_the_places_without_its_values(client: httpx.AsyncClient) -> None:
     answer = await client.post("/orders?limit=many", json={"password": "hunter22"})
 
     assert answer.status_code == 422
@@ -172,7 +172,7 @@ async def test_an_answer_that_breaks_off_is_not_taken_for_whole(client: httpx.As
     assert (await client.get("/healthz")).status_code == 200
 
 
-async def test_a_request_without_an_answer_is_told_that_the_daemon_ends(daemon: Daemon) -> None:
+async def test_an_unanswered_request_gets_shutting_down(daemon: Daemon) -> None:
     app = create_app(daemon.parts)
     waiting = asyncio.Event()
 

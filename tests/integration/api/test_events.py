@@ -52,7 +52,7 @@ async def test_a_run_is_followed_from_the_queue_to_its_end(world: World, client:
         assert [event async for event in stream] == []
 
 
-async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_on(closed_world: World):
+async def test_a_running_sync_reports_phase_files_chunks_bytes_and_rate(closed_world: World):
     closed_world.repository.many(600)
     async with closed_world.opened() as world, serving(world.app) as client:
         with ExitStack() as held:
@@ -86,9 +86,7 @@ async def test_a_sync_tells_its_phase_files_chunks_bytes_and_rate_while_it_goes_
         assert (await syncing).id == run.id
 
 
-async def test_a_run_that_is_over_is_told_once_and_a_browser_that_comes_back_is_told_to_stay_away(
-    world: World, client: httpx.AsyncClient
-):
+async def test_an_ended_run_sends_one_event_and_a_reconnect_gets_204(world: World, client: httpx.AsyncClient):
     run = await running(world)
     await world.app.runs.finish(run, RunStatus.FAILED, RunFigures(), "SOURCE_GONE", "It is\ngone.\r\n<script>")
 

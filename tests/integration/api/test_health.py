@@ -127,7 +127,7 @@ async def test_redis_that_goes_leaves_the_pod_degraded(folder: Path, redis_serve
 
 
 @pytest.mark.parametrize("provider", ["openai", "tei", "ollama"])
-async def test_an_embedding_server_is_asked_and_nothing_is_embedded(folder: Path, provider: str) -> None:
+async def test_an_embedding_server_is_checked_and_nothing_is_embedded(folder: Path, provider: str) -> None:
     with EmbeddingServer() as embeddings:
         url = embeddings.url
         model = "" if provider == "tei" else ", model: test/words"
@@ -142,7 +142,7 @@ async def test_an_embedding_server_is_asked_and_nothing_is_embedded(folder: Path
         assert not [each for each in embeddings.log if each.inputs]
 
 
-async def test_each_gitlab_server_is_asked_for_its_version_with_its_token(folder: Path) -> None:
+async def test_each_gitlab_server_is_checked_with_its_token(folder: Path) -> None:
     with GitLabServer() as known, GitLabServer() as public, GitLabServer() as strange:
         known.add_token(TOKEN, scopes=("read_api",))
         registry = (
@@ -162,7 +162,7 @@ async def test_each_gitlab_server_is_asked_for_its_version_with_its_token(folder
             assert {request.path for request in server.log} == {"/api/v4/version"}
 
 
-async def test_what_is_no_gitlab_is_told_and_a_server_that_left_the_registry_is_forgotten(folder: Path) -> None:
+async def test_a_server_that_is_not_gitlab_is_degraded_and_one_that_left_the_registry_disappears(folder: Path) -> None:
     with GitLabServer() as first, EmbeddingServer() as no_gitlab:
         kept = f'{{name: kept, url: "{no_gitlab.url}"}}'
         rest = "\nembedding: {provider: none}\n"

@@ -38,7 +38,7 @@ async def states(client: httpx.AsyncClient) -> list[tuple[str, int]]:
     return [(each["state"], each["number"]) for each in every if each is not None]
 
 
-async def test_the_versions_of_an_index_are_told_with_what_they_are_made_of(changed: World):
+async def test_the_versions_of_an_index_have_their_settings(changed: World):
     async with serving(changed.app) as client:
         answer = await client.get(f"{API}/index")
         again = await client.get(f"{API}/index", headers={"If-None-Match": answer.headers["ETag"]})
@@ -58,7 +58,7 @@ async def test_the_versions_of_an_index_are_told_with_what_they_are_made_of(chan
     assert (change["leads_to"], change["moved"]) == (await changed.physical(), True)
 
 
-async def test_a_rollback_over_http_makes_the_version_before_live_until_somebody_resumes(changed: World):
+async def test_a_rollback_over_http_stays_until_it_is_resumed(changed: World):
     async with serving(changed.app) as client:
         answer = await client.post(f"{API}/repositories/project/index/rollback")
         assert answer.status_code == 200, answer.text
@@ -120,7 +120,7 @@ async def test_files_that_could_not_be_read_are_reported_everywhere(world: World
     assert change.repositories == {"done": 1, "building": 0, "waiting": 0, "held": 0, "unknown": 0}
 
 
-async def test_what_a_run_was_blocked_for_is_told_with_its_counts(world: World):
+async def test_a_blocked_run_has_the_counts_of_the_brake(world: World):
     world.repository.many(43)
     await world.completed()
     world.repository.commit({"a.py": b"x = 1\n"}, replace=True)

@@ -70,7 +70,7 @@ async def test_a_lock_in_redis_is_shown_with_its_end_and_a_stale_one_is_removed(
         await locks.close()
 
 
-async def test_who_may_only_read_sees_locks_and_takes_none_away(world: World):
+async def test_a_reader_sees_locks_and_cannot_release_them(world: World):
     run = await running(world, NAME)
     async with serving(world.app, "read:" + "r" * 20, "operate:" + "o" * 20) as client:
         assert code(await client.get("/api/v1/locks")) == (401, "UNAUTHENTICATED")

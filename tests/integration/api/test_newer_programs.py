@@ -56,7 +56,7 @@ async def test_a_run_that_a_newer_program_wrote_is_shown_as_it_is(rest: Rest) ->
         assert STATUS in (await events.aread()).decode(), "it is over, so the stream ends"
 
 
-async def test_what_a_person_asks_for_has_to_be_a_word_that_is_known(rest: Rest) -> None:
+async def test_filters_accept_known_words_only(rest: Rest) -> None:
     assert await rest.refusal("GET", "/runs", 422, params={"status": STATUS}) == "REQUEST_INVALID"
     assert await rest.refusal("GET", "/runs", 422, params={"trigger": TRIGGER}) == "REQUEST_INVALID"
 

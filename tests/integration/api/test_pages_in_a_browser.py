@@ -162,7 +162,7 @@ def test_the_first_page_without_any_repository_says_how_to_begin(page: Page, tmp
 # One run, live --------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_of_another_pod_is_told_by_its_events_and_shows_its_end_without_a_reload(
+def test_a_run_of_a_different_pod_is_followed_by_events_to_its_end_without_a_reload(
     page: Page, showcase: Showcase, url: str, live: Run
 ) -> None:
     refreshes: list[str] = []
@@ -214,7 +214,7 @@ def test_pages_of_one_browser_share_a_few_streams_and_close_them(
         until(lambda: proxy.under_way("/events") == 0)
 
 
-def test_where_events_do_not_come_through_the_page_asks_and_a_stream_that_breaks_goes_on(
+def test_without_events_the_page_polls_and_a_broken_stream_is_opened_again(
     browser: Browser, showcase: Showcase, url: str, live: Run
 ) -> None:
     with ReverseProxy(url) as proxy, visiting(browser) as context:

@@ -16,7 +16,7 @@ async def shown(rest: Rest, path: str) -> list[str]:
     return re.findall(r'<a href="/runs\?repository=[^"]*">([^<]*)</a>', answer.text)
 
 
-async def test_the_pages_find_what_is_asked_for(rest: Rest) -> None:
+async def test_the_filters_of_the_pages_work_on_every_database(rest: Rest) -> None:
     await rest.run("payments", RunTrigger.WEBHOOK, RunStatus.FAILED)
     await rest.run("platform/api", RunTrigger.HTTP, RunStatus.FAILED)
     await rest.run("platform/api", RunTrigger.HTTP, RunStatus.COMPLETED)

@@ -106,7 +106,7 @@ def check(answer: httpx.Response, status: int, title: str, *words: str) -> None:
         ("GET", "/test/unforeseen", 500, "Something went wrong", "under incident"),
     ],
 )
-def test_whoever_goes_astray_reads_what_happened_and_what_to_do(
+def test_an_error_page_says_what_happened_and_what_to_do(
     open_url: str, method: str, path: str, status: int, title: str, words: str
 ) -> None:
     answer = ask(method, open_url + path, headers=BROWSER)
@@ -144,7 +144,7 @@ def test_another_sites_page_and_a_name_that_is_not_ours_get_nothing_but_a_page(o
     assert ask("GET", open_url + stylesheet, headers={"Host": "rebound.example"}).status_code == 200
 
 
-def test_who_may_only_read_is_told_so_and_an_old_page_asks_to_be_loaded_again(guarded_url: str) -> None:
+def test_a_reader_cannot_change_anything_and_an_old_page_must_be_loaded_again(guarded_url: str) -> None:
     with logged_in(guarded_url, READER) as reader:
         page = reader.get("/")
         assert LIVE in page.text and "/actions/" not in page.text
@@ -196,7 +196,7 @@ def test_while_the_database_is_away_pages_say_so_and_try_again_by_themselves(sho
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "STORE_UNAVAILABLE")
 
 
-def test_the_api_answers_in_its_envelope_whoever_asks(open_url: str, guarded_url: str) -> None:
+def test_the_api_responds_with_its_envelope_to_browsers_too(open_url: str, guarded_url: str) -> None:
     for path, code in (("/api/v1/runs/none", "RUN_NOT_FOUND"), ("/api/v1/none", "NOT_FOUND")):
         answer = ask("GET", open_url + path, headers=BROWSER)
         assert (answer.headers["content-type"], answer.json()["error"]["code"]) == ("application/json", code)
@@ -255,7 +255,7 @@ def test_files_of_the_pages_are_kept_for_as_long_as_they_are_the_same(open_url: 
     assert ask("GET", f"{open_url}/static/none.css").json()["error"]["code"] == "NOT_FOUND"
 
 
-def test_a_name_that_somebody_else_had_before_is_not_blamed_for_it(showcase: Showcase, open_url: str) -> None:
+def test_a_reused_name_does_not_inherit_failed_runs(showcase: Showcase, open_url: str) -> None:
     showcase.register("reborn/service")
     ended = showcase.past_run("reborn/service", RunStatus.FAILED, timedelta(minutes=1), 1.0)
     showcase.add_history([{**ended, "repository_id": "00000000-0000-0000-0000-00000000000a"}])
@@ -265,7 +265,7 @@ def test_a_name_that_somebody_else_had_before_is_not_blamed_for_it(showcase: Sho
     assert "reborn/service" in ask("GET", f"{open_url}/?name=reborn&show=attention", headers=BROWSER).text
 
 
-def test_a_button_asks_for_what_the_registry_says(showcase: Showcase, open_url: str) -> None:
+def test_a_button_requests_a_sync_with_the_configured_attempts(showcase: Showcase, open_url: str) -> None:
     showcase.register("pressed/service")
     answer = ask("POST", f"{open_url}/actions/sync", data={"name": "pressed/service"}, headers=BROWSER)
     run = showcase.run_of("pressed/service", RunStatus.QUEUED)
@@ -288,9 +288,7 @@ def requests_on(answer: httpx.Response) -> list[str]:
     return [" ".join(html.unescape(re.sub("<[^>]+>", " ", row)).split()) for row in rows]
 
 
-def test_who_cancels_a_run_by_a_button_stands_beside_those_who_asked_for_it(
-    showcase: Showcase, guarded_url: str
-) -> None:
+def test_the_page_of_a_cancelled_run_names_requesters_and_canceller(showcase: Showcase, guarded_url: str) -> None:
     showcase.register("cancelled/service")
     run = showcase.queue("cancelled/service", RunTrigger.COMMAND, asked_by="ann@laptop", full=True)
     showcase.queue("cancelled/service", asked_by="token 2")
@@ -306,7 +304,7 @@ def test_who_cancels_a_run_by_a_button_stands_beside_those_who_asked_for_it(
     assert all(each.endswith(" by token 1, in a browser") for each in (command, http))
 
 
-def test_a_run_whose_stop_another_one_waits_for_leads_to_it(showcase: Showcase, open_url: str) -> None:
+def test_a_blocked_run_links_to_the_run_that_waits_for_an_approval(showcase: Showcase, open_url: str) -> None:
     showcase.register("stopped/service")
     first = showcase.end(showcase.begin(showcase.queue("stopped/service")), RunStatus.BLOCKED)
     second = showcase.end(

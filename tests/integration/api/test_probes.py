@@ -32,7 +32,7 @@ async def test_healthz_answers_while_the_loop_lives_whatever_is_down(daemon: Dae
     assert answer.headers["cache-control"] == "no-store"
 
 
-async def test_readyz_tells_each_dependency_with_status_reason_time_and_latency(
+async def test_readyz_has_status_reason_time_and_latency_of_each_dependency(
     daemon: Daemon, client: httpx.AsyncClient
 ) -> None:
     daemon.health.report("database", "ok", latency_seconds=0.0021)

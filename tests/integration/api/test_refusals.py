@@ -26,7 +26,7 @@ NAMED = [
 ]
 
 
-async def test_a_body_that_does_not_say_that_it_is_json_is_told_the_header(rest: Rest) -> None:
+async def test_a_body_without_a_json_content_type_gets_415_with_the_header(rest: Rest) -> None:
     for media_type in (FORM, "text/plain", "application/jsonl", "multipart/form-data", None):
         headers = {} if media_type is None else {"Content-Type": media_type}
         for method, path in WITH_BODY:

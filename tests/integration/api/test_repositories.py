@@ -53,7 +53,7 @@ async def test_a_list_that_has_not_changed_is_not_sent_again(rest: Rest) -> None
     assert first.headers["cache-control"] == "private, no-cache"
 
 
-async def test_what_a_path_asks_for_hangs_on_no_name(rest: Rest) -> None:
+async def test_the_action_of_a_path_does_not_depend_on_repository_names(rest: Rest) -> None:
     assert await rest.refusal("GET", "/repositories/platform/sync", 405) == "METHOD_NOT_ALLOWED"
     # `wait` of a repository `platform`, and not the repository `platform/wait`.
     assert await rest.refusal("DELETE", "/repositories/platform/wait", 405) == "METHOD_NOT_ALLOWED"

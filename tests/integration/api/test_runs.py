@@ -63,7 +63,7 @@ async def test_filters_narrow_each_other(rest: Rest) -> None:
     assert await ids(rest, since=(fourth.queued_at - timedelta(days=1)).isoformat(), trigger="webhook") == [fourth.id]
 
 
-async def test_questions_that_make_no_sense_are_told_so(rest: Rest) -> None:
+async def test_invalid_filters_are_refused(rest: Rest) -> None:
     for query in (
         "status=done",
         "status=failed&statuss=failed",
@@ -123,7 +123,7 @@ async def test_files_of_any_name_are_paged(rest: Rest) -> None:
     assert len(set(seen)) == len(seen) == len(names)
 
 
-async def test_a_run_that_nobody_knows_is_not_found(rest: Rest) -> None:
+async def test_an_unknown_run_is_not_found(rest: Rest) -> None:
     run = await rest.run("payments")
     unknown = "00000000-0000-4000-8000-000000000000"
 
@@ -137,7 +137,7 @@ async def test_a_run_that_nobody_knows_is_not_found(rest: Rest) -> None:
     assert await rest.refusal("GET", "/runs/" + "a" * 37, 422) == "REQUEST_INVALID"
 
 
-async def test_cancelling_ends_what_waits_and_asks_what_runs(rest: Rest) -> None:
+async def test_cancelling_ends_a_waiting_run_at_once_and_a_running_one_later(rest: Rest) -> None:
     waiting = await rest.run("payments")
     cancelled = await rest.answers("POST", f"/runs/{waiting.id}/cancel", 200)
     running = await rest.run("platform/api")
@@ -167,7 +167,7 @@ async def test_a_run_goes_back_into_the_queue_from_where_that_makes_sense(
     assert await rest.refusal("POST", f"/runs/{run.id}/{action}", 409) == "RUN_STATE_CONFLICT"
 
 
-async def test_a_run_says_who_asked_for_it_and_who_took_that_back(rest: Rest) -> None:
+async def test_a_run_names_its_requesters_and_who_withdrew(rest: Rest) -> None:
     mine = "11111111-1111-4111-8111-111111111111"
     await rest.other.enqueue("payments", RunTrigger.WEBHOOK, asked_by="push to group/payments, delivery 7")
     await rest.other.enqueue("payments", RunTrigger.COMMAND, asked_by="zoe@laptop", request_id=mine, full=True)

@@ -74,7 +74,7 @@ async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncCli
     assert "Did you mean 'python'?" in unknown.text
 
 
-async def test_nothing_indexed_is_said_so(world: World):
+async def test_a_search_without_an_index_is_refused(world: World):
     async with serving(world.app) as client:
         answer = await asks(client, q="anything")
     assert code(answer) == (422, "USAGE")

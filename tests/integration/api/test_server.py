@@ -265,7 +265,7 @@ async def busy(app: FastAPI, limits: HttpLimits) -> AsyncIterator[tuple[HttpAddr
             go_on.set()
 
 
-async def test_a_client_with_all_of_its_share_busy_gets_probes_and_another_one_gets_everything(app: FastAPI) -> None:
+async def test_a_client_over_its_share_gets_probes_only_and_other_clients_get_everything(app: FastAPI) -> None:
     limits = HttpLimits(max_connections=5, connections_a_client=3)
     async with busy(app, limits) as (address, occupy):
         await occupy(3, "127.0.0.1")
@@ -353,7 +353,7 @@ async def test_what_comes_after_the_last_answer_is_taken_within_limits(app: Fast
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nA\x00: b\r\n\r\n",
     ],
 )
-async def test_what_is_no_http_gets_our_envelope_and_the_door(app: FastAPI, rubbish: bytes) -> None:
+async def test_invalid_http_gets_400_in_our_envelope(app: FastAPI, rubbish: bytes) -> None:
     async with serve_http(app, "127.0.0.1", 0) as address, connected(address) as (reader, writer):
         writer.write(rubbish)
         answer = await rest(reader)
@@ -364,7 +364,7 @@ async def test_what_is_no_http_gets_our_envelope_and_the_door(app: FastAPI, rubb
 
 
 @pytest.mark.parametrize("path", ["/stream", "/wait"], ids=["an answer has begun", "none has"])
-async def test_rubbish_in_a_body_costs_that_connection_alone(
+async def test_an_invalid_body_closes_only_its_connection(
     app: FastAPI, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     begun = streaming(app, forever=True)

@@ -116,7 +116,7 @@ async def test_too_many_wrong_tokens_make_the_login_wait() -> None:
         assert shown.status_code == 200
 
 
-async def test_a_form_that_this_server_did_not_show_logs_nobody_in(browser: httpx.AsyncClient) -> None:
+async def test_a_foreign_login_form_is_refused(browser: httpx.AsyncClient) -> None:
     for fields in ({}, {"csrf": ""}, {"csrf": "f" * 64}):
         browser.cookies.clear()
         answer = await browser.post("/login", data={"token": OPERATOR, **fields})
@@ -130,7 +130,7 @@ async def test_a_form_that_this_server_did_not_show_logs_nobody_in(browser: http
     assert "reposync-session" not in browser.cookies
 
 
-async def test_with_a_session_nothing_changes_without_its_proof(browser: httpx.AsyncClient) -> None:
+async def test_a_session_changes_nothing_without_its_csrf_token(browser: httpx.AsyncClient) -> None:
     await log_in(browser, OPERATOR)
     csrf = await csrf_of(browser)
 
@@ -161,7 +161,7 @@ async def test_with_a_session_nothing_changes_without_its_proof(browser: httpx.A
     assert (by_reader.status_code, code_of(by_reader)) == (403, "FORBIDDEN")
 
 
-async def test_logging_out_needs_the_proof_and_ends_the_session_of_this_browser(browser: httpx.AsyncClient) -> None:
+async def test_logging_out_needs_the_csrf_token_and_ends_the_session(browser: httpx.AsyncClient) -> None:
     await log_in(browser, OPERATOR)
     csrf = await csrf_of(browser)
 
@@ -176,7 +176,7 @@ async def test_logging_out_needs_the_proof_and_ends_the_session_of_this_browser(
     assert (await browser.post("/logout")).status_code == 303
 
 
-async def test_a_cookie_that_somebody_copied_ends_with_the_session_on_every_pod(database_url: str) -> None:
+async def test_a_copied_cookie_ends_with_its_session_on_every_pod(database_url: str) -> None:
     async with (
         await Database.open(database_url) as here,
         await Database.open(database_url) as there,
@@ -201,7 +201,7 @@ async def test_a_cookie_that_somebody_copied_ends_with_the_session_on_every_pod(
         assert (await other_pod.get("/test/read")).status_code == 200
 
 
-async def test_without_a_database_that_knows_nobody_is_let_in_by_a_cookie() -> None:
+async def test_without_the_database_no_cookie_is_accepted() -> None:
     def away() -> Database:
         raise StoreUnavailable("The database does not answer.")
 

@@ -23,7 +23,7 @@ def code_of(answer: httpx.Response) -> str:
     return "" if answer.status_code == 200 else str(answer.json()["error"]["code"])
 
 
-def test_a_daemon_without_its_database_says_so_after_it_asked(tmp_path: Path) -> None:
+def test_a_daemon_reports_starting_and_then_its_missing_database(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         port = taken.getsockname()[1]

@@ -215,7 +215,7 @@ async def test_a_run_that_stops_for_a_person_ends_the_wait(rest: Rest) -> None:
     assert blocked.id in (await asked).json()["error_message"], "the first one waits for a person for both"
 
 
-async def test_who_leaves_is_waited_for_no_longer(rest: Rest) -> None:
+async def test_waiting_ends_when_the_client_disconnects(rest: Rest) -> None:
     waiting = asyncio.create_task(asks(rest, params={"wait": 300}))
     while not await rest.other.history():
         await asyncio.sleep(0.01)
@@ -227,7 +227,7 @@ async def test_who_leaves_is_waited_for_no_longer(rest: Rest) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -> None:
+async def test_a_pod_that_shuts_down_responds_to_waiting_clients_with_the_queued_run(rest: Rest) -> None:
     async with httpx.AsyncClient(timeout=30) as client:
         async with serve_http(create_app(parts_of(rest.app)), "127.0.0.1", 0) as address:
             waiting = asyncio.create_task(client.post(f"{address.url}{API}{SYNC}?wait=300"))
@@ -238,7 +238,7 @@ async def test_a_pod_that_ends_tells_those_who_wait_what_is_queued(rest: Rest) -
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
 
 
-async def test_a_storm_of_clicks_is_one_run_and_what_each_asks_for_is_in_it(rest: Rest) -> None:
+async def test_a_storm_of_requests_is_one_run_with_all_their_options(rest: Rest) -> None:
     answers = await asyncio.gather(*(asks(rest, json={"full": number % 10 == 0}) for number in range(60)))
 
     assert {answer.status_code for answer in answers} == {202}

@@ -40,7 +40,7 @@ async def test_a_commit_is_searchable_once_its_sync_is_completed(world: World, c
     assert (older["relation"], older["last_commit"], older["commit"]) == ("descendant", second, first.upper()[:7])
 
 
-async def test_the_present_state_is_told_when_the_time_is_over(world: World, client: httpx.AsyncClient):
+async def test_the_timeout_responds_with_the_current_state(world: World, client: httpx.AsyncClient):
     first = world.repository.commit({"a.py": b"x = 1\n"})
     run = await world.completed()
     second = world.repository.commit({"b.py": b"y = 2\n"})
@@ -109,7 +109,7 @@ async def test_a_repository_that_was_never_synced_has_nothing_to_search(world: W
     assert code(await asks(client, "0" * 40)) == (404, "COMMIT_NOT_FOUND")
 
 
-async def test_those_who_wait_are_bounded_and_end_with_the_server(world: World, monkeypatch: pytest.MonkeyPatch):
+async def test_waiting_clients_are_limited_and_end_with_the_server(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(wait, "MAX_WAITING", 1)
     world.repository.commit({"a.py": b"x = 1\n"})
     await world.completed()
@@ -148,7 +148,7 @@ def gitlab(closed_world: World) -> Iterator[GitLabServer]:
         yield server
 
 
-async def test_gitlab_is_asked_once_for_all_who_wait_for_the_same_commit(gitlab: GitLabServer, closed_world: World):
+async def test_clients_that_wait_for_one_commit_share_one_call_to_gitlab(gitlab: GitLabServer, closed_world: World):
     first = closed_world.repository.commit({"a.py": b"x = 1\n"})
     second = closed_world.repository.commit({"b.py": b"y = 2\n"})
     aside = closed_world.repository.commit({"c.py": b"z = 3\n"}, branch="aside", parents=[])
@@ -168,7 +168,7 @@ async def test_gitlab_is_asked_once_for_all_who_wait_for_the_same_commit(gitlab:
         assert len(_merge_bases(gitlab)) - asked == 3
 
 
-async def test_a_gitlab_that_does_not_answer_is_named_and_asked_again(gitlab: GitLabServer, closed_world: World):
+async def test_an_unavailable_gitlab_is_named_and_called_again(gitlab: GitLabServer, closed_world: World):
     first = closed_world.repository.commit({"a.py": b"x = 1\n"})
     second = closed_world.repository.commit({"b.py": b"y = 2\n"})
     async with closed_world.opened() as world, serving(world.app) as client:

@@ -274,7 +274,7 @@ async def test_the_same_number_on_another_server_is_another_project(site: Site) 
         assert (await site.push(after=site.repository.head()))[1] == [("app", "queued")]
 
 
-async def test_a_system_hook_tells_of_many_branches_at_once(site: Site) -> None:
+async def test_a_system_hook_may_contain_many_branches(site: Site) -> None:
     async with site.open(APP, f"name: dev, {APP[11:]}, branch: dev"):
         update = {
             "event_name": "repository_update",
@@ -493,7 +493,7 @@ RUBBISH = [
 ]
 
 
-async def test_rubbish_from_somebody_with_the_secret_is_refused_in_words(site: Site) -> None:
+async def test_invalid_events_with_the_secret_are_refused(site: Site) -> None:
     async with site.open(APP):
         for body in RUBBISH:
             answer = await site.posts(body)

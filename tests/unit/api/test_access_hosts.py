@@ -69,14 +69,14 @@ def test_with_tokens_and_no_list_any_name_will_do() -> None:
     assert AllowedHosts((), has_tokens=True).allows("whatever.example")
 
 
-def test_nobody_is_believed_who_is_not_a_trusted_proxy() -> None:
+def test_forwarded_headers_of_untrusted_peers_are_ignored() -> None:
     told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "evil.example"}
     for config in (HttpConfig(), HttpConfig(trusted_proxies=("192.0.2.0/24",))):
         found = corrected(config, scope("10.0.0.7", **told))
         assert found == scope("10.0.0.7", **told)
 
 
-def test_a_trusted_proxy_tells_address_scheme_and_host() -> None:
+def test_a_trusted_proxy_sets_address_scheme_and_host() -> None:
     config = HttpConfig(trusted_proxies=("10.0.0.0/8",))
     told = {"x_forwarded_for": "203.0.113.9", "x_forwarded_proto": "https", "x_forwarded_host": "sync.example.com"}
     found = corrected(config, scope("10.0.0.7", **told))
@@ -134,7 +134,7 @@ def test_the_path_is_whole_whether_the_proxy_takes_the_root_path_off_or_not(aske
         ({"origin": "http://[::1"}, True),
     ],
 )
-def test_what_a_page_of_another_site_sends_is_told_by_the_browser(headers: dict[str, str], elsewhere: bool) -> None:
+def test_requests_of_other_sites_are_recognized(headers: dict[str, str], elsewhere: bool) -> None:
     assert is_cross_site(Headers({"host": "localhost:8080", **headers})) is elsewhere
 
 
@@ -145,7 +145,7 @@ def test_what_a_page_of_another_site_sends_is_told_by_the_browser(headers: dict[
     ),
     st.sampled_from(["", "/reposync"]),
 )
-def test_a_login_leads_to_no_other_server_whatever_it_is_asked_for(rest: str, start: str, root: str) -> None:
+def test_a_login_never_redirects_to_another_server(rest: str, start: str, root: str) -> None:
     address = local_address(start + rest, root)
 
     assert address.startswith(f"{root}/") or address == root or address.startswith(f"{root}?")
@@ -153,7 +153,7 @@ def test_a_login_leads_to_no_other_server_whatever_it_is_asked_for(rest: str, st
     assert address.isascii() and address.isprintable() and "\\" not in address and " " not in address
 
 
-def test_a_login_leads_to_where_somebody_wanted_to_go() -> None:
+def test_a_login_redirects_to_the_requested_page() -> None:
     assert local_address("/runs?status=failed&limit=5", "") == "/runs?status=failed&limit=5"
     assert local_address("/reposync/runs/1", "/reposync") == "/reposync/runs/1"
     assert local_address("/runs", "/reposync") == "/reposync/"

@@ -52,7 +52,7 @@ def test_a_client_over_its_share_makes_room_for_itself() -> None:
     assert [each.was_cut for each in many] == [False, True, False, False]
 
 
-def test_nobody_is_cut_in_the_middle_of_a_request() -> None:
+def test_no_request_is_interrupted() -> None:
     places = shares()
     busy = [*entered(places, "192.0.2.1", *[None] * 4), *entered(places, "192.0.2.2", *[None] * 2)]
 
@@ -73,7 +73,7 @@ def test_a_proxys_connection_makes_room_for_a_proxy_alone() -> None:
     assert sum(each.was_cut for each in behind) == 1
 
 
-def test_the_reserve_goes_to_the_newest_and_not_to_who_sits_in_it() -> None:
+def test_the_newest_connections_get_the_reserve() -> None:
     places = shares(most=1)
     entered(places, "192.0.2.1", None)
     waiting = [Peer(f"192.0.2.{number}", float(number)) for number in range(2, 6)]

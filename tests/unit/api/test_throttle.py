@@ -73,7 +73,7 @@ def test_both_bounds_come_back_evenly() -> None:
     assert checked(limits, HERE) is Checked.USED
 
 
-def test_a_wrong_credential_is_limits_once_however_often_and_from_wherever_it_comes() -> None:
+def test_a_repeated_wrong_credential_counts_once() -> None:
     limits = throttle(Clock())
     for client in (HERE, THERE) * 50:
         limits.failed(client, b"an outdated token", Checked.ALL)
@@ -115,7 +115,7 @@ def test_a_million_addresses_cost_no_more_memory_than_a_few_thousand() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 40)), max_size=60))
-def test_nobody_has_more_guesses_compared_than_the_two_bounds_allow(steps: list[tuple[str, float]]) -> None:
+def test_no_client_has_more_guesses_compared_than_the_limits_allow(steps: list[tuple[str, float]]) -> None:
     clock = Clock()
     limits = throttle(clock, in_total=1_000)
     compared: dict[tuple[str, Checked], list[float]] = {}
