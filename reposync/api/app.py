@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from reposync.api.errors import ErrorAnswer, add_error_handlers
-from reposync.api.middleware import Gate, Incidents
+from reposync.api.middleware import Gate
 from reposync.api.routes.events import event_routes
 from reposync.api.routes.index import index_routes
 from reposync.api.routes.locks import lock_routes
@@ -57,7 +57,6 @@ def create_app(parts: ApiParts) -> FastAPI:
     app.include_router(page_routes(parts, renderer, app.openapi))
     app.mount("/static", StaticContent(), name="static")
     # The last one is the outermost.
-    app.add_middleware(Incidents)
     app.add_middleware(Gate, config=parts.access.config, has_tokens=parts.access.has_tokens)
     app.add_middleware(ErrorPages, renderer=renderer, access=parts.access)
     return app

@@ -68,6 +68,9 @@ class Gate:
     - Answers HEAD as GET without the body (RFC 9110, 9.3.2). Not by a second method per route: OpenAPI would list
       every operation twice.
     - Adds security headers, and closes the connection if the response came before the whole body.
+    - Answers unexpected errors, and logs them under the id that the response names. Not by an exception handler:
+      Starlette raises the error again after one, and the server would log it twice.
+    - Answers requests without a response when the daemon shuts down.
     """
 
     def __init__(self, app: ASGIApp, config: HttpConfig, *, has_tokens: bool) -> None:
@@ -95,8 +98,12 @@ class Gate:
             is_unread = is_unread and message.get("more_body", False)
             return message
 
+        has_started = False
+
         async def sent(message: Message) -> None:
+            nonlocal has_started
             if message["type"] == "http.response.start":
+                has_started = True
                 added = MutableHeaders(scope=message)
                 added.update({**SECURITY_HEADERS, REQUEST_ID: request_id})
                 added.setdefault("Cache-Control", "no-store")
@@ -115,9 +122,23 @@ class Gate:
                 self._check(scope, headers, is_reserved)
             except RepoSyncError as error:
                 await ErrorResponse(error)(scope, received, sent)
-            else:
-                inner = {**scope, "method": "GET", _HEAD: True} if is_head else scope
-                await self._app(inner, received, sent)
+                return
+            try:
+                await self._app({**scope, "method": "GET", _HEAD: True} if is_head else scope, received, sent)
+                return
+            except asyncio.CancelledError:
+                # Only the server cancels requests, when it shuts down.
+                response = ErrorResponse(ShuttingDown())
+            except Exception:
+                incident = secrets.token_hex(6)
+                log.exception(
+                    "A request ended in an unexpected error",
+                    extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
+                )
+                response = ErrorResponse(Unexpected(incident))
+            # A response that has started can only be cut off, which the server does if it is not complete.
+            if not has_started:
+                await response(scope, received, sent)
 
     def _check(self, scope: Scope, headers: Headers, is_reserved: bool) -> None:
         root_relative = scope["path"].removeprefix(self._root)
@@ -136,45 +157,6 @@ class Gate:
         if scope["method"] not in SAFE_METHODS and not by_token and is_cross_site(headers):
             raise CrossSiteRefused("A page of another site made the browser send this request.")
         _check_size(scope)
-
-
-class Incidents:
-    """Answers unexpected errors, and logs them under the id that the response names. Also answers requests without a
-    response when the daemon shuts down.
-
-    Not an exception handler: Starlette raises the error again after one, and the server would log it twice.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        has_started = False
-
-        async def sent(message: Message) -> None:
-            nonlocal has_started
-            has_started = has_started or message["type"] == "http.response.start"
-            await send(message)
-
-        try:
-            await self._app(scope, receive, sent)
-            return
-        except asyncio.CancelledError:
-            # Only the server cancels requests, when it shuts down.
-            response = ErrorResponse(ShuttingDown())
-        except Exception:
-            incident = secrets.token_hex(6)
-            log.exception(
-                "A request ended in an unexpected error",
-                extra={"incident": incident, "method": scope["method"], "path": scope["path"]},
-            )
-            response = ErrorResponse(Unexpected(incident))
-        # A response that has started can only be cut off, which the server does if it is not complete.
-        if not has_started:
-            await response(scope, receive, send)
 
 
 def _check_size(scope: Scope) -> None:

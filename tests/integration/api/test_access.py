@@ -145,6 +145,19 @@ async def test_no_body_is_read_before_the_client_is_admitted(root: str) -> None:
     }
 
 
+async def test_a_reader_cannot_use_any_route_that_changes_something(door: httpx.AsyncClient) -> None:
+    routes = [
+        (method, path.format(name="x", run_id="x", repository="x"))
+        for path, methods in (await door.get("/openapi.json")).json()["paths"].items()
+        for method in methods
+        if method != "get" and "/webhooks/" not in path
+    ]
+
+    assert len(routes) == 12
+    for method, path in routes:
+        assert code_of(await door.request(method, path, headers=bearer(READER))) == "FORBIDDEN", path
+
+
 def test_every_route_of_the_api_admits_by_the_head() -> None:
     assert [each.path for each in api_routes() if not isinstance(each, Route)] == []
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
-from tests.fixtures.applied import apply_again
 from tests.fixtures.versions import publish_commit
 from tests.integration.api.rest import API, Rest
 
@@ -131,13 +129,3 @@ async def test_the_default_branch_again_is_shown_and_compared_afresh(handbook: R
     )
     assert "branch" not in shown["definition"]
     assert handbook.app.catalog.of_row(await handbook.app.repositories.get("handbook")).repository.branch is None
-
-
-async def test_a_branch_that_left_the_registry_file_is_the_default_one_again(rest: Rest) -> None:
-    path: Path = rest.folder / "repositories.yaml"
-    text = "repositories: [{name: payments, git: 'https://git.example.com/payments.git'BRANCH}]\n"
-    for branch in (", branch: next", ""):
-        path.write_text(text.replace("BRANCH", branch))
-        await apply_again(rest.app)
-        shown = await rest.get("/repositories/payments")
-        assert shown["branch"] == ("next" if branch else None)

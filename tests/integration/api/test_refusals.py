@@ -59,14 +59,6 @@ async def test_a_name_like_no_other_is_answered_with_the_request_that_names_them
     assert error["message"].endswith("`GET /api/v1/repositories` names them all.")
 
 
-async def test_the_history_of_a_removed_repository_is_found_by_its_name(rest: Rest) -> None:
-    run = await rest.run("payments", status=RunStatus.COMPLETED)
-    await rest.app.repositories.remove("payments")
-
-    assert [each["id"] for each in (await rest.get("/runs", repository="payments"))["items"]] == [run.id]
-    assert (await rest.get("/runs", repository="payments", status="failed"))["items"] == []
-
-
 async def test_the_beginning_of_several_ids_is_a_conflict(rest: Rest) -> None:
     # More than there are digits.
     runs = [await rest.run("payments", status=RunStatus.COMPLETED) for _ in range(17)]
