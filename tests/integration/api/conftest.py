@@ -1,21 +1,20 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 
 import httpx
 import pytest
 
-from reposync.api.app import ApiParts, create_app
-from reposync.api.server import serve_http
+from reposync.api.app import ApiParts
 from reposync.telemetry.health import Health
 from reposync.telemetry.metrics import Metrics
 from tests.fixtures.databases import database_url, postgresql, upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.redis_server import redis_server  # noqa: F401
 from tests.fixtures.world import World
-from tests.integration.api.documented import parts_of
+from tests.integration.api.documented import client_of, parts_of
 from tests.integration.api.rest import rest  # noqa: F401
 from tests.integration.api.serving import serving
 from tests.integration.sync.conftest import closed_world, embeddings, qdrant, world  # noqa: F401
@@ -38,13 +37,8 @@ class Daemon:
 
         return replace(parts_of(), health=self.health, metrics=self.metrics, refresh=refresh)
 
-    @contextlib.asynccontextmanager
-    async def client(self) -> AsyncIterator[httpx.AsyncClient]:
-        async with (
-            serve_http(create_app(self.parts), "127.0.0.1", 0) as address,
-            httpx.AsyncClient(base_url=address.url, timeout=20) as client,
-        ):
-            yield client
+    def client(self) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+        return client_of(self.parts)
 
 
 @pytest.fixture

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import AsyncIterator
 from functools import cache
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from reposync.api.app import ROUTES, ApiParts, create_app
 from reposync.api.auth import Access
+from reposync.api.server import HttpLimits, serve_http
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
 from reposync.telemetry.health import Health
@@ -33,6 +37,18 @@ def parts_of(app: Application | None = None, access: Access | None = None) -> Ap
         return app
 
     return ApiParts(Health(), Metrics(version="1.2.3"), _nothing, "1.2.3", application, access or Access([]))
+
+
+@contextlib.asynccontextmanager
+async def client_of(served: ApiParts | FastAPI, limits: HttpLimits | None = None) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of a server of its own; every error that it gets has to be documented."""
+    app = create_app(served) if isinstance(served, ApiParts) else served
+    hooks, unlimited = {"response": [is_documented]}, httpx.Limits(max_connections=None)
+    async with (
+        serve_http(app, "127.0.0.1", 0, limits=limits) as address,
+        httpx.AsyncClient(base_url=address.url, timeout=60, event_hooks=hooks, limits=unlimited) as client,
+    ):
+        yield client
 
 
 @cache

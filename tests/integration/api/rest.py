@@ -11,8 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from reposync.api.app import create_app
-from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.config.settings import Settings
 from reposync.store.database import Database
@@ -20,7 +18,7 @@ from reposync.store.run import Run, RunFigures, RunProblem
 from reposync.store.runs import Runs
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.applied import open_applied
-from tests.integration.api.documented import is_documented, parts_of
+from tests.integration.api.documented import client_of, parts_of
 
 API = "/api/v1"
 REGISTRY = """\
@@ -99,10 +97,9 @@ async def opened(folder: Path, database_url: str, registry: str = REGISTRY) -> A
 
 @pytest.fixture
 async def rest(tmp_path: Path, database_url: str) -> AsyncIterator[Rest]:
-    async with opened(tmp_path, database_url) as app, await Database.open(database_url) as database:
-        hooks = {"response": [is_documented]}
-        async with (
-            serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
-            httpx.AsyncClient(base_url=address.url, timeout=30, event_hooks=hooks) as client,
-        ):
-            yield Rest(app, client, Runs(database), tmp_path)
+    async with (
+        opened(tmp_path, database_url) as app,
+        await Database.open(database_url) as database,
+        client_of(parts_of(app)) as client,
+    ):
+        yield Rest(app, client, Runs(database), tmp_path)

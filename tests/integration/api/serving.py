@@ -6,34 +6,23 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 
-from reposync.api.app import create_app
 from reposync.api.auth import Access
-from reposync.api.server import HttpLimits, serve_http
 from reposync.app.application import Application
 from reposync.store.repository import Registration
 from reposync.store.run import Run
 from reposync.store.status import RunTrigger
 from tests.fixtures.world import World
-from tests.integration.api.documented import is_documented, parts_of
+from tests.integration.api.documented import client_of, parts_of
 
 
-@contextlib.asynccontextmanager
-async def serving(
-    application: Application, *tokens: str, limits: HttpLimits | None = None
-) -> AsyncIterator[httpx.AsyncClient]:
-    parts = parts_of(application, Access(list(tokens)))
-    limits_of_client = httpx.Limits(max_connections=None)
-    hooks = {"response": [is_documented]}
-    async with (
-        serve_http(create_app(parts), "127.0.0.1", 0, limits=limits or HttpLimits()) as address,
-        httpx.AsyncClient(base_url=address.url, timeout=60, event_hooks=hooks, limits=limits_of_client) as client,
-    ):
-        yield client
+def serving(application: Application, *tokens: str) -> AbstractAsyncContextManager[httpx.AsyncClient]:
+    return client_of(parts_of(application, Access(list(tokens))))
 
 
 @dataclass

@@ -14,6 +14,7 @@ from reposync.api.app import create_app
 from reposync.api.server import HttpLimits, serve_http
 from reposync.errors import RepositoryNotFound, StoreUnavailable
 from tests.integration.api.conftest import Daemon
+from tests.integration.api.documented import client_of
 
 
 class Order(BaseModel):
@@ -63,7 +64,7 @@ def app(daemon: Daemon) -> FastAPI:
 
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient(base_url=address.url) as client:
+    async with client_of(app) as client:
         yield client
 
 

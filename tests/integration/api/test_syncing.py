@@ -18,7 +18,7 @@ from reposync.store.database import Database
 from reposync.store.status import RunStatus
 from reposync.store.tables import IDEMPOTENCY_KEYS, REQUESTS
 from tests.fixtures.databases import database_kind  # noqa: F401
-from tests.integration.api.documented import parts_of
+from tests.integration.api.documented import client_of, parts_of
 from tests.integration.api.doors import bearer, log_in
 from tests.integration.api.rest import API, Rest, opened
 
@@ -99,10 +99,7 @@ async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_ch
 
     async def answered(tokens: list[str], headers: dict[str, str], **options: Any) -> httpx.Response:
         parts = replace(parts_of(rest.app), access=Access(tokens))
-        async with (
-            serve_http(create_app(parts), "127.0.0.1", 0) as address,
-            httpx.AsyncClient(base_url=address.url, timeout=60) as client,
-        ):
+        async with client_of(parts) as client:
             if "Authorization" not in headers:
                 await log_in(client, first)
                 csrf = (await client.get("/")).text.partition('name="csrf" value="')[2].partition('"')[0]
@@ -126,11 +123,7 @@ async def test_a_key_is_of_the_token_or_session_that_sent_it_also_when_tokens_ch
 
 async def test_the_same_key_on_two_pods_at_once_is_one_run(rest: Rest, database_url: str) -> None:
     """Every run that is queued is begun at once by somebody: without the key each request would be another run."""
-    async with (
-        opened(rest.folder, database_url) as app,
-        serve_http(create_app(parts_of(app)), "127.0.0.1", 0) as address,
-        httpx.AsyncClient(base_url=address.url, timeout=30) as second,
-    ):
+    async with opened(rest.folder, database_url) as app, client_of(parts_of(app)) as second:
         stop = asyncio.Event()
 
         async def execute() -> None:
