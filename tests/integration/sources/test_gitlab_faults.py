@@ -221,16 +221,6 @@ async def test_the_event_loop_ticks_while_an_answer_is_withheld_and_cancelling_i
     assert reported == [], "what a cancelled call still said must not be reported as never heard"
 
 
-@pytest.mark.parametrize("path", ["commits/HEAD", "repository/tree", r"\.git/"])
-async def test_a_server_that_never_answers_is_given_up_after_the_time_out(site: Site, path: str) -> None:
-    site.server.faults.hold(path=path, times=None)
-    retry = RetryPolicy(attempts=2, first_delay_seconds=0.001)
-    source = site.gitlab(timeouts=Timeouts(read_seconds=0.2), retry=retry)
-
-    with pytest.raises(SourceUnavailable, match="no answer within the time-out"):
-        await contents(source, await entries_of(source))
-
-
 async def test_a_source_works_on_after_a_cancelled_call(site: Site) -> None:
     source = site.gitlab()
     for _ in range(6):  # more often than there are threads

@@ -145,15 +145,6 @@ async def test_a_size_that_gitlab_is_too_busy_to_say_is_asked_for_again_and_then
         await read(source, entries)
 
 
-@pytest.mark.parametrize("shown", [b"", b"first lin", b"first line\nmore"])
-async def test_content_that_is_shorter_or_longer_than_the_blob_is_never_given_out(site: Site, shown: bytes) -> None:
-    site.repository.commit({"a.py": b"first line\n"})
-    source, [entry] = await site.listed()
-    site.server.faults.answer(200, shown, path="/blobs/.*/raw", times=None)
-
-    assert await read(source, [entry]) == ({}, {entry.sha: "comes damaged (it does not hash to its name)"})
-
-
 async def test_a_server_that_answers_rubbish_for_everything_is_left_after_a_hundred_blobs(site: Site) -> None:
     site.repository.many(HOPELESS_BLOBS * 2)
     site.project.git_refused = 403
@@ -278,15 +269,6 @@ async def test_a_commit_that_was_not_the_head_is_listed_without_proof_if_git_is_
 
     assert not tree.proven
     assert same_tree(tree.entries, site.repository)
-
-
-async def test_a_listing_that_its_hashes_confirm_is_proven_without_git(site: Site) -> None:
-    site.repository.many(30)
-    site.server.faults.refuse_git(403)
-    source = site.gitlab()
-
-    assert (await source.tree(await source.head())).proven
-    assert len(site.server.log.git) == 0
 
 
 async def test_a_folder_with_a_name_that_is_not_utf_8_is_an_error_if_git_is_refused(site: Site) -> None:

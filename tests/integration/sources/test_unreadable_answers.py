@@ -82,15 +82,3 @@ async def test_a_page_in_place_of_git_s_answer_is_tried_again_by_the_run(site: S
     assert raised.value.retryable
     site.server.faults.clear()
     assert await site.remote().head()
-
-
-async def test_a_page_in_place_of_git_s_answer_behind_gitlab_s_interface_is_tried_again_by_the_run(site: Site) -> None:
-    site.repository.many(40)
-    source, entries = await site.listed()
-    site.server.faults.web_page(500, path=r"\.git/")
-
-    with pytest.raises(SourceCorrupt) as raised:
-        async for _ in source.read(entries, max_bytes=1000):
-            pass
-
-    assert raised.value.retryable

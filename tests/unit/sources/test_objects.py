@@ -176,23 +176,6 @@ def test_nothing_is_proven_of_a_commit_that_cannot_be_written_anew() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "words"),
-    [
-        ([row("a", 0o100644, BLOB_SHA)] * 2, "a is listed twice"),
-        ([row("a", 0o100644, BLOB_SHA), row("a", 0o040000, BLOB_SHA)], "a is listed twice"),
-        ([row("", 0o100644, BLOB_SHA)], "a row has no name"),
-        ([row("b/a", 0o100644, BLOB_SHA)], "b/a is in a folder that is not listed"),
-        ([row("b", 0o040000, BLOB_SHA)], "what it lists in b/ does not hash to that folder's id"),
-    ],
-)
-def test_rows_that_no_commit_could_have_are_a_contradiction(rows: list[dict[str, Any]], words: str) -> None:
-    listing = listed(rows)
-
-    assert not listing.proves("2" * 40, None)
-    assert listing.contradiction == words
-
-
-@pytest.mark.parametrize(
     "broken",
     [{}, {"id": "x", "path": "a", "mode": "100644"}, {"id": BLOB_SHA, "path": None, "mode": "100644"}, {"id": 3}, []],
 )
