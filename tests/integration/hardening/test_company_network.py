@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import traceback
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -78,96 +80,77 @@ def no_settings_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name.lower(), raising=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Road:
+    """The way to the company's servers: a proxy that alone knows it."""
+
+    company: Company
+    proxy: ForwardProxy
+    monkeypatch: pytest.MonkeyPatch
+
+    async def ask(self, client: Client, *, scheme: str = "https", trusted: bool = False, **environ: str) -> None:
+        self.proxy.leads = self.company.leads(encrypted=scheme == "https")
+        for name, value in environ.items():
+            self.monkeypatch.setenv(name, value)
+        # Qdrant's own port is the default for its address.
+        port = {"https": ":443", "http": ":80"}[scheme] if client is QDRANT else ""
+        await client.ask(f"{scheme}://{NAMES[client]}{port}", self.company.authority.file if trusted else None, SECONDS)
+
+
 @pytest.fixture
-async def proxy() -> AsyncIterator[ForwardProxy]:
+async def road(company: Company, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Road]:
     async with ForwardProxy(password="proxy-hush") as proxy:
-        yield proxy
+        yield Road(company, proxy, monkeypatch)
 
 
 @pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_https_goes_through_the_proxy_and_trusts_the_ca_file(
-    client: Client, company: Company, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy.leads = company.leads(encrypted=True)
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    name = NAMES[client]
+async def test_https_goes_through_the_proxy_and_trusts_the_ca_file(client: Client, road: Road) -> None:
+    await road.ask(client, trusted=True, HTTPS_PROXY=road.proxy.url)
 
-    # Qdrant's client takes Qdrant's own port where none is given.
-    await client.ask(f"https://{name}{':443' if client is QDRANT else ''}", company.authority.file, SECONDS)
-
-    assert set(proxy.seen) == {f"CONNECT {name}:443"}
+    assert set(road.proxy.seen) == {f"CONNECT {NAMES[client]}:443"}
 
 
 @pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_http_goes_through_its_own_proxy(
-    client: Client, company: Company, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy.leads = company.leads(encrypted=False)
-    monkeypatch.setenv("http_proxy", proxy.url)
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-    name = NAMES[client]
-    port = ":80" if client is QDRANT else ""
+async def test_http_goes_through_its_own_proxy(client: Client, road: Road) -> None:
+    await road.ask(client, scheme="http", http_proxy=road.proxy.url, HTTPS_PROXY="http://127.0.0.1:1")
 
-    await client.ask(f"http://{name}{port}", None, SECONDS)
-
-    assert {line.removesuffix(":80") for line in proxy.seen} == {f"{line.split()[0]} {name}" for line in proxy.seen}
+    lines = {line.removesuffix(":80") for line in road.proxy.seen}
+    assert lines == {f"{line.split()[0]} {NAMES[client]}" for line in lines}
 
 
 @pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"])
 @pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_every_usual_variable_names_the_authority(
-    client: Client, variable: str, company: Company, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy.leads = company.leads(encrypted=True)
-    monkeypatch.setenv("ALL_PROXY", proxy.url)
-    monkeypatch.setenv(variable, str(company.authority.file))
-
-    await client.ask(f"https://{NAMES[client]}", None, SECONDS)
+async def test_every_usual_variable_names_the_authority(client: Client, variable: str, road: Road) -> None:
+    await road.ask(client, ALL_PROXY=road.proxy.url, **{variable: str(road.company.authority.file)})
 
 
 @pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_an_authority_that_nobody_named_is_not_trusted(
-    client: Client, company: Company, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy.leads = company.leads(encrypted=True)
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-
+async def test_an_authority_that_is_not_configured_is_not_trusted(client: Client, road: Road) -> None:
     with pytest.raises(RepoSyncError, match=r"certificate of .* is not trusted: .*ca_file") as refused:
-        await client.ask(f"https://{NAMES[client]}", None, SECONDS)
+        await road.ask(client, HTTPS_PROXY=road.proxy.url)
     assert not refused.value.retryable, "it will not be trusted later either"
 
 
 @pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_what_no_proxy_names_is_asked_for_directly(
-    client: Client, company: Company, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy.leads = company.leads(encrypted=True)
-    monkeypatch.setenv("HTTPS_PROXY", proxy.url)
-    monkeypatch.setenv("NO_PROXY", "other.test, .internal.test")
-
+async def test_hosts_in_no_proxy_are_requested_directly(client: Client, road: Road) -> None:
     with pytest.raises(RepoSyncError):  # this machine does not know the name
-        await client.ask(f"https://{NAMES[client]}", company.authority.file, SECONDS)
-    assert proxy.seen == []
+        await road.ask(client, trusted=True, HTTPS_PROXY=road.proxy.url, NO_PROXY="other.test, .internal.test")
+    assert road.proxy.seen == []
 
 
 @pytest.mark.parametrize("trouble", ["wrong password", "nobody listens"])
 @pytest.mark.parametrize("client", HTTP, ids=str)
-async def test_a_proxy_that_does_not_let_it_through_is_an_error_without_its_password(
-    client: Client, trouble: str, company: Company, proxy: ForwardProxy, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    proxy.leads = company.leads(encrypted=True)
-    url = {
-        "wrong password": proxy.url.replace("proxy-hush", "proxy-rush"),
-        "nobody listens": "http://worker:proxy-rush@127.0.0.1:1",
-    }[trouble]
-    monkeypatch.setenv("HTTPS_PROXY", url)
+async def test_an_error_of_the_proxy_does_not_show_its_password(client: Client, trouble: str, road: Road) -> None:
+    url = road.proxy.url.replace("proxy-hush", "proxy-rush")
+    if trouble == "nobody listens":
+        url = "http://worker:proxy-rush@127.0.0.1:1"
 
     with pytest.raises(RepoSyncError) as refused:
-        await client.ask(f"https://{NAMES[client]}", company.authority.file, SECONDS)
+        await road.ask(client, trusted=True, HTTPS_PROXY=url)
 
-    told = f"{refused.value} {refused.value.__cause__} {refused.value.__cause__ and refused.value.__cause__.__cause__}"
-    assert "rush" not in told
-    assert SECRET not in told
+    shown = "".join(traceback.format_exception_only(refused.value)) + repr(refused.value.__cause__)
+    assert "rush" not in shown
+    assert SECRET not in shown
     if trouble == "wrong password":
         assert "407" in str(refused.value)
 
