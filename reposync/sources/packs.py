@@ -224,6 +224,8 @@ class PackFile:
             running = object_hash(header.kind, header.size_bytes, hash_name)
             at = self._inflate_into(header, running.update)
             offsets[running.digest()] = offset
+        if at != self._size_bytes - self._oid_bytes:
+            raise PackDamaged("it is cut short, or longer than its objects")
         # Depth first: the base of each is then usually the one resolved last.
         ready: list[int] = []
         for sha, offset in list(offsets.items()) if waiting else ():

@@ -223,7 +223,7 @@ class UploadPack:
         except BaseException as error:
             pack.close()
             if isinstance(error, PackDamaged):
-                raise TransientFailure(str(error), corrupt=True) from error
+                raise TransientFailure(f"the pack is damaged: {error}", corrupt=True) from error
             raise
         return pack
 
@@ -270,7 +270,7 @@ async def _pack_pieces(body: AsyncIterator[bytes], version: int) -> AsyncGenerat
             yield bytes(buffered)
             buffered.clear()
     if not done or not reader.complete:
-        raise PackDamaged("the pack was cut short")
+        raise PackDamaged("it was cut short")
     yield bytes(buffered)
 
 

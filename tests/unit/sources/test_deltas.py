@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.errors import SourceError
 from reposync.sources.object_stores import ReceivedPack
 from reposync.sources.objects import BLOB, object_sha
 from reposync.sources.packs import PackDamaged
@@ -164,5 +163,5 @@ def test_closing_a_pack_ends_the_thread_that_reads_it() -> None:
             pass
         pack.close()
 
-        with pytest.raises((SourceError, OSError)):
+        with pytest.raises((PackDamaged, OSError)):
             indexing.result()

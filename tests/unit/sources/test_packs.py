@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.errors import SourceCorrupt
 from reposync.sources.object_stores import SpoolFull
 from reposync.sources.objects import BLOB, object_sha
 from reposync.sources.packs import BaseCache, PackDamaged
@@ -135,7 +134,7 @@ def test_content_over_the_limit_does_not_give_its_size_to_a_different_blob() -> 
 
 @pytest.mark.parametrize("claimed", [2000, 10**7])
 def test_a_header_with_a_wrong_size_is_damage_and_not_a_blob_over_the_limit(claimed: int) -> None:
-    with pytest.raises(SourceCorrupt, match="than its header says"):
+    with pytest.raises(PackDamaged, match="than its header says"):
         received(assembled([(header(3, claimed), zlib.compress(b"x" * 3000))]))
 
 
