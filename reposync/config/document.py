@@ -79,6 +79,10 @@ class Document:
     def problem(self, place: Place, message: str) -> Problem:
         return Problem(self.file, place.line, place.column, message)
 
+    def error(self, place: Place, message: str) -> RegistryErrors:
+        """Of a file that cannot be read as a whole."""
+        return RegistryErrors([self.problem(place, message)])
+
     def problem_at(self, loc: Loc, message: str) -> Problem:
         """`message` about the value at `loc`, with its place and without values of variables."""
         place = self.keys.get(loc) if message.startswith("unknown key") else None
@@ -113,12 +117,12 @@ def read_document(
     """
     document = Document(file)
     if len(content) > max_bytes:
-        raise RegistryErrors([document.problem(Place(1, 1), f"the file is larger than {max_bytes:,} bytes")])
+        raise document.error(Place(1, 1), f"the file is larger than {max_bytes:,} bytes")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         place = _end_of(content[: error.start].decode("utf-8-sig", "replace"))
-        raise RegistryErrors([document.problem(place, "not UTF-8 text: save the file as UTF-8")]) from None
+        raise document.error(place, "not UTF-8 text: save the file as UTF-8") from None
     root = _composed(text, document)
     document.data = None if root is None else _Reader(document, environ).read(root, ())
     return document
@@ -155,17 +159,18 @@ def _composed(text: str, document: Document) -> Any:
         opened = error.context_mark if re.search("unexpected end|<stream end>", str(error.problem)) else None
         mark = opened or error.problem_mark or error.context_mark
         place = Place(mark.line + 1, mark.column + 1) if mark else Place(1, 1)
-        problem = document.problem(place, _syntax_message(error, text.split("\n")[place.line - 1 : place.line]))
+        found = document.error(place, _syntax_message(error, text.split("\n")[place.line - 1 : place.line]))
     except ReaderError as error:
-        place = _end_of(text[: error.position])
-        problem = document.problem(place, "not YAML: a control character that YAML does not allow")
+        found = document.error(
+            _end_of(text[: error.position]), "not YAML: a control character that YAML does not allow"
+        )
     except (YAMLError, RecursionError, ValueError):
-        problem = document.problem(Place(1, 1), "not YAML that can be read")
-    raise RegistryErrors([problem])
+        found = document.error(Place(1, 1), "not YAML that can be read")
+    raise found
 
 
 def _too_many(document: Document, place: Place) -> RegistryErrors:
-    return RegistryErrors([document.problem(place, f"more than {MAX_VALUES:,} values, aliases expanded")])
+    return document.error(place, f"more than {MAX_VALUES:,} values, aliases expanded")
 
 
 _SYNTAX = {
@@ -226,50 +231,44 @@ class _Reader:
 
     def refuse(self, place: Place, loc: Loc, message: str) -> Any:
         """Record the problem and return the replacement of the value."""
-        self.document.problems.append(self.document.problem(place, message))
+        self.report(place, message)
         self.document.unusable.add(loc)
         return _UNUSABLE
 
+    def report(self, place: Place, message: str) -> None:
+        self.document.problems.append(self.document.problem(place, message))
+
     def mapping(self, node: Any, loc: Loc) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for key, place, value in self.pairs(node):
+        for key, place, value, own in self.pairs(node):
             if not loc and key.startswith(EXTENSION):
                 continue
-            if key in found:
-                message = f"`{key}` is there already, in line {self.document.keys[(*loc, key)].line}"
-                self.document.problems.append(self.document.problem(place, message))
-                continue
-            self.document.keys[(*loc, key)] = place
-            found[key] = self.read(value, (*loc, key))
-        for key, place, value in self.merged(node):
             if key not in found:
                 self.document.keys[(*loc, key)] = place
                 found[key] = self.read(value, (*loc, key))
+            elif own:
+                self.report(place, f"`{key}` is there already, in line {self.document.keys[(*loc, key)].line}")
         return found
 
-    def pairs(self, node: Any) -> Iterator[tuple[str, Place, Any]]:
-        """The mapping's own keys and values, without merge keys."""
+    def pairs(self, node: Any, *, own: bool = True) -> Iterator[tuple[str, Place, Any, bool]]:
+        """Keys and values, and whether they are the mapping's own: these come first, and win over those of merge keys
+        (`<<`); then the first mapping of a list wins."""
+        merges = []
         for key, value in node.value:
             if not isinstance(key.value, str):
-                self.document.problems.append(self.document.problem(_start(key), "a key must be plain text"))
-            elif not _is_merge(key):
-                yield key.value, _start(key), value
-
-    def merged(self, node: Any) -> Iterator[tuple[str, Place, Any]]:
-        """Keys and values of merge keys (`<<`). The mapping's own keys win, then the first mapping of a list."""
-        for key, value in node.value:
-            if not _is_merge(key):
+                self.report(_start(key), "a key must be plain text")
+            elif str(key.tag) == f"{_TAG}merge":
+                merges += [(_start(key), each) for each in (value.value if value.id == "sequence" else [value])]
+            else:
+                yield key.value, _start(key), value, own
+        for place, each in merges:
+            self.count_one(place)
+            if each.id != "mapping" or id(each) in self.open:
+                self.report(place, "`<<` takes an alias of a different mapping (`<<: *name`), or a list of them")
                 continue
-            for each in value.value if value.id == "sequence" else [value]:
-                self.count_one(_start(key))
-                if each.id != "mapping" or id(each) in self.open:
-                    message = "`<<` takes an alias of a different mapping (`<<: *name`), or a list of them"
-                    self.document.problems.append(self.document.problem(_start(key), message))
-                    continue
-                self.open.add(id(each))
-                yield from self.pairs(each)
-                yield from self.merged(each)
-                self.open.discard(id(each))
+            self.open.add(id(each))
+            yield from self.pairs(each, own=False)
+            self.open.discard(id(each))
 
     def scalar(self, text: str, kind: str, loc: Loc) -> Any:
         plain = text.replace("_", "").lower()
@@ -294,10 +293,6 @@ class _Reader:
         if isinstance(text, Interpolated):
             self.document.interpolated[loc] = text
         return text
-
-
-def _is_merge(key: Any) -> bool:
-    return str(key.tag) == f"{_TAG}merge"
 
 
 def _start(node: Any) -> Place:
