@@ -72,12 +72,7 @@ class Searching:
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
         text = checked_text(text)
         scope = await self._scope(repository, version)
-        query = IndexQuery(
-            sparse=await in_thread(lambda: query_vector(text)),
-            path_glob=path_glob,
-            language=_canonical(language) if language else None,
-            limit=limit,
-        )
+        query: IndexQuery | None = None
         met = _Met(self._parts.database)
         for attempt in range(1, _TRIES + 1):
             found = []
@@ -85,6 +80,7 @@ class Searching:
                 index = self._parts.index(physical)
                 spec = await index.spec()
                 if spec is not None:
+                    query = query or await _query(text, path_glob, language, limit)
                     full = replace(query, dense=await self._dense(text, spec))
                     found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
@@ -211,6 +207,12 @@ def checked_text(text: str) -> str:
     if len(text) > MAX_QUERY_CHARS:
         raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
     return text
+
+
+async def _query(text: str, path_glob: str | None, language: str | None, limit: int) -> IndexQuery:
+    """For words alone. Only if something is indexed: it imports numpy."""
+    canonical = _canonical(language) if language else None
+    return IndexQuery(await in_thread(lambda: query_vector(text)), path_glob=path_glob, language=canonical, limit=limit)
 
 
 def _canonical(language: str) -> str:
