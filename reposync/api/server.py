@@ -8,7 +8,8 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -220,50 +221,43 @@ class Shares:
         self._most, self._a_client = limits.max_connections, limits.connections_a_client
         self._max_reserved = limits.reserved_connections
         self._is_trusted: Callable[[str], bool] = TrustedNetworks(limits.trusted_proxies).contain
-        self._held: dict[str, set[BoundedProtocol]] = {}
+        self._held: dict[BoundedProtocol, bool] = {}
+        """Whether it comes from a trusted network."""
         self._reserved: set[BoundedProtocol] = set()
 
     def enter(self, connection: BoundedProtocol) -> bool:
         """False if it may be used for probes only, or was closed."""
-        own = self._held.get(connection.network, set())
         is_trusted = self._is_trusted(connection.network)
-        is_over_share = not is_trusted and len(own) >= self._a_client
-        if is_over_share or sum(map(len, self._held.values())) >= self._most:
-            victim = _idlest(own if is_over_share else self._candidates(is_trusted))
-            if victim is None:
-                self._reserved.add(connection)
-                if len(self._reserved) > self._max_reserved:
-                    self._cut(_idlest(self._reserved - {connection}) or connection)
+        sizes = Counter(each.network for each in self._held)
+        is_over_share = not is_trusted and sizes[connection.network] >= self._a_client
+        if is_over_share or len(self._held) >= self._most:
+            # Of the client that has most, proxies last, the one that is idle for the longest time.
+            victims = [
+                (is_proxy, -sizes[each.network], each.idle_since, each)
+                for each, is_proxy in self._held.items()
+                if each.idle_since is not None and is_proxy <= is_trusted
+                if each.network == connection.network or not is_over_share
+            ]
+            if not victims:
+                self._reserve(connection)
                 return False
-            self._cut(victim)
-        self._held.setdefault(connection.network, set()).add(connection)
+            self._cut(min(victims, key=lambda found: found[:3])[3])
+        self._held[connection] = is_trusted
         return True
 
     def leave(self, connection: BoundedProtocol) -> None:
         self._reserved.discard(connection)
-        own = self._held.get(connection.network)
-        if own is not None:
-            own.discard(connection)
-            if not own:
-                del self._held[connection.network]
+        self._held.pop(connection, None)
 
-    def _candidates(self, for_trusted: bool) -> Iterable[BoundedProtocol]:
-        """The connections of the client that has most, among those with an idle one."""
-        by_size = sorted(self._held.items(), key=lambda each: len(each[1]), reverse=True)
-        for wants_trusted in (False, True) if for_trusted else (False,):
-            for network, held in by_size:
-                if self._is_trusted(network) is wants_trusted and _idlest(held) is not None:
-                    return held
-        return ()
+    def _reserve(self, connection: BoundedProtocol) -> None:
+        idle = [each for each in self._reserved if each.idle_since is not None]
+        self._reserved.add(connection)
+        if len(self._reserved) > self._max_reserved:
+            self._cut(min(idle, key=lambda each: each.idle_since or 0.0, default=connection))
 
     def _cut(self, connection: BoundedProtocol) -> None:
         self.leave(connection)
         connection.cut()
-
-
-def _idlest(connections: Iterable[BoundedProtocol]) -> BoundedProtocol | None:
-    idle = [(since, each) for each in connections if (since := each.idle_since) is not None]
-    return min(idle, key=lambda each: each[0], default=(0.0, None))[1]
 
 
 class BoundedProtocol(H11Protocol):
