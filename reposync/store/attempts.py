@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, delete, exists, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -27,22 +27,12 @@ _LATEST = "files_failed"
 _REASONS = 10
 
 
-class Attempt(Protocol):
-    """One worker's try at a run (a `Run` as `claim` returned it)."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def attempt(self) -> int: ...
-    @property
-    def worker(self) -> str | None: ...
-
-
 # The fence -----------------------------------------------------------------------------------------------------------
 
 
-def held_by(run: Attempt) -> ColumnElement[bool]:
-    """True of the run's row until it is taken over, ended or handed back. `attempt` only increases."""
+def held_by(run: Run) -> ColumnElement[bool]:
+    """True of the row of `run`, as `claim` returned it, until it is taken over, ended or handed back. `attempt` only
+    increases."""
     return and_(
         RUNS.c.id == run.id,
         RUNS.c.attempt == run.attempt,
@@ -51,11 +41,11 @@ def held_by(run: Attempt) -> ColumnElement[bool]:
     )
 
 
-def lease_lost(run: Attempt) -> LeaseLost:
+def lease_lost(run: Run) -> LeaseLost:
     return LeaseLost(f"Run {run.id} is no longer attempt {run.attempt} of {run.worker}; nothing was written.")
 
 
-async def require_held(connection: AsyncConnection, run: Attempt) -> None:
+async def require_held(connection: AsyncConnection, run: Run) -> None:
     """Raises LeaseLost unless the run is still this attempt's, and locks the row against a takeover until the
     transaction ends. If the repository's row is locked too, lock that one first."""
     held = await connection.scalar(select(RUNS.c.id).where(held_by(run)).with_for_update(read=True))
@@ -63,7 +53,7 @@ async def require_held(connection: AsyncConnection, run: Attempt) -> None:
         raise lease_lost(run)
 
 
-def fence(run: Attempt) -> Guard:
+def fence(run: Run) -> Guard:
     """`require_held` at the beginning of a transaction."""
     return lambda connection: require_held(connection, run)
 
@@ -79,7 +69,7 @@ async def begin_attempt(connection: AsyncConnection, run: Any) -> list[LostAttem
     return lost
 
 
-async def record_figures(connection: AsyncConnection, run: Attempt, figures: RunFigures) -> dict[str, int]:
+async def record_figures(connection: AsyncConnection, run: Run, figures: RunFigures) -> dict[str, int]:
     """What the attempt did so far: all that remains known if its worker dies. Returns the `total_counts`."""
     await connection.execute(update(ATTEMPTS).where(_is(run)).values(**_counts(figures)))
     return await total_counts(connection, run.id)
@@ -98,7 +88,7 @@ async def total_counts(connection: AsyncConnection, run_id: str) -> dict[str, in
 async def end_attempt(
     connection: AsyncConnection,
     database: Database,
-    run: Attempt,
+    run: Run | Row[Any],
     outcome: str,
     figures: RunFigures | None,
     error_code: str | None = None,
@@ -125,13 +115,13 @@ async def lose_attempt(connection: AsyncConnection, run: Any, now: datetime) -> 
     ]
 
 
-async def explain_attempt(connection: AsyncConnection, run: Attempt, code: str, message: str | None) -> None:
+async def explain_attempt(connection: AsyncConnection, run: Run, code: str, message: str | None) -> None:
     """Record why an attempt ended, unless a reason is recorded already."""
     unknown = update(ATTEMPTS).where(_is(run), ATTEMPTS.c.error_code.is_(None))
     await connection.execute(unknown.values(error_code=code, error_message=message))
 
 
-async def fold_attempt(connection: AsyncConnection, run: Attempt) -> None:
+async def fold_attempt(connection: AsyncConnection, run: Run | Row[Any]) -> None:
     """The attempt was just handed back for a reason: merge its row with that of an earlier one with the same reason if
     no work was done since. A lock that is held for a day causes 1,440 attempts."""
     latest = select(ATTEMPTS).where(ATTEMPTS.c.run_id == run.id).order_by(ATTEMPTS.c.attempt.desc())
@@ -160,7 +150,7 @@ async def cancel_attempts(
     await connection.execute(go_on.values(outcome=RunStatus.CANCELLED, ended_at=now, **reason))
 
 
-def _is(run: Attempt) -> ColumnElement[bool]:
+def _is(run: Run | Row[Any]) -> ColumnElement[bool]:
     return and_(ATTEMPTS.c.run_id == run.id, ATTEMPTS.c.attempt == run.attempt)
 
 

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from sqlalchemy import and_, bindparam, case, delete, func, or_, select, tuple_
 
-from reposync.store.attempts import Attempt, fence
+from reposync.store.attempts import fence
 from reposync.store.columns import path_key, sanitize_text
 from reposync.store.database import Stored
+from reposync.store.run import Run
 from reposync.store.tables import FILES
 
 LOAD_ROWS = 5_000
@@ -104,7 +105,7 @@ class Manifests(Stored):
                     )
         return rows
 
-    async def record(self, run: Attempt, version_id: str, rows: Sequence[ManifestRow]) -> None:
+    async def record(self, run: Run, version_id: str, rows: Sequence[ManifestRow]) -> None:
         """Insert or replace by path, in one transaction."""
         if not rows:
             return
@@ -116,7 +117,7 @@ class Manifests(Stored):
         )
         await self._database.change(upsert, [_stored(version_id, row) for row in rows], fence(run))
 
-    async def forget(self, run: Attempt, version_id: str, paths: Iterable[str]) -> None:
+    async def forget(self, run: Run, version_id: str, paths: Iterable[str]) -> None:
         """Delete the rows of these paths, if present, in one transaction."""
         keys = [{"key": path_key(path)} for path in paths]
         if not keys:
@@ -124,7 +125,7 @@ class Manifests(Stored):
         query = delete(FILES).where(FILES.c.repository_id == version_id, FILES.c.path == bindparam("key"))
         await self._database.change(query, keys, fence(run))
 
-    async def clear(self, run: Attempt, version_id: str) -> None:
+    async def clear(self, run: Run, version_id: str) -> None:
         """Delete all rows of the version."""
         await self._database.change(delete(FILES).where(FILES.c.repository_id == version_id), guard=fence(run))
 

@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from reposync.errors import DefinitionChanged, RepositoryNotFound, RepoSyncError, RunCancelled
 from reposync.store.attempts import (
-    Attempt,
     anything_to_claim,
     end_abandoned,
     end_attempt,
@@ -98,7 +97,7 @@ class Runs(RunQueue):
         """Whether a run of a different repository could be executed now, if a worker were free."""
         return await others_claimable(self._database, run.repository_id)
 
-    async def expire(self, run: Attempt) -> None:
+    async def expire(self, run: Run) -> None:
         """End the lease of a run whose worker is known to be gone, so that it can be claimed. Does nothing if a
         different attempt has it."""
         over = update(RUNS).where(held_by(run)).values(lease_until=self._database.moment(-1.0))
@@ -108,7 +107,7 @@ class Runs(RunQueue):
 
     async def heartbeat(
         self,
-        run: Attempt,
+        run: Run,
         lease_seconds: float,
         progress: Mapping[str, Any] | None = None,
         figures: RunFigures | None = None,
@@ -126,14 +125,14 @@ class Runs(RunQueue):
             raise lease_lost(run)
         return HeartbeatState(row.lease_until, row.cancel_requested)
 
-    async def report_progress(self, run: Attempt, progress: Mapping[str, Any]) -> None:
+    async def report_progress(self, run: Run, progress: Mapping[str, Any]) -> None:
         """Record the progress without extending the lease. No index has this column, so that PostgreSQL updates the row
         in its page."""
         query = update(RUNS).where(held_by(run)).values(progress=dict(progress))
         if not await self._database.change(query):
             raise lease_lost(run)
 
-    async def explain_lost(self, run: Attempt, reason: RepoSyncError) -> None:
+    async def explain_lost(self, run: Run, reason: RepoSyncError) -> None:
         """Record why the attempt was lost, unless a reason is recorded already. For reasons that could not be written
         earlier because the database was unavailable."""
         async with self._database.write() as connection:
@@ -141,7 +140,7 @@ class Runs(RunQueue):
 
     async def finish(
         self,
-        run: Attempt,
+        run: Run,
         status: RunStatus,
         figures: RunFigures,
         error_code: str | None = None,
@@ -174,7 +173,7 @@ class Runs(RunQueue):
             raise lease_lost(run)
         return Run.of(before)
 
-    async def record_brake(self, run: Attempt, brake: Mapping[str, Any]) -> None:
+    async def record_brake(self, run: Run, brake: Mapping[str, Any]) -> None:
         """Bind approvals that were given beforehand to the deletion that the run met."""
         async with self._database.write() as connection:
             row = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
@@ -187,7 +186,7 @@ class Runs(RunQueue):
 
     async def retry_later(
         self,
-        run: Attempt,
+        run: Run,
         delay_seconds: float,
         error_code: str,
         error_message: str,
@@ -220,7 +219,7 @@ class Runs(RunQueue):
 
     async def release(
         self,
-        run: Attempt,
+        run: Run,
         figures: RunFigures | None = None,
         *,
         outcome: str = RELEASED,
@@ -244,7 +243,7 @@ class Runs(RunQueue):
             waits = {**error, "not_before": self._database.moment(delay_seconds)}
             return await self._wait(connection, row, Event.HAND_BACK, outcome, figures, waits, live, counts=False)
 
-    async def add_problems(self, run: Attempt, problems: Sequence[RunProblem]) -> None:
+    async def add_problems(self, run: Run, problems: Sequence[RunProblem]) -> None:
         """One row for each file, which replaces an earlier one."""
         if not problems:
             return
@@ -264,7 +263,7 @@ class Runs(RunQueue):
         ]
         await self._database.change(upsert, rows, fence(run))
 
-    async def forget_problems(self, run: Attempt, reason: str) -> None:
+    async def forget_problems(self, run: Run, reason: str) -> None:
         """Delete those of earlier attempts, which this one examines again."""
         earlier = delete(PROBLEMS).where(PROBLEMS.c.run_id == run.id, PROBLEMS.c.reason == reason)
         await self._database.change(earlier, guard=fence(run))
@@ -277,7 +276,7 @@ class Runs(RunQueue):
     def _error(self, code: str | None, message: str | None) -> dict[str, Any]:
         return {"error_code": code, "error_message": None if message is None else self._message(message)}
 
-    async def _held(self, connection: AsyncConnection, run: Attempt) -> Row[Any] | None:
+    async def _held(self, connection: AsyncConnection, run: Run) -> Row[Any] | None:
         """The run, locked, if it is still this attempt's; its repository's row is locked before it."""
         identity = await connection.scalar(select(RUNS.c.repository_id).where(RUNS.c.id == run.id))
         # A removal ends after the row is gone.
@@ -286,7 +285,7 @@ class Runs(RunQueue):
         row: Row[Any] | None = (await connection.execute(locked(self._database, held_by(run)))).one_or_none()
         return row
 
-    async def _require_held(self, connection: AsyncConnection, run: Attempt) -> Row[Any]:
+    async def _require_held(self, connection: AsyncConnection, run: Run) -> Row[Any]:
         if (row := await self._held(connection, run)) is None:
             raise lease_lost(run)
         return row
