@@ -8,7 +8,7 @@ import logging
 import random
 import sqlite3
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
@@ -191,9 +191,9 @@ class Database:
             async with (self._engine if streams else self._reader).connect() as connection:
                 yield connection
 
-    async def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[Any]:
+    async def rows(self, query: Executable) -> Sequence[Any]:
         async with self.read() as connection:
-            return (await connection.execute(query, values)).all()
+            return (await connection.execute(query)).all()
 
     async def scalars(self, query: Executable) -> list[Any]:
         return [row[0] for row in await self.rows(query)]

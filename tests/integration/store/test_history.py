@@ -68,7 +68,7 @@ async def test_each_file_with_a_problem_has_one_row(store: Store) -> None:
         ("c.bin", "binary", "NUL"),
     ]
     assert list((await store.runs.count_problems(run.id)).items()) == [("binary", 2), ("too_large", 1)]
-    assert await store.runs.problems(run.id, limit=1, offset=1) == [problems[1]]
+    assert await store.runs.problems(run.id, limit=1, after=problems[0].path) == [problems[1]]
 
 
 async def test_names_and_words_from_a_hostile_repository_do_not_fail_the_run(store: Store) -> None:
