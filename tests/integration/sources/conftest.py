@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from pydantic import SecretStr
@@ -19,6 +19,7 @@ from reposync.sources.spec import GitLabProject, RemoteGit
 from tests.fixtures.gitlab_server import GitLabServer, Project
 from tests.fixtures.repositories import GitRepository
 
+AnySource = TypeVar("AnySource", bound=Source)
 TOKEN = "glpat-reposync-secret"
 PATH = "platform/payments-api"
 # As patient as the real one, a hundred times as quick.
@@ -111,8 +112,11 @@ class Site:
         return source, await source.head()
 
     async def listed(self, *arguments: Any, **changes: Any) -> tuple[GitLabSource, list[TreeEntry]]:
-        source = self.gitlab(*arguments, **changes)
-        return source, await entries_of(source)
+        return await listed(self.gitlab(*arguments, **changes))
+
+
+async def listed(source: AnySource) -> tuple[AnySource, list[TreeEntry]]:
+    return source, await entries_of(source)
 
 
 async def entries_of(source: Source) -> list[TreeEntry]:

@@ -71,7 +71,7 @@ async def test_a_first_sync_of_ten_thousand_files_costs_three_calls_and_six_git_
     assert len(site.server.log.rest) <= 3
     assert len(site.server.log.git) == 1 + THOUSANDS / 2000
     assert await source.project_id() == 7
-    assert len(site.server.log.rest) <= 3, "the id is asked for once"
+    assert len(site.server.log.rest) <= 3, "the id is requested once"
 
 
 async def test_a_first_sync_stays_within_three_calls_where_one_file_is_read_ahead_of_all_others(site: Site) -> None:
@@ -98,7 +98,7 @@ async def test_few_contents_come_by_rest_and_many_by_git(site: Site) -> None:
     assert (len(site.server.log.rest), len(site.server.log.git)) == (0, 2)
 
 
-async def test_an_observer_is_told_of_every_request(site: Site) -> None:
+async def test_an_observer_sees_every_request(site: Site) -> None:
     site.repository.many(30)
     watched = Watched()
     source, entries = await site.listed(observer=watched)
@@ -231,7 +231,7 @@ async def test_the_branch_that_is_read_has_its_name_at_no_cost_or_of_one_call(si
     assert len(site.server.log) == 1
 
 
-async def test_a_default_branch_that_changed_shows_when_asked_afresh(site: Site) -> None:
+async def test_a_changed_default_branch_shows_in_a_fresh_request(site: Site) -> None:
     site.repository.commit({"a.py": b"1\n"})
     source = site.gitlab()
     assert await source.branch() == "main"
@@ -258,7 +258,7 @@ async def test_an_empty_repository_is_not_a_missing_one(site: Site, branch: str 
         await site.gitlab(branch=branch, project_id=known).head()
 
 
-async def test_a_project_without_a_default_branch_asks_for_one(site: Site) -> None:
+async def test_a_project_without_a_default_branch_needs_a_configured_one(site: Site) -> None:
     site.repository.commit({"a": b"1"}, branch="develop")
     site.project.no_default_branch = True
 
@@ -272,23 +272,25 @@ async def test_a_project_without_a_default_branch_asks_for_one(site: Site) -> No
 @pytest.mark.parametrize("known", [None, 42])
 async def test_a_moved_project_is_found_by_its_old_path_and_by_its_id(site: Site, known: int | None) -> None:
     site.repository.many(30)
-    site.project.move("elsewhere/payments")
+    site.project.move("billing/payments")
     source, entries = await site.listed(project_id=known)
 
     assert await contents(source, entries) == expected(site.repository, entries)
     assert await source.project_id() == 42
 
 
-async def test_another_project_at_the_old_path_is_not_mistaken_for_the_moved_one(site: Site, tmp_path: Path) -> None:
+async def test_a_different_project_at_the_old_path_is_not_mistaken_for_the_moved_one(
+    site: Site, tmp_path: Path
+) -> None:
     site.repository.many(60)
-    site.project.move("elsewhere/payments")
+    site.project.move("billing/payments")
     other = GitRepository.create(tmp_path / "other.git")
     other.commit({"other.py": b"other\n"})
     site.server.add_project(PATH, other.path, id=43)
     source, entries = await site.listed(project_id=42)
 
     assert await contents(source, entries) == expected(site.repository, entries)
-    assert site.server.log.matching("elsewhere/payments.git"), "git follows to the new path"
+    assert site.server.log.matching("billing/payments.git"), "git follows to the new path"
 
 
 async def test_a_project_may_be_given_by_its_number(site: Site) -> None:
@@ -340,7 +342,9 @@ async def test_pages_are_followed_through_those_that_hold_no_file(site: Site) ->
     assert len(site.server.log.git) == 0, "pages are proven like any listing"
 
 
-async def test_links_of_an_instance_that_believes_in_another_address_lead_to_the_one_that_was_asked(site: Site) -> None:
+async def test_page_links_of_an_instance_with_a_wrong_external_url_are_followed_on_the_configured_address(
+    site: Site,
+) -> None:
     old_gitlab(site.server)
     site.server.external_url = "https://gitlab.example.com"
     site.repository.many(250)

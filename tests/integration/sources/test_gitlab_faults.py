@@ -56,7 +56,7 @@ async def test_a_rate_limit_in_any_form_is_waited_for(
 
 @pytest.mark.parametrize("path", ["commits/HEAD", "repository/tree", r"blobs/.*/raw", r"\.git/"])
 @pytest.mark.parametrize("fault", ["502", "cut"])
-async def test_what_breaks_twice_is_asked_for_a_third_time(site: Site, path: str, fault: str) -> None:
+async def test_a_request_that_fails_twice_is_sent_a_third_time(site: Site, path: str, fault: str) -> None:
     if fault == "502":
         site.server.faults.bad_gateway(path=path, times=2)
     else:
@@ -94,7 +94,7 @@ async def test_a_pack_cut_anywhere_is_fetched_again(site: Site, after_bytes: int
     assert len(site.server.log.git) == 3
 
 
-async def test_content_that_does_not_hash_to_its_name_is_asked_for_again_and_never_given_out(site: Site) -> None:
+async def test_content_that_does_not_hash_to_its_name_is_requested_again_and_never_returned(site: Site) -> None:
     source = site.gitlab()
     entries = (await entries_of(source))[:3]
     site.server.faults.answer(200, "something else", path=entries[1].sha, times=2)
@@ -141,7 +141,7 @@ async def test_a_gitlab_that_is_not_there_says_so(site: Site) -> None:
 
 @pytest.mark.parametrize("status", [307])
 @pytest.mark.parametrize("path", ["projects/platform", "commits/HEAD", "repository/tree", r"blobs/.*/raw", r"\.git/"])
-async def test_no_redirect_makes_another_host_see_the_token(site: Site, status: int, path: str) -> None:
+async def test_no_redirect_sends_the_token_to_a_different_host(site: Site, status: int, path: str) -> None:
     with OtherHost() as other:
         site.server.faults.redirect(other.url, status=status, path=path, times=None)
         # A project that was never seen is asked for by its path; of a known one, few blobs come by REST.
@@ -163,7 +163,7 @@ async def test_no_redirect_makes_another_host_see_the_token(site: Site, status: 
         assert other.requests == []
 
 
-async def test_no_link_of_a_page_leads_to_another_host(site: Site) -> None:
+async def test_no_page_link_leads_to_a_different_host(site: Site) -> None:
     with OtherHost(body=b"[]") as other:
         link = f'<{other.url}/steal?token>; rel="next"'
         site.server.faults.answer(

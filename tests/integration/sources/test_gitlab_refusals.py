@@ -51,7 +51,7 @@ async def test_each_refusal_says_what_is_wrong_with_the_token(
     assert type(error) is kind
     with pytest.raises(kind, match=words):
         raise error
-    assert len(site.server.log) == 1, "what a person must mend is not tried again"
+    assert len(site.server.log) == 1, "an error that needs a person is not retried"
 
 
 async def test_a_deleted_project_and_one_that_never_was_are_gone_not_empty(site: Site) -> None:
@@ -104,7 +104,7 @@ async def test_where_git_is_switched_off_for_the_instance_paths_are_as_json_has_
     assert await contents(source, entries) == expected(site.repository, entries)
 
 
-async def test_a_git_that_filters_nothing_is_not_asked_for_a_tree(site: Site) -> None:
+async def test_a_git_server_without_filters_gets_no_request_for_a_tree(site: Site) -> None:
     site.repository.many(40)
     site.repository.commit({"signed": b"1"}, when=None)
     site.project.allow_filter = False

@@ -133,7 +133,7 @@ async def test_a_file_is_too_large_only_if_gitlab_says_so_of_that_very_blob(
     assert reasons == {huge: f"comes damaged (it has more than 2,000 bytes; {words})"}
 
 
-async def test_a_size_that_gitlab_is_too_busy_to_say_is_asked_for_again_and_then_ends_the_read(site: Site) -> None:
+async def test_a_size_that_gitlab_is_too_busy_to_send_is_requested_again_and_then_ends_the_read(site: Site) -> None:
     site.repository.commit({"huge.bin": bytes(300_000)})
     source, entries = await site.listed()
     site.server.faults.bad_gateway(method="HEAD", times=2)
@@ -204,7 +204,7 @@ def another_mode(rows: Rows) -> Rows:
         (nameless, "a row has no name"),
     ],
 )
-async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_settle_it(
+async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_confirm_it(
     site: Site, edit: Callable[[Rows], Rows], words: str
 ) -> None:
     site.repository.many(65)
@@ -223,7 +223,7 @@ async def test_a_listing_that_contradicts_itself_is_an_error_if_git_cannot_settl
 
 
 @pytest.mark.parametrize("edit", [without_five, another_mode, twice, without_folders, nameless, lambda rows: []])
-async def test_git_settles_what_a_listing_has_wrongly(site: Site, edit: Callable[[Rows], Rows]) -> None:
+async def test_git_corrects_a_wrong_listing(site: Site, edit: Callable[[Rows], Rows]) -> None:
     site.repository.many(65)
     site.server.faults.edit_rows(edit)
     source = site.gitlab()

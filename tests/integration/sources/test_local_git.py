@@ -17,7 +17,7 @@ from reposync.sources.local import LocalGitSource
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.spec import LocalGit
 from tests.fixtures.repositories import GitRepository, Submodule, Symlink, git_environment
-from tests.integration.sources.conftest import contents, entries_of, expected, same_tree
+from tests.integration.sources.conftest import contents, entries_of, expected, listed, same_tree
 
 Open = Callable[..., LocalGitSource]
 
@@ -146,7 +146,9 @@ async def test_the_branch_that_is_read_has_its_name_unless_head_is_detached(
     assert await local(tmp_path / "linked").branch() == "topic"
 
 
-async def test_a_folder_that_was_swapped_for_another_is_never_listed(repository: GitRepository, local: Open) -> None:
+async def test_a_folder_that_was_swapped_for_a_different_one_is_never_listed(
+    repository: GitRepository, local: Open
+) -> None:
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"one/a.py": b"1\n", "two/b.py": b"2\n"})
     one, two = (repository.git("rev-parse", f"HEAD:{name}").strip().decode() for name in ("one", "two"))
@@ -199,8 +201,7 @@ async def test_loose_objects_that_are_packed_in_the_middle_of_a_read_are_still_r
         (work / f"f{number}").write_text(f"{number}\n")
     git(work, "add", "-A")
     git(work, "commit", "-qm", "many")
-    source = local(work)
-    entries = await entries_of(source)
+    source, entries = await listed(local(work))
 
     found: dict[str, bytes | None] = {}
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
@@ -225,9 +226,7 @@ async def test_paths_are_bytes_and_nothing_is_followed(repository: GitRepository
             "model.bin": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
         }
     )
-    source = local(repository.path)
-
-    entries = await entries_of(source)
+    source, entries = await listed(local(repository.path))
     found = await contents(source, entries)
 
     assert same_tree(entries, repository)
@@ -244,8 +243,7 @@ async def test_a_blob_over_the_limit_is_sized_but_never_held(
     repository.git("config", "pack.compression", "1")
     repository.git("config", "fastimport.unpackLimit", "1" if packed else "10000")
     repository.commit({"huge.bin": bytes(40_000_000), "small.py": b"x = 1\n"})
-    source = local(repository.path)
-    entries = await entries_of(source)
+    source, entries = await listed(local(repository.path))
 
     tracemalloc.start()
     async with aclosing(source.read(entries, max_bytes=1000)) as blobs:
@@ -263,9 +261,7 @@ async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository
         rows[version * 16] = b"changed = %d\n" % version
         repository.commit({"table.py": b"".join(rows), f"copy_{version}.py": b"".join(rows)})
     repository.git("repack", "-adfq", "--depth=50", "--window=50")
-    source = local(repository.path)
-
-    entries = await entries_of(source)
+    source, entries = await listed(local(repository.path))
 
     assert await contents(source, entries) == expected(repository, entries)
     assert await contents(source, list(reversed(entries))) == expected(repository, entries)
@@ -274,8 +270,7 @@ async def test_long_chains_of_deltas_give_the_contents_that_git_gives(repository
 async def test_a_missing_blob_is_named_after_all_others_were_read(repository: GitRepository, local: Open) -> None:
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"src/good.py": b"good\n", "src/bad.py": b"bad\n"})
-    source = local(repository.path)
-    entries = await entries_of(source)
+    source, entries = await listed(local(repository.path))
     bad = next(entry.sha for entry in entries if entry.path == b"src/bad.py")
     (repository.path / "objects" / bad[:2] / bad[2:]).unlink()
 
@@ -290,7 +285,7 @@ async def test_a_missing_blob_is_named_after_all_others_were_read(repository: Gi
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "emptied", "swapped"])
-async def test_a_damaged_loose_blob_is_never_given_out(repository: GitRepository, local: Open, damage: str) -> None:
+async def test_a_damaged_loose_blob_is_never_returned(repository: GitRepository, local: Open, damage: str) -> None:
     repository.git("config", "fastimport.unpackLimit", "10000")
     repository.commit({"good.py": b"good\n" * 50, "bad.py": random.Random(1).randbytes(500)})
     source = local(repository.path)
@@ -313,11 +308,10 @@ async def test_a_damaged_loose_blob_is_never_given_out(repository: GitRepository
     assert read == [entries[b"good.py"].sha]
 
 
-async def test_a_damaged_pack_is_named_and_gives_nothing_wrong(repository: GitRepository, local: Open) -> None:
+async def test_a_damaged_pack_is_named_and_returns_nothing_wrong(repository: GitRepository, local: Open) -> None:
     repository.commit({f"f{number}": random.Random(number).randbytes(300) for number in range(50)})
     repository.git("repack", "-adq")
-    source = local(repository.path)
-    entries = await entries_of(source)
+    _, entries = await listed(local(repository.path))
     true = expected(repository, entries)
     [pack] = (repository.path / "objects" / "pack").glob("*.pack")
     changed = bytearray(pack.read_bytes())
@@ -389,8 +383,7 @@ async def test_a_partial_clone_that_lacks_its_contents_says_what_is_needed(
     repository.commit({"a": b"1"})
     repository.git("config", "uploadpack.allowFilter", "true")
     git(tmp_path, "clone", "-q", "--filter=blob:none", "--no-checkout", repository.path.as_uri(), "partial")
-    source = local(tmp_path / "partial")
-    entries = await entries_of(source)
+    source, entries = await listed(local(tmp_path / "partial"))
 
     with pytest.raises(UnreadableBlobs, match=r"is missing.*without --filter"):
         await contents(source, entries)

@@ -40,6 +40,7 @@ from tests.integration.sources.conftest import (
     contents,
     entries_of,
     expected,
+    listed,
     same_tree,
 )
 
@@ -84,7 +85,7 @@ async def test_a_server_without_filters_sends_everything_once(site: Site) -> Non
 
     known = await site.remote(known_commit=head).head()
     assert known == head
-    assert len(site.server.log) == 2, "asking whether the head is still the same fetches nothing"
+    assert len(site.server.log) == 2, "a known head fetches nothing"
 
 
 async def test_a_new_commit_of_a_server_without_filters_is_seen_by_an_open_source(site: Site) -> None:
@@ -152,9 +153,7 @@ async def test_a_server_of_protocol_version_0_is_understood(site: Site, branch: 
     site.repository.many(50)
     site.repository.tag("v1", site.repository.head() or "", message="annotated")
     with OldProxy(site.server.url) as proxy:
-        source = site.remote(f"{proxy.url}/{PATH}.git", branch=branch)
-
-        entries = await entries_of(source)
+        source, entries = await listed(site.remote(f"{proxy.url}/{PATH}.git", branch=branch))
 
         assert same_tree(entries, site.repository)
         assert await contents(source, entries) == expected(site.repository, entries)
@@ -224,7 +223,7 @@ async def test_refused_credentials_are_tried_once_and_never_shown(site: Site) ->
     assert "Basic " not in str(caught.value.__cause__)
 
 
-async def test_missing_credentials_and_missing_repositories_are_told_apart(site: Site) -> None:
+async def test_missing_credentials_and_missing_repositories_are_different_errors(site: Site) -> None:
     site.repository.commit({"a": b"1"})
 
     with pytest.raises(SourceDenied, match="requires a user name and a password"):
@@ -272,9 +271,7 @@ async def test_a_redirect_on_the_same_server_is_followed_for_good(site: Site, tm
     site.repository.many(30)
     site.server.add_project(f"new/{PATH}", site.repository.path)
     site.server.faults.redirect(f"{site.server.url}/new", path=f"^/{PATH}", times=None, status=301)
-    source = site.remote()
-
-    entries = await entries_of(source)
+    source, entries = await listed(site.remote())
 
     assert await contents(source, entries) == expected(site.repository, entries)
     assert len(site.server.log.matching(f"^/{PATH}")) == 1
@@ -282,7 +279,7 @@ async def test_a_redirect_on_the_same_server_is_followed_for_good(site: Site, tm
 
 @pytest.mark.parametrize("where", ["info/refs", "/git-upload-pack$"])
 @pytest.mark.parametrize("status", [301, 307])
-async def test_no_redirect_makes_another_host_see_the_password(site: Site, where: str, status: int) -> None:
+async def test_no_redirect_sends_the_password_to_a_different_host(site: Site, where: str, status: int) -> None:
     site.repository.commit({"a": b"1"})
     with OtherHost() as other:
         site.server.faults.redirect(other.url, path=where, times=None, status=status)
@@ -302,12 +299,10 @@ async def test_redirects_in_a_circle_come_to_an_end(site: Site) -> None:
 
 @pytest.mark.parametrize("after_bytes", [0, 100])
 @pytest.mark.parametrize("nth", [1, 2, 3])
-async def test_any_answer_cut_anywhere_is_asked_for_again(site: Site, after_bytes: int, nth: int) -> None:
+async def test_any_answer_cut_anywhere_is_requested_again(site: Site, after_bytes: int, nth: int) -> None:
     site.repository.many(40)
     site.server.faults.cut_body(after_bytes, path=r"\.git/", nth=nth, times=1)
-    source = site.remote()
-
-    entries = await entries_of(source)
+    source, entries = await listed(site.remote())
 
     assert await contents(source, entries) == expected(site.repository, entries)
 

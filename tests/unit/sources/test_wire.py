@@ -40,7 +40,7 @@ def test_rubbish_is_no_packet_and_raises_nothing_unforeseen(rubbish: bytes) -> N
         return
 
 
-def test_an_advertisement_of_version_2_tells_about_filters_and_hashes() -> None:
+def test_an_advertisement_of_version_2_contains_filters_and_hashes() -> None:
     server = parse_advertisement([b"version 2", b"agent=git/2", b"fetch=shallow filter", b"object-format=sha256"], "it")
 
     assert (server.version, server.filters, server.object_format) == (2, True, "sha256")
