@@ -190,14 +190,9 @@ class Daemon:
     async def _serve(self, app: Application) -> None:
         news = Notifications(app.database)
         pool = WorkerPool(app, self._config, on_load=self._metrics.workers, report=self._report("workers"))
-        discovery = Discovery(
-            app.database,
-            app.index,
-            app.presence.name,
-            observer=app.observer,
-            on_result=partial(self._metrics.count, "group_discoveries"),
-            redact=app.secrets.redact,
-        )
+        on_result = partial(self._metrics.count, "group_discoveries")
+        worker, redact = app.presence.name, app.secrets.redact
+        discovery = Discovery(app.database, app.index, worker, app.observer, on_result, redact=redact)
 
         async def registry_is_in_force() -> None:
             await discovery.declare(app.configuration.registry)

@@ -117,7 +117,10 @@ class NoLocks:
 
     @asynccontextmanager
     async def guard(self, run: Run) -> AsyncGenerator[LockGuard, None]:
-        yield _Unguarded()
+        yield self
+
+    async def watch(self) -> None:
+        await asyncio.Event().wait()
 
     async def list(self) -> builtins.list[LockRecord]:
         return []
@@ -127,11 +130,6 @@ class NoLocks:
 
     async def close(self) -> None:
         return
-
-
-class _Unguarded:
-    async def watch(self) -> None:
-        await asyncio.Event().wait()
 
 
 def stale_by(runs: Runs) -> IsStale:
