@@ -26,8 +26,7 @@ def effective_configuration(settings: Settings, loaded: LoadedRegistry) -> dict[
             "database_url": without_password(settings.database_url),
             "redis_url": without_password(settings.redis_url) if settings.redis_url else None,
             "api_tokens": [f"{token.role}:{MASK}" for token in settings.api_tokens],
-            "pod_name": settings.pod_name,
-            "log_format": settings.log_format,
+            **settings.model_dump(include={"pod_name", "log_format"}),
         },
         "gitlab": [server.model_dump() for server in registry.gitlab],
         "repositories": [_repository(repository) for repository in registry.resolved()],
@@ -61,28 +60,22 @@ def _group(registry: Registry, group: Group) -> dict[str, Any]:
 
 
 def _repository(repository: ResolvedRepository) -> dict[str, Any]:
+    before, after = ("name", "location", "branch"), ("include", "exclude", "username", "password")
     return {
-        "name": repository.name,
-        "location": repository.location,
-        "branch": repository.branch,
+        **{key: getattr(repository, key) for key in before},
         **_common(repository),
-        "include": repository.include,
-        "exclude": repository.exclude,
-        "username": repository.username,
-        "password": repository.password,
+        **{key: getattr(repository, key) for key in after},
     }
 
 
 def _common(repository: ResolvedRepository) -> dict[str, Any]:
     schedule = repository.schedule
+    keys = ("collection", "chunk_size", "chunk_overlap", "max_file_bytes")
     return {
         "cron_expression": schedule.cron if schedule else None,
         "timezone": repository.timezone,
         "schedule": schedule.words() if schedule else NEVER_WORDS,
-        "collection": repository.collection,
-        "chunk_size": repository.chunk_size,
-        "chunk_overlap": repository.chunk_overlap,
-        "max_file_bytes": repository.max_file_bytes,
+        **{key: getattr(repository, key) for key in keys},
     }
 
 
