@@ -14,7 +14,7 @@ from starlette.routing import Match
 
 from reposync.api.app import ROUTES, ApiParts, create_app
 from reposync.api.auth import Access
-from reposync.api.server import HttpLimits, serve_http
+from reposync.api.server import serve_http
 from reposync.app.application import Application
 from reposync.errors import StoreUnavailable
 from reposync.telemetry.health import Health
@@ -40,12 +40,12 @@ def parts_of(app: Application | None = None, access: Access | None = None) -> Ap
 
 
 @contextlib.asynccontextmanager
-async def client_of(served: ApiParts | FastAPI, limits: HttpLimits | None = None) -> AsyncIterator[httpx.AsyncClient]:
+async def client_of(served: ApiParts | FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a server of its own; every error that it gets has to be documented."""
     app = create_app(served) if isinstance(served, ApiParts) else served
     hooks, unlimited = {"response": [is_documented]}, httpx.Limits(max_connections=None)
     async with (
-        serve_http(app, "127.0.0.1", 0, limits=limits) as address,
+        serve_http(app, "127.0.0.1", 0) as address,
         httpx.AsyncClient(base_url=address.url, timeout=60, event_hooks=hooks, limits=unlimited) as client,
     ):
         yield client
