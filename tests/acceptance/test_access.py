@@ -10,6 +10,8 @@ import pytest
 from tests.acceptance.conftest import Person
 from tests.fixtures.pods import Pod, until
 
+pytestmark = pytest.mark.full
+
 READER, OPERATOR = "reader-9f2c71d0a4e8", "operator-51be07c3d9aa"
 
 

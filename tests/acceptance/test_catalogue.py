@@ -16,6 +16,8 @@ from tests.acceptance.conftest import Person
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 REGISTRY = "embedding: {{provider: none}}\nrepositories:\n{entries}"
 
 

@@ -13,6 +13,8 @@ from reposync.vectors.engine.damage import DAMAGED
 from tests.acceptance.conftest import Person
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 REGISTRY = "embedding: {{provider: none}}\nrepositories:\n  - {{name: app, path: '{path}', schedule: yearly}}\n"
 
 

@@ -18,7 +18,7 @@ from tests.fixtures.pods import Pod, until
 from tests.fixtures.repositories import GitRepository
 
 # Each types twenty commands.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
 API = "/api/v1"
 REGISTRY = """\

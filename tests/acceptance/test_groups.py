@@ -13,6 +13,8 @@ from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 SECRET = "glpat-Gq8wZt3nKp5LxR2v"
 
 

@@ -8,6 +8,8 @@ from tests.acceptance.conftest import Person
 from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 CONFIGURATION = """
 embedding: {{provider: openai, url: "{url}", model: {model}, dimensions: 64}}
 index: {{keep_retired: {keep}}}

@@ -26,6 +26,8 @@ from tests.fixtures.redis_server import RedisServer, free_port, redis_server, re
 from tests.fixtures.repositories import GitRepository
 from tests.integration.runs.lock.conftest import Log
 
+pytestmark = pytest.mark.full
+
 WORKER = "pod-7:42:a1b2c3"
 KEYS = {"repository", "repository_id", "state", "holder", "pod", "run_id", "attempt", "ttl_seconds", "lease_until"}
 

@@ -16,6 +16,8 @@ from tests.fixtures.embedding_server import EmbeddingServer
 from tests.fixtures.pods import ExecutionLog, Pod, until
 from tests.fixtures.repositories import GitRepository
 
+pytestmark = pytest.mark.full
+
 FILES = 400
 
 

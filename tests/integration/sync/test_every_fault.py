@@ -21,6 +21,8 @@ from tests.fixtures.index_faults import KILLED, SCENARIOS, FaultyWorld
 from tests.fixtures.index_world import IndexWorld, index_world
 from tests.fixtures.qdrant_server import QdrantServer
 
+# `make test` plays the incremental sync, which has all kinds of requests; `make test-all` the others as well.
+TURNS = [each if "incremental" in each else pytest.param(each, marks=pytest.mark.full) for each in SCENARIOS]
 _numbers = itertools.count()
 
 
@@ -37,7 +39,7 @@ def index(tmp_path: Path, qdrant: QdrantServer, postgresql: PostgresqlDatabases)
         yield world
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", TURNS)
 @pytest.mark.parametrize(("fault", "first"), [(Fault.DOWN, 3), (Fault.LOST, 5)], ids=["down", "lost"])
 def test_a_fault_at_any_moment_loses_nothing_and_the_next_run_is_exact(
     index: IndexWorld, loop: HurriedLoop, scenario: str, fault: Fault, first: int
@@ -45,7 +47,7 @@ def test_a_fault_at_any_moment_loses_nothing_and_the_next_run_is_exact(
     assert FaultyWorld(index, loop, scenario).play(fault, first=first, every=11) > 1
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", TURNS)
 def test_a_process_that_is_killed_at_any_moment_loses_nothing_and_the_next_run_is_exact(
     index: IndexWorld, loop: HurriedLoop, scenario: str
 ) -> None:
