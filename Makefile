@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The demo has a state folder of its own.
 DEMO_STATE := .demo
-# One more than there are cores: tests wait for processes and servers for a part of their time.
-WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Two more than there are cores: tests wait for processes and servers for a part of their time.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 2)
 REPO ?=
 QUERY ?= stop a sync when the new listing would delete too many files
 
