@@ -105,7 +105,7 @@ GC_THRESHOLD = 10_000
 def main() -> NoReturn:
     """Run the command line and exit. Errors are sentences, not tracebacks (REPOSYNC_DEBUG=1 shows them)."""
     gc.set_threshold(GC_THRESHOLD)
-    # httpx imports its own command line if rich and pygments are installed, which takes 0.08 s, and does without it otherwise.
+    # httpx imports its own command line if rich and pygments are installed, which takes 0.08 s.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]  # None: the import fails
     try:
         # Without its standalone mode, click returns the exit code of a command that called `ctx.exit`.
