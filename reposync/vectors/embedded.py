@@ -103,7 +103,7 @@ class EmbeddedEngine:
                 return str(identity["address"])
             if identity is not None:
                 self._replace(identity)
-            elif record is not None and self._serves_elsewhere(record):
+            elif record is not None and self._serves_elsewhere():
                 return None
             if self._reap():
                 self._child, self._child_answered = self._spawn(), False
@@ -119,18 +119,19 @@ class EmbeddedEngine:
         with contextlib.suppress(OSError, ValueError):
             exchange(identity["address"], "POST /engine/end")
 
-    def _serves_elsewhere(self, record: dict[str, Any]) -> bool:
+    def _serves_elsewhere(self) -> bool:
         """Whether an engine of a different machine may still have the folder. Its socket cannot be reached, and its
         lock may be invisible from here: a second engine would damage the index.
 
         Compares no clocks of two machines: it watches whether the record is renewed. Raises IndexUnavailable if it is.
         """
-        if record.get("machine") in (None, machine()):
-            return False
         try:
             with (self.folder / RECORD).open("rb") as file:  # on a network file system, opening asks the server
-                renewed = os.fstat(file.fileno())
-        except OSError:
+                # Of one file: an engine of this machine may replace the record at any moment.
+                renewed, record = os.fstat(file.fileno()), json.loads(file.read())
+        except (OSError, ValueError):
+            return False
+        if record.get("machine") in (None, machine()):
             return False
         if record.get("host") == socket.gethostname() and renewed.st_mtime < time.time() - elapsed_seconds():
             return False  # of this machine, before it rebooted
