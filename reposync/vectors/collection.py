@@ -17,7 +17,15 @@ from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
-from reposync.vectors.port import DENSE, SPARSE, Index, IndexSettings, Payload, ResolvedCollection
+from reposync.vectors.port import (
+    DENSE,
+    SPARSE,
+    Index,
+    IndexSettings,
+    Payload,
+    Quantization,
+    ResolvedCollection,
+)
 
 SCHEMA_REVISION = 1
 _METADATA_KEY = "reposync"
@@ -31,6 +39,15 @@ PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     Payload.CONTENT_HASH: {"type": "keyword"},
     Payload.EPOCH: {"type": "integer", "lookup": True, "range": True},
 }
+# In memory also if the original vectors are on disk: they are what a search compares.
+_QUANTIZATIONS: Mapping[Quantization, Mapping[str, Any] | None] = {
+    "none": None,
+    "int8": {"scalar": {"type": "int8", "always_ram": True}},
+    "binary": {"binary": {"always_ram": True}},
+    "turbo": {"turbo": {"bits": "bits4", "always_ram": True}},
+}
+QUANTIZATION_SINCE: Mapping[Quantization, str] = {"turbo": "1.18"}
+"""The Qdrant version that a quantization needs. Older ones refuse the collection."""
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:
@@ -42,6 +59,8 @@ def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCol
 def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, Any]:
     """The body of the request that makes it; its identity is created with it, in one request."""
     dense: dict[str, Any] = {"size": spec.dimension, "distance": "Cosine"}
+    if settings.url is not None and settings.on_disk_vectors:
+        dense["on_disk"] = True
     if spec.multivector:
         dense["multivector_config"] = {"comparator": "max_sim"}
     metadata = {
@@ -58,14 +77,20 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
     }
     if settings.url is None:
         return request
-    int8 = {"scalar": {"type": "int8", "always_ram": True}}
     options = {
         "shard_number": settings.shard_number,
         "replication_factor": settings.replication_factor,
         "write_consistency_factor": settings.write_consistency_factor,
-        "quantization_config": int8 if settings.quantization == "int8" else None,
+        "quantization_config": _QUANTIZATIONS[settings.quantization],
     }
     return request | {name: value for name, value in options.items() if value is not None}
+
+
+def search_params(settings: IndexSettings) -> Mapping[str, Any]:
+    """Parameters of a search of dense vectors; the embedded engine has none."""
+    if settings.url is None or settings.quantization == "none" or settings.rescore is None:
+        return {}
+    return {"quantization": {"rescore": settings.rescore}}
 
 
 def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,10 @@ Request = Callable[[str, str, str, Any], Awaitable[Any]]
 class Search:
     """Raises UsageError for an invalid glob."""
 
-    def __init__(self, request: Request, query: IndexQuery) -> None:
+    def __init__(self, request: Request, query: IndexQuery, dense_params: Mapping[str, Any]) -> None:
         self._request = request
         self._query = query
+        self._dense_params = {"params": dense_params} if dense_params else {}
         self._filter = _filter(query)
         self._glob = _glob(query.path_glob)
 
@@ -95,7 +96,8 @@ class Search:
         if query.dense is None:
             return sparse | {"filter": self._filter}
         # One row is one vector, also for a collection of multivectors.
-        dense = {"query": query.dense[0] if len(query.dense) == 1 else query.dense, "using": DENSE}
+        nearest = query.dense[0] if len(query.dense) == 1 else query.dense
+        dense = {"query": nearest, "using": DENSE} | self._dense_params
         if not len(query.sparse.indices):
             return dense | {"filter": self._filter}
         common = {"filter": self._filter, "limit": max(_MIN_CANDIDATES, limit * _CANDIDATES_PER_HIT)}

@@ -15,10 +15,12 @@ from reposync.errors import VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
 from reposync.vectors.collection import (
     PAYLOAD_INDEXES,
+    QUANTIZATION_SINCE,
     identity_of,
     new_collection,
     recorded_spec,
     resolve,
+    search_params,
 )
 from reposync.vectors.connection import AlreadyExists, QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
@@ -108,7 +110,14 @@ class QdrantIndex:
     async def _create(self, spec: EmbeddingSpec) -> dict[str, Any]:
         """If two processes make it at once, the second uses what the first made: one identity."""
         with contextlib.suppress(AlreadyExists):
-            await self._request("make the collection", "PUT", "", new_collection(spec, self._settings))
+            try:
+                await self._request("make the collection", "PUT", "", new_collection(spec, self._settings))
+            except VectorIndexError as refused:
+                quantization = self._settings.quantization
+                since = QUANTIZATION_SINCE.get(quantization)
+                if since is not None and "QuantizationConfig" in str(refused):
+                    refused.remedy = f"qdrant.quantization {quantization} needs Qdrant {since}: upgrade it."
+                raise
         return await self._describe()
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
@@ -281,7 +290,7 @@ class QdrantIndex:
                 return
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
-        return await Search(self._request, query).hits()
+        return await Search(self._request, query, search_params(self._settings)).hits()
 
     async def ping(self) -> None:
         if self._settings.url is None:

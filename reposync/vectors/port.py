@@ -18,7 +18,7 @@ LATEST_EPOCH = 2**53
 """No run gets this far. Not every JSON reader distinguishes larger numbers; one in a point is not reposync's."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
 
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "binary", "turbo"]
 PointId = str | int
 """Ours are UUIDs as text. A point that another program wrote may have a number."""
 
@@ -51,7 +51,8 @@ class IndexSettings:
     """One collection at one place: a server if `url` is given, else the embedded engine in `state_dir`.
 
     Shards, replicas, quantization and placement apply to new collections on a server; None leaves the choice to the
-    server. `write_consistency_factor`: replicas that confirm a write.
+    server. `write_consistency_factor`: replicas that confirm a write. `rescore`: whether a search ranks what it found
+    by quantized vectors again by the original ones.
     """
 
     collection: str
@@ -66,6 +67,8 @@ class IndexSettings:
     replication_factor: int | None = None
     write_consistency_factor: int | None = None
     quantization: Quantization = "none"
+    rescore: bool | None = None
+    on_disk_vectors: bool = False
     on_disk_payload: bool = True
 
 

@@ -1,0 +1,85 @@
+"""What a server is asked for by `qdrant.quantization`, `rescore` and `on_disk_vectors`, and when it is too old."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from reposync.embedding.port import EmbeddingSpec, SparseVector
+from reposync.errors import VectorIndexError
+from reposync.vectors.collection import new_collection
+from reposync.vectors.index import open_index
+from reposync.vectors.port import IndexQuery, IndexSettings, Quantization
+
+SPEC = EmbeddingSpec("local", "m", 384, 500)
+SERVER = IndexSettings("code", Path("unused"), url="http://qdrant.example", attempts=1)
+QUERY = IndexQuery(SparseVector(np.array([1], np.uint32), np.ones(1, np.float32)), np.ones((1, 384), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("quantization", "expected"),
+    [
+        ("none", None),
+        ("int8", {"scalar": {"type": "int8", "always_ram": True}}),
+        ("binary", {"binary": {"always_ram": True}}),
+        ("turbo", {"turbo": {"bits": "bits4", "always_ram": True}}),
+    ],
+)
+def test_quantized_vectors_are_in_memory_wherever_the_original_ones_are(
+    quantization: Quantization, expected: dict[str, Any] | None
+) -> None:
+    for on_disk in (False, True):
+        request = new_collection(SPEC, replace(SERVER, quantization=quantization, on_disk_vectors=on_disk))
+        assert request.get("quantization_config") == expected
+        assert request["vectors"]["dense"].get("on_disk", False) is on_disk
+
+
+def test_the_embedded_engine_is_asked_for_neither() -> None:
+    settings = replace(SERVER, url=None, quantization="binary", on_disk_vectors=True)
+    assert new_collection(SPEC, settings).keys() == new_collection(SPEC, replace(SERVER, url=None)).keys()
+    assert "on_disk" not in new_collection(SPEC, settings)["vectors"]["dense"]
+
+
+@pytest.mark.parametrize(
+    ("quantization", "rescore", "expected"),
+    [
+        ("none", True, None),
+        ("binary", None, None),
+        ("binary", True, {"quantization": {"rescore": True}}),
+        ("turbo", False, {"quantization": {"rescore": False}}),
+    ],
+)
+async def test_a_search_rescores_as_configured(
+    quantization: Quantization, rescore: bool | None, expected: dict[str, Any] | None
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, stream=httpx.ByteStream(b'{"result": {"points": []}}'))
+
+    settings = replace(SERVER, quantization=quantization, rescore=rescore)
+    index = open_index(settings, transport=httpx.MockTransport(answer))
+    await index.search(QUERY)
+    await index.close()
+    dense, sparse = sent[0]["prefetch"]
+    assert dense.get("params") == expected
+    assert "params" not in sparse
+
+
+async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            content = {"status": {"error": "Not found: Collection `code` doesn't exist!"}}
+            return httpx.Response(404, stream=httpx.ByteStream(json.dumps(content).encode()))
+        words = "Format error in JSON body: data did not match any variant of untagged enum QuantizationConfig"
+        return httpx.Response(400, stream=httpx.ByteStream(json.dumps({"status": {"error": words}}).encode()))
+
+    index = open_index(replace(SERVER, quantization="turbo"), transport=httpx.MockTransport(answer))
+    with pytest.raises(VectorIndexError, match=r"make the collection.* turbo needs Qdrant 1\.18: upgrade it"):
+        await index.ensure(SPEC)
+    await index.close()
