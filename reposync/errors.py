@@ -240,7 +240,7 @@ class IndexChanged(VectorIndexError, code="INDEX_CHANGED", status=409, retryable
 
 
 class IndexUnsupported(VectorIndexError, code="INDEX_UNSUPPORTED", status=501):
-    """The embedded engine does not support this; a Qdrant server does."""
+    """The embedded engine, or this version or strict mode of a Qdrant server, does not support this."""
 
 
 # Store and runs

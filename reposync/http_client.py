@@ -51,14 +51,15 @@ RATE_LIMIT_FACTOR = 4
 @dataclass(slots=True, eq=False)
 class TransientFailure(Exception):
     """A call failed in a way that may pass. `reason` completes "... failed: ". `overloaded`: the server was reached and
-    gave up, so that a smaller request may work; `corrupt`: it answered, but not what it should; `body`: of an error
-    status."""
+    gave up, so that a smaller request may work; `corrupt`: it answered, but not what it should; `status` and `body`: of
+    an error status."""
 
     reason: str
     rate_limited: bool = False
     wait_seconds: float | None = None
     overloaded: bool = False
     corrupt: bool = False
+    status: int | None = None
     body: bytes = b""
 
     def __str__(self) -> str:
@@ -276,10 +277,11 @@ class HttpClient:
         status, headers = response.status_code, response.headers
         if status == 429:
             wait = retry_after_seconds(headers.get("Retry-After"), headers.get("RateLimit-Reset"))
-            raise TransientFailure("too many requests (429)", rate_limited=True, wait_seconds=wait, body=text)
+            raise TransientFailure("too many requests (429)", True, wait, status=status, body=text)
         if status >= 500 or status in (408, 425):
             wait = retry_after_seconds(headers.get("Retry-After"))
-            raise TransientFailure(f"the server answered {status}", overloaded=True, wait_seconds=wait, body=text)
+            reason = f"the server answered {status}"
+            raise TransientFailure(reason, wait_seconds=wait, overloaded=True, status=status, body=text)
         raise HttpRefused(status, text)
 
     def _rate_limited(

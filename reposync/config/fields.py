@@ -104,6 +104,11 @@ def base_url(value: str) -> str:
     return value.rstrip("/")
 
 
+def base_urls(value: str) -> str:
+    """One or more `base_url`, separated by commas: the nodes of a cluster. Raises InvalidValue."""
+    return ",".join(base_url(each.strip()) for each in value.split(","))
+
+
 def _gitlab_url(value: str) -> str:
     if re.search(r"/api(?:/v[0-9]+)?$", value):
         raise InvalidValue("must be the address of GitLab itself, without /api/v4")
@@ -369,6 +374,7 @@ Glob = Annotated[str, _TEXT, AfterValidator(_glob), _pattern(r"(?!#).*[^\s/!].*"
 Globs = Annotated[tuple[Glob, ...], AfterValidator(_globs)]
 ListedGlobs = Annotated[Globs, _LIST]
 BaseUrl = Annotated[str, _TEXT, AfterValidator(base_url), _HTTP]
+BaseUrls = Annotated[str, _TEXT, AfterValidator(base_urls), _HTTP]
 GitLabUrl = Annotated[BaseUrl, AfterValidator(_gitlab_url), _HTTP]
 GitUrl = Annotated[str, _TEXT, AfterValidator(git_url), _HTTP]
 LocalPath = Annotated[Path, BeforeValidator(_local_path), PlainSerializer(str, when_used="json"), _NOT_EMPTY]

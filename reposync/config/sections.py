@@ -71,7 +71,9 @@ class EmbeddingConfig(ConfigModel):
 class QdrantConfig(ConfigModel):
     """Where the points are. QDRANT_URL and QDRANT_API_KEY of the environment override `url` and `api_key`."""
 
-    url: Maybe[fields.BaseUrl] = Field(None, description="null: the embedded engine in the state folder.")
+    url: Maybe[fields.BaseUrls] = Field(
+        None, description="null: the embedded engine in the state folder. The nodes of a cluster: separated by commas."
+    )
     api_key: fields.HeaderSecret = None
     ca_file: Maybe[fields.LocalPath] = Field(None, description="PEM file of the authority that signed its certificate.")
     timeout_seconds: fields.Seconds = 30.0

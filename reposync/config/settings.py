@@ -16,7 +16,7 @@ import platformdirs
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from reposync.config.database_url import SqliteAddress, parse_address, sqlite_url
-from reposync.config.fields import base_url
+from reposync.config.fields import base_urls
 from reposync.config.references import known_text
 from reposync.errors import ConfigError
 
@@ -222,7 +222,7 @@ _VARIABLES: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "REPOSYNC_CONFIG": ("config_path", _config_path),
     "DATABASE_URL": ("database_url", _database_url),
     "REDIS_URL": ("redis_url", _redis_url),
-    "QDRANT_URL": ("qdrant_url", base_url),
+    "QDRANT_URL": ("qdrant_url", base_urls),
     "QDRANT_API_KEY": ("qdrant_api_key", _qdrant_api_key),
     "REPOSYNC_API_TOKEN": ("api_tokens", api_tokens),
     "POD_NAME": ("pod_name", _pod_name),

@@ -103,9 +103,11 @@ async def inspect_index(
     made again, or `thorough`. `repaired`: the repository's name, to compare whole points."""
     identity = await index.ensure(spec)
     totals = await manifests.totals(version.id)
-    points = await index.count(version.id)
+    points = await index.count(version.id, expected=totals.chunks)
     remade = version.index_identity not in (None, identity) and totals.chunks > 0
-    newest = await index.count(version.id, epoch=totals.max_epoch) if totals.chunks else 0
+    newest = 0
+    if totals.chunks:
+        newest = await index.count(version.id, epoch=totals.max_epoch, expected=totals.chunks_of_max_epoch)
     is_newest = newest == totals.chunks_of_max_epoch
     if points == totals.chunks and is_newest and not (remade or thorough or repaired):
         return IndexState(identity, totals.failed)
@@ -167,6 +169,9 @@ async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, Manife
     orphans: set[PointId] = set()
     async for page in index.point_ids(version_id):
         orphans.update(each for each in page if owners.pop(each, None) is None)
+    if owners:
+        for each in await index.existing(list(owners)):
+            del owners[each]
     return Audit(frozenset(owners.values()), frozenset(orphans), lost=len(owners))
 
 

@@ -239,7 +239,8 @@ class VersionUpdate:
         else deletes in this collection, and the run fails."""
         manifests, version_id = self.context.parts.manifests, scope.repository_id
         totals = await manifests.totals(version_id)
-        if not self.context.run.repair and await index.count(version_id) == totals.chunks:
+        points = await index.count(version_id, expected=totals.chunks)
+        if not self.context.run.repair and points == totals.chunks:
             return
         recorded = await manifests.load(version_id)
         if self.context.run.repair:
@@ -249,7 +250,7 @@ class VersionUpdate:
         if audit.orphans:
             self.context.lease.check()
             await index.remove_points(scope, sorted(audit.orphans, key=str))
-        if audit.damaged or await index.count(version_id) != totals.chunks:
+        if audit.damaged or await index.count(version_id, expected=totals.chunks) != totals.chunks:
             raise IndexChanged(
                 f"The index lacks {audit.lost} of {totals.chunks} points that this run stored or found.",
                 remedy="Something else writes to this collection; the next run repairs it.",

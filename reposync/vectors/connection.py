@@ -1,29 +1,22 @@
-"""Requests to Qdrant, to a server or to the embedded engine: connections, and errors in words for a person."""
+"""Requests to Qdrant, to the nodes of a server or to the embedded engine: connections, retries, time-outs."""
 
 from __future__ import annotations
 
 import itertools
 import warnings
-from collections.abc import Callable
-from http import HTTPStatus
-from http.client import responses
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import httpx
 import orjson
 
-from reposync.errors import (
-    ConfigError,
-    IndexAnswerUnreadable,
-    IndexUnavailable,
-    IndexUnsupported,
-    VectorIndexError,
-)
+from reposync.errors import ConfigError, IndexAnswerUnreadable, IndexUnavailable, IndexUnsupported, VectorIndexError
 from reposync.http_client import ErrorKinds, HttpClient, HttpRefused, TransientFailure
 from reposync.outgoing import RetryPolicy, Timeouts, client_options, parse_json
+from reposync.vectors.answers import final_error, is_completed, refusal_of
 from reposync.vectors.embedded import START_SECONDS, EmbeddedEngine
-from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
+from reposync.vectors.port import IndexSettings, no_check
 
 if TYPE_CHECKING:
     from qdrant_client import AsyncQdrantClient
@@ -36,11 +29,10 @@ _ENGINE_ATTEMPTS = 3
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
 _HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
 _FIRST_WAIT_SECONDS = 0.2
-_MAX_MESSAGE_CHARS = 500
-
-
-class AlreadyExists(VectorIndexError):
-    """409: another process made it first."""
+_LONGEST_CONNECT_SECONDS = 5.0  # a node that is switched off does not answer at all
+_LONGEST_MARGIN_SECONDS = 5.0
+OLDEST_VERSION, NEWEST_VERSION = (1, 16), (1, 19)
+"""Of Qdrant. Older servers drop the metadata of a collection; newer ones were not tested."""
 
 
 class EmbeddedTransport(httpx.AsyncBaseTransport):
@@ -83,69 +75,76 @@ class EmbeddedTransport(httpx.AsyncBaseTransport):
             await self._pool.aclose()
 
 
-def _transport(settings: IndexSettings) -> httpx.AsyncBaseTransport:
+def _transport(settings: IndexSettings, url: str) -> httpx.AsyncBaseTransport:
     if settings.url is None:
         return EmbeddedTransport(EmbeddedEngine(settings.state_dir))
-    url = base_url(settings)
-    if not url.startswith(("http://", "https://")):
-        raise ConfigError(f"The address of Qdrant, {place(settings)}, is not an http or https URL.")
     options = client_options(url, settings.ca_file, limits=_LIMITS)
     mounts: dict[str, httpx.AsyncBaseTransport] = options.pop("mounts")
     return mounts.get(f"{urlsplit(url).scheme}://") or httpx.AsyncHTTPTransport(**options)
 
 
-def base_url(settings: IndexSettings) -> str:
-    """Without user, password and query; with Qdrant's port if the URL has none."""
+def addresses(settings: IndexSettings) -> list[str]:
+    """One a node, without user, password and query, with Qdrant's port if a URL has none. Raises ConfigError."""
     if settings.url is None:
-        return "http://engine"
-    parts = urlsplit(settings.url)
-    host = parts.netloc.rpartition("@")[2]
-    return f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}".rstrip("/")
+        return ["http://engine"]
+    found = []
+    for parts in map(urlsplit, settings.urls):
+        if parts.scheme not in ("http", "https"):
+            raise ConfigError(f"The address of Qdrant, {place(settings)}, is not an http or https URL.")
+        host = parts.netloc.rpartition("@")[2]
+        found.append(f"{parts.scheme}://{host if parts.port else f'{host}:6333'}{parts.path}".rstrip("/"))
+    return found
 
 
 def place(settings: IndexSettings) -> str:
     """Where the points are, for messages: without user, password and query."""
     if settings.url is None:
         return f"The embedded engine in {settings.state_dir}"
-    parts = urlsplit(settings.url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"Qdrant at {parts.scheme}://{parts.hostname}{port}{parts.path}"
+    shown = []
+    for parts in map(urlsplit, settings.urls):
+        port = f":{parts.port}" if parts.port else ""
+        shown.append(f"{parts.scheme}://{parts.hostname}{port}{parts.path}")
+    return f"Qdrant at {', '.join(shown)}"
 
 
 def open_client(settings: IndexSettings, transport: httpx.AsyncBaseTransport | None = None) -> AsyncQdrantClient:
-    """Qdrant's client. Its import takes a second and 55 MB."""
+    """Qdrant's client, of the first node. Its import takes a second and 55 MB."""
     from qdrant_client import AsyncQdrantClient
 
+    url = addresses(settings)[0]
     with warnings.catch_warnings():
         # An API key over plain http: `config check` reports it.
         warnings.filterwarnings("ignore", message="Api key is used with an insecure connection")
         return AsyncQdrantClient(
-            url=base_url(settings),
+            url=url,
             port=None,
             api_key=settings.api_key if settings.url else None,
             timeout=max(1, round(settings.timeout_seconds)),
             check_compatibility=False,
-            transport=transport or _transport(settings),
+            transport=transport or _transport(settings, url),
             trust_env=False,
         )
 
 
 class _ClientTransport(httpx.AsyncBaseTransport):
-    """Below Qdrant's client: the requests of a QdrantConnection."""
+    """Below Qdrant's client, whose requests name the first node: the requests of a QdrantConnection."""
 
-    def __init__(self, connection: QdrantConnection) -> None:
+    def __init__(self, connection: QdrantConnection, url: str) -> None:
         self._connection = connection
+        self._prefix = urlsplit(url).path
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        content = await self._connection.send(request.method, str(request.url), await request.aread())
+        path = request.url.raw_path.decode("ascii").removeprefix(self._prefix)
+        content = await self._connection.send(request.method, path, await request.aread())
         return httpx.Response(200, content=content, request=request)
 
 
 class QdrantConnection:
-    """One Qdrant. Repeats requests while it is unavailable; every request of `QdrantIndex` may be repeated.
+    """One Qdrant, of one or several nodes. Repeats requests while it is unavailable, each time at the next node; every
+    request of `QdrantIndex` may be repeated.
 
     `long_lived`: for a daemon, by Qdrant's client; a short command does without its import. `transport` replaces the
-    connection, which is opened at the first request. Raises ConfigError.
+    connections, which are opened at the first request. Raises ConfigError.
     """
 
     def __init__(
@@ -153,27 +152,35 @@ class QdrantConnection:
     ) -> None:
         self.where = place(settings)
         """The server or folder in messages; it holds no secret."""
-        self._url = base_url(settings)
         self._is_embedded = settings.url is None
+        seconds = settings.timeout_seconds
+        self.server_seconds = max(1, int(seconds - min(_LONGEST_MARGIN_SECONDS, seconds / 5)))
+        """The server gives up before the client does, and says so; otherwise nobody reads its answer."""
         longest = settings.longest_wait_seconds
-        self._http = HttpClient(
-            self._url,
-            ErrorKinds(VectorIndexError, IndexUnavailable, IndexAnswerUnreadable),
-            name=self.where,
-            ca_setting="qdrant.ca_file",
-            timeouts=Timeouts(settings.timeout_seconds, settings.timeout_seconds),
-            policy=RetryPolicy(
-                attempts=settings.attempts,
-                first_delay_seconds=_FIRST_WAIT_SECONDS,
-                max_delay_seconds=longest,
-                longest_wait_seconds=longest,
-                max_wait_seconds=settings.attempts * longest,
-                within_seconds=START_SECONDS if self._is_embedded else None,
-            ),
-            headers=_HEADERS | ({"api-key": settings.api_key} if settings.url and settings.api_key else {}),
-            transport=transport or _transport(settings),
-        )
-        self._client = open_client(settings, _ClientTransport(self)) if long_lived else None
+        self._nodes = [
+            HttpClient(
+                url,
+                ErrorKinds(VectorIndexError, IndexUnavailable, IndexAnswerUnreadable),
+                name=self.where,
+                ca_setting="qdrant.ca_file",
+                timeouts=Timeouts(min(seconds, _LONGEST_CONNECT_SECONDS), seconds),
+                policy=RetryPolicy(
+                    attempts=settings.attempts,
+                    first_delay_seconds=_FIRST_WAIT_SECONDS,
+                    max_delay_seconds=longest,
+                    longest_wait_seconds=longest,
+                    max_wait_seconds=settings.attempts * longest,
+                    within_seconds=START_SECONDS if self._is_embedded else None,
+                ),
+                headers=_HEADERS | ({"api-key": settings.api_key} if settings.url and settings.api_key else {}),
+                transport=transport or _transport(settings, url),
+            )
+            for url in addresses(settings)
+        ]
+        self._current = 0
+        self._is_version_checked = self._is_embedded
+        transport = _ClientTransport(self, self._nodes[0].url)
+        self._client = open_client(settings, transport) if long_lived else None
 
     async def request(
         self,
@@ -182,50 +189,75 @@ class QdrantConnection:
         path: str,
         body: Any = None,
         *,
-        wait: bool = False,
+        parameters: str = "",
+        is_write: bool = False,
+        is_done: Callable[[], Awaitable[bool]] | None = None,
         check: Callable[[], None] = no_check,
         once: bool = False,
     ) -> Any:
         """The `result` of the answer. Requested again while Qdrant is unavailable, unless `once`.
 
-        `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `wait`: until a write is done.
-        `check`: see WriteScope. Raises VectorIndexError and its subclasses.
+        `what` is in messages: "could not {what}". `body`: JSON, or what becomes JSON. `parameters`: of the query.
+        `is_write`: the answer must say that it is applied. `is_done`: whether the write took effect; asked before it is
+        sent again, if the first outcome is unknown, and the result is None if it did. `check`: see WriteScope.
+        Raises VectorIndexError and its subclasses.
         """
         is_ready = body is None or isinstance(body, bytes)
         content = body if is_ready else orjson.dumps(body, option=orjson.OPT_SERIALIZE_NUMPY)
+        is_unknown = False
 
         async def attempt() -> Any:
+            nonlocal is_unknown
             check()
+            if is_unknown and is_done is not None:
+                if await is_done():
+                    return None
+                is_unknown = False
+                check()
             try:
-                answer = await self._exchange(method, path + ("?wait=true" if wait else ""), content)
+                answer = await self._exchange(method, path + parameters, content)
+                if is_write and not is_completed(answer):
+                    raise TransientFailure("it was not applied in time", overloaded=True)
+                return answer
             except HttpRefused as refused:
-                raise _refusal(self.where, what, refused.status, refused.body) from refused
+                raise refusal_of(self.where, what, refused.status, refused.body) from refused
             except TransientFailure as failure:
-                message = _message(failure.body)
-                if "cannot be opened: " in message:  # by the embedded engine: further attempts meet the same files
-                    raise VectorIndexError(f"{self.where}: could not {what}: {message}.") from failure
-                if failure.reason.endswith(" 501"):
-                    raise IndexUnsupported(f"{self.where}: could not {what}: {message}.") from failure
-                failure.reason += f": {message}" if message else ""
+                is_unknown |= failure.overloaded
+                if (error := final_error(self.where, what, failure)) is not None:
+                    raise error from failure
                 raise
             except (ValueError, RecursionError) as error:
                 raise IndexAnswerUnreadable(
                     f"{self.where} sent an answer that is not Qdrant's: could not {what}.",
                     remedy="If this continues, check qdrant.url and the proxies in between.",
                 ) from error
-            if wait:
-                _check_completed(answer)
-            return answer
 
         remedy = "Its log, index/engine.log, may say why." if self._is_embedded else None
         policy = RetryPolicy(attempts=1, max_wait_seconds=0.0) if once else None
         doing = f"{self.where}: the request to {what}"
-        return await self._http.retry(attempt, doing=doing, policy=policy, remedy=remedy)
+        return await self._nodes[0].retry(attempt, doing=doing, policy=policy, remedy=remedy)
+
+    async def check_version(self) -> None:
+        """Raises IndexUnsupported if the server is too old. One whose version cannot be read is accepted."""
+        if self._is_version_checked:
+            return
+        try:
+            version = str(parse_json(await self.send("GET", "/", None))["version"])
+            numbers = tuple(map(int, version.split(".")[:2]))
+        except (HttpRefused, TransientFailure, ValueError, TypeError, KeyError):
+            return  # of a proxy, perhaps; the next request says what is wrong
+        if numbers < OLDEST_VERSION:
+            oldest, newest = (".".join(map(str, each)) for each in (OLDEST_VERSION, NEWEST_VERSION))
+            raise IndexUnsupported(
+                f"{self.where} is version {version}, and reposync needs {oldest} or later.",
+                remedy=f"Upgrade it: {oldest} to {newest} are supported.",
+            )
+        self._is_version_checked = True
 
     async def _exchange(self, method: str, path: str, content: bytes | None) -> Any:
         """The `result` of one answer. Raises what HttpClient.stream raises, and ValueError."""
         if self._client is None:
-            answer = parse_json(await self.send(method, self._url + path, content))
+            answer = parse_json(await self.send(method, path, content))
         else:
             from qdrant_client.http.exceptions import ResponseHandlingException
 
@@ -239,40 +271,20 @@ class QdrantConnection:
             raise VectorIndexError(f"{self.where} answered without a result.")
         return answer["result"]
 
-    async def send(self, method: str, url: str, content: bytes | None) -> bytes:
-        async with self._http.stream(method, url, content=content, follow_redirects=False) as response:
-            return await self._http.read(response, MAX_ANSWER_BYTES)
+    async def send(self, method: str, path: str, content: bytes | None) -> bytes:
+        """To the node that answered last; after a failure, the next request goes to the next one."""
+        number = self._current
+        node = self._nodes[number]
+        try:
+            async with node.stream(method, node.url + path, content=content, follow_redirects=False) as response:
+                return await node.read(response, MAX_ANSWER_BYTES)
+        except TransientFailure as failure:
+            if self._current == number and not failure.rate_limited:
+                self._current = (number + 1) % len(self._nodes)
+            raise
 
     async def close(self) -> None:
         if self._client is not None:
             await self._client.close()
-        await self._http.close()
-
-
-def _check_completed(result: Any) -> None:
-    for each in result if isinstance(result, list) else [result]:
-        status = each.get("status") if isinstance(each, dict) else None
-        if status != "completed":
-            raise TransientFailure(f"its status is {status}")
-
-
-def _refusal(where: str, what: str, status: int, body: bytes) -> VectorIndexError:
-    message = _message(body)
-    details = f"could not {what}: {message or responses.get(status, 'no reason given')} (HTTP {status})."
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        remedy = "Check QDRANT_API_KEY and its permissions."
-        return VectorIndexError(f"{where} refuses the API key, {details}", remedy=remedy)
-    if status == HTTPStatus.NOT_FOUND and "ollection" in message:
-        return CollectionMissing(f"{where}: {details}", remedy="A sync makes the collection.")
-    is_there = status == HTTPStatus.CONFLICT or "already exists" in message
-    return (AlreadyExists if is_there else VectorIndexError)(f"{where}: {details}")
-
-
-def _message(content: bytes) -> str:
-    """Qdrant's own words, from `{"status": {"error": ...}}`; the answer of a proxy is cut short."""
-    try:
-        status = parse_json(content)["status"]
-        text = status["error"] if isinstance(status, dict) else str(status)
-    except (ValueError, KeyError, TypeError):
-        text = content.decode(errors="replace")
-    return " ".join(str(text).split())[:_MAX_MESSAGE_CHARS].rstrip(".")
+        for node in self._nodes:
+            await node.close()

@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 import httpx
 
 from reposync.embedding.port import EmbeddingSpec, Matrix
-from reposync.errors import VectorIndexError, first_error
+from reposync.errors import IndexUnavailable, VectorIndexError, first_error
 from reposync.vectors import request_bodies as bodies
+from reposync.vectors.answers import AlreadyExists
 from reposync.vectors.collection import (
     PAYLOAD_INDEXES,
     QUANTIZATION_SINCE,
@@ -22,9 +22,11 @@ from reposync.vectors.collection import (
     resolve,
     search_params,
 )
-from reposync.vectors.connection import AlreadyExists, QdrantConnection
+from reposync.vectors.collection_client import CollectionClient
+from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search
+from reposync.vectors.limits import within
 from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
@@ -39,7 +41,7 @@ from reposync.vectors.port import (
     WriteScope,
     no_check,
 )
-from reposync.vectors.request_bodies import Filter, WriteRequest, write_requests
+from reposync.vectors.request_bodies import MAX_POINTS, Filter, WriteRequest, write_requests
 
 T = TypeVar("T")
 
@@ -48,13 +50,14 @@ _WRITES_AT_ONCE = 2
 _HASHES_PER_PAGE = 512
 _VECTORS_PER_PAGE = 128
 _MULTIVECTORS_PER_PAGE = 32
-_IDS_PER_PAGE = 4_000
 # With texts of 7,000 characters each: about 4 MB.
 _POINTS_PER_PAGE = 500
 # Limits of facets. An id is 36 bytes.
 _MAX_REPOSITORIES = 100_000
 _MAX_NAMES = 10
 _SELECTED_PER_REQUEST = 1_000
+# Replicas agree within so many looks, each after twice the time of the one before.
+_LOOKS, _FIRST_LOOK_SECONDS = 4, 0.25
 
 
 class QdrantIndex:
@@ -63,18 +66,18 @@ class QdrantIndex:
     def __init__(self, settings: IndexSettings, connection: QdrantConnection) -> None:
         self._settings = settings
         self._connection = connection
-        self._path = f"/collections/{quote(settings.collection, safe='')}"
+        self._collection = CollectionClient(settings, connection)
         self._spec: EmbeddingSpec | None = None
 
     async def spec(self) -> EmbeddingSpec | None:
         try:
-            return recorded_spec(await self._describe())
+            return recorded_spec(await self._collection.describe())
         except CollectionMissing:
             return None
 
     async def resolve(self) -> ResolvedCollection | None:
         try:
-            return resolve(await self._describe(), self._settings.collection, self._connection.where)
+            return resolve(await self._collection.describe(), self._settings.collection, self._connection.where)
         except CollectionMissing:
             return None
 
@@ -85,56 +88,65 @@ class QdrantIndex:
         await self._connection.request(f"name the collection {name}", "POST", "/collections/aliases", body)
 
     async def drop(self) -> None:
-        await self._request("drop the collection", "DELETE", "")
+        await self._collection.request("drop the collection", "DELETE", "")
+        self._collection.forget_limits()
 
     async def ensure(self, spec: EmbeddingSpec) -> str:
         try:
-            collection = await self._describe()
+            collection = await self._collection.describe()
         except CollectionMissing:
             collection = await self._create(spec)
         identity = identity_of(collection, spec, self._settings.collection, self._connection.where)
+        self._collection.learn_limits(collection)
         for field, schema in PAYLOAD_INDEXES.items():
             if field not in collection["payload_schema"]:
-                body = {"field_name": field, "field_schema": schema}
-                await self._request(f"index the payload field {field}", "PUT", "/index", body, wait=True)
+                await self._index_field(field, schema)
         self._spec = spec
         return identity
 
-    async def lost(self) -> str | None:
-        return " ".join(each["message"] for each in (await self._describe()).get("warnings") or []) or None
+    async def _index_field(self, field: str, schema: Mapping[str, Any]) -> None:
+        async def is_done() -> bool:
+            return field in (await self._collection.describe())["payload_schema"]
 
-    async def _describe(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._request("describe the collection", "GET", "")
-        return found
+        body = {"field_name": field, "field_schema": schema}
+        await self._collection.write(f"index the payload field {field}", "PUT", "/index", body, is_done)
+
+    async def lost(self) -> str | None:
+        if self._settings.url is not None:
+            return None  # the warnings of a server are about its settings
+        return " ".join(each["message"] for each in (await self._collection.describe()).get("warnings") or []) or None
 
     async def _create(self, spec: EmbeddingSpec) -> dict[str, Any]:
         """If two processes make it at once, the second uses what the first made: one identity."""
+        await self._connection.check_version()
         with contextlib.suppress(AlreadyExists):
             try:
-                await self._request("make the collection", "PUT", "", new_collection(spec, self._settings))
+                await self._collection.request("make the collection", "PUT", "", new_collection(spec, self._settings))
             except VectorIndexError as refused:
                 quantization = self._settings.quantization
                 since = QUANTIZATION_SINCE.get(quantization)
                 if since is not None and "QuantizationConfig" in str(refused):
                     refused.remedy = f"qdrant.quantization {quantization} needs Qdrant {since}: upgrade it."
                 raise
-        return await self._describe()
+        return await self._collection.describe()
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:
         found: dict[str, Matrix] = {}
         if self._spec is not None and not self._spec.dimension:
             return found
-        wanted = list(dict.fromkeys(content_hashes))
-        for start in range(0, len(wanted), _HASHES_PER_PAGE):
-            await self._find_vectors(wanted[start : start + _HASHES_PER_PAGE], found)
+        size = within(_HASHES_PER_PAGE, (await self._collection.limits()).values)
+        for page in _pages(list(dict.fromkeys(content_hashes)), size):
+            await self._find_vectors(list(page), found)
         return found
 
     async def _find_vectors(self, hashes: list[str], found: dict[str, Matrix]) -> None:
         multivector = self._spec is None or self._spec.multivector
-        limit = _MULTIVECTORS_PER_PAGE if multivector else _VECTORS_PER_PAGE
+        limit = within(
+            _MULTIVECTORS_PER_PAGE if multivector else _VECTORS_PER_PAGE, (await self._collection.limits()).results
+        )
         while hashes:
             # A hash may be in thousands of points (a licence in every file): each page requests only the missing ones.
-            page = await self._request(
+            page = await self._collection.request(
                 "read known vectors",
                 "POST",
                 "/points/scroll",
@@ -156,7 +168,9 @@ class QdrantIndex:
             hashes = [each for each in hashes if each not in found]
 
     async def replace_files(self, scope: WriteScope, files: Sequence[FileWrite]) -> None:
-        requests = write_requests(scope, files, multivector=self._spec is not None and self._spec.multivector)
+        multivector = self._spec is not None and self._spec.multivector
+        max_points = within(MAX_POINTS, (await self._collection.limits()).points)
+        requests = write_requests(scope, files, multivector=multivector, max_points=max_points)
         sent: set[asyncio.Task[None]] = set()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -171,33 +185,69 @@ class QdrantIndex:
             raise first_error(errors) from errors
 
     async def _store(self, scope: WriteScope, request: WriteRequest) -> None:
-        body, check = request.body, scope.check
-        results = await self._request("store points", "POST", "/points/batch", body, wait=True, check=check)
-        if len(results) != request.operations:
+        async def is_done() -> bool:
+            for ids in _pages(request.ids, within(MAX_POINTS, (await self._collection.limits()).values)):
+                stored = bodies.points_of_repository(
+                    scope.repository_id, bodies.equals(Payload.EPOCH, scope.epoch), bodies.has_id(ids)
+                )
+                if await self._collection.count(stored) < len(ids):
+                    return False
+            return not any([await self._collection.count(stale) for stale in request.stale])
+
+        results = await self._collection.write(
+            "store points", "POST", "/points/batch", request.body, is_done, scope.check
+        )
+        if results is not None and len(results) != request.operations:
             raise VectorIndexError(f"{self._connection.where} answered {len(results)} of {request.operations} writes.")
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
-        for page in _pages(paths):
-            await self._delete(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
+        for page in _pages(paths, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):
+            await self._delete_pages(bodies.writable(scope, bodies.one_of(Payload.PATH, page)), scope.check)
 
     async def remove_points(self, scope: WriteScope, ids: Sequence[PointId]) -> None:
         """A point of another program may have no epoch, or one that is not a number."""
-        for page in _pages(ids):
-            mine = bodies.points_of_repository(scope.repository_id, {"has_id": list(page)})
-            await self._delete(mine | {"must_not": [bodies.later_than(scope.epoch)]}, scope.check)
+        mine = bodies.points_of_repository(scope.repository_id) | {"must_not": [bodies.later_than(scope.epoch)]}
+        for page in _pages(ids, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):
+            await self._delete(mine, page, scope.check)
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
-        await self._delete(bodies.points_of_repository(repository_id), check)
+        # Again after the last page: a replica that was started again may have listed too few.
+        while await self._delete_pages(bodies.points_of_repository(repository_id), check):
+            pass
 
-    async def _delete(self, selected: Filter, check: Callable[[], None]) -> None:
-        await self._request("delete points", "POST", "/points/delete", {"filter": selected}, wait=True, check=check)
+    async def _delete_pages(self, selected: Filter, check: Callable[[], None]) -> int:
+        """In pages of ids: one delete of 500,000 points takes a server longer than any time-out."""
+        size = within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)
+        deleted = 0
+        async for page in self._collection.scrolled(selected, False, limit=size):
+            await self._delete(selected, [point["id"] for point in page], check)
+            deleted += len(page)
+        return deleted
+
+    async def _delete(self, selected: Filter, ids: Sequence[PointId], check: Callable[[], None]) -> None:
+        some = selected | {"must": [*selected["must"], bodies.has_id(ids)]}
+
+        async def is_done() -> bool:
+            return not await self._collection.count(some)
+
+        await self._collection.write("delete points", "POST", "/points/delete", {"filter": some}, is_done, check)
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
         stale = bodies.points_of_repository(repository_id) | {"must_not": [bodies.equals(Payload.REPOSITORY, name)]}
-        renamed = {"payload": {"repository": name}, "key": "metadata", "filter": stale}
-        await self._request("rename a repository", "POST", "/points/payload", renamed, wait=True)
+        size = within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)
+        async for page in self._collection.scrolled(stale, False, limit=size):
+            await self._rename(stale, [point["id"] for point in page], name)
         if links is not None:
             await self._rewrite_urls(repository_id, lambda metadata: _moved(metadata, links), no_check)
+
+    async def _rename(self, stale: Filter, ids: Sequence[PointId], name: str) -> None:
+        some = stale | {"must": [*stale["must"], bodies.has_id(ids)]}
+
+        async def is_done() -> bool:
+            return not await self._collection.count(some)
+
+        renamed = {"payload": {"repository": name}, "key": "metadata", "filter": some}
+        await self._collection.write("rename a repository", "POST", "/points/payload", renamed, is_done)
 
     async def relink(
         self,
@@ -216,28 +266,51 @@ class QdrantIndex:
     ) -> int:
         written = 0
         wanted = [Payload.URL, Payload.PATH, Payload.START_LINE, Payload.END_LINE]
-        async for page in self._scrolled(bodies.points_of_repository(repository_id), wanted):
+        async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), wanted):
             metadata = {point["id"]: point["payload"]["metadata"] for point in page}
             moved = {each: url for each, had in metadata.items() if (url := url_of(had)) != had.get("url")}
             operations = [
                 {"set_payload": {"payload": {"url": url}, "key": "metadata", "points": [identity]}}
                 for identity, url in moved.items()
             ]
+            # The same link written twice changes nothing: an unknown outcome needs no look.
             for some in _pages(operations):
-                body = {"operations": some}
-                await self._request("renew links", "POST", "/points/batch", body, wait=True, check=check)
+                await self._collection.write("renew links", "POST", "/points/batch", {"operations": some}, None, check)
             written += len(moved)
         return written
 
-    async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
+    async def count(
+        self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
+    ) -> int:
         wanted = [(Payload.REPOSITORY_ID, repository_id), (Payload.EPOCH, epoch)]
         must = [bodies.equals(key, value) for key, value in wanted if value is not None]
-        body = {"filter": {"must": must} if must else None, "exact": True}
-        answer = await self._request("count points", "POST", "/points/count", body)
-        return int(answer["count"])
+        selected: Filter | None = {"must": must} if must else None
+        number = await self._collection.count(selected)
+        if expected in (None, number) or (await self._collection.limits()).replicas == 1:
+            return number
+        try:
+            return await self._collection.count(selected, consistency="majority")
+        except IndexUnavailable:
+            # It needs all replicas. Without one of them, only those are read that hold everything.
+            return await self._collection.count(selected)
+
+    async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
+        if (await self._collection.limits()).replicas == 1:
+            return set()
+        missing, found = list(ids), set[PointId]()
+        for look in range(_LOOKS):
+            await asyncio.sleep(_FIRST_LOOK_SECONDS * 2**look)
+            for page in _pages(missing):
+                body = {"ids": list(page), "with_payload": False}
+                found |= {
+                    point["id"] for point in await self._collection.request("look for points", "POST", "/points", body)
+                }
+            if not (missing := [each for each in missing if each not in found]):
+                break
+        return found
 
     async def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
-        async for page in self._scrolled(bodies.points_of_repository(repository_id), False):
+        async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), False):
             yield [point["id"] for point in page]
 
     async def points(self, repository_id: str, *, without_vector: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
@@ -253,57 +326,38 @@ class QdrantIndex:
                 yield points
 
     async def _stored(self, selected: Filter) -> AsyncIterator[Sequence[StoredPoint]]:
-        async for page in self._scrolled(selected, True, limit=_POINTS_PER_PAGE):
+        async for page in self._collection.scrolled(selected, True, limit=_POINTS_PER_PAGE):
             yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
         later = bodies.points_of_repository(repository_id, bodies.later_than(epoch))
         found: int | None = None
-        async for page in self._scrolled(later, [Payload.EPOCH]):
+        async for page in self._collection.scrolled(later, [Payload.EPOCH]):
             epochs = [each for point in page if isinstance(each := point["payload"]["metadata"]["epoch"], int)]
             found = max([*epochs, *([] if found is None else [found])], default=None)
         return found
 
     async def repositories(self) -> Mapping[str, int]:
-        return await self._facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
+        return await self._collection.facet(Payload.REPOSITORY_ID, None, _MAX_REPOSITORIES)
 
     async def names_of(self, repository_id: str) -> Sequence[str]:
-        return list(await self._facet(Payload.REPOSITORY, bodies.points_of_repository(repository_id), _MAX_NAMES))
-
-    async def _facet(self, key: str, selected: Filter | None, limit: int) -> dict[str, int]:
-        body = {"key": key, "filter": selected, "exact": True, "limit": limit}
-        answer = await self._request("count points by a field", "POST", "/facet", body)
-        # The embedded engine still lists values whose last point is deleted.
-        return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
-
-    async def _scrolled(
-        self, selected: Filter, payload: bool | list[str], *, limit: int = _IDS_PER_PAGE
-    ) -> AsyncIterator[list[dict[str, Any]]]:
-        """All selected points, in non-empty pages."""
-        request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": False}
-        offset: Any = None
-        while True:
-            page = await self._request("list points", "POST", "/points/scroll", request | {"offset": offset})
-            if page["points"]:
-                yield page["points"]
-            if (offset := page["next_page_offset"]) is None:
-                return
+        return list(
+            await self._collection.facet(Payload.REPOSITORY, bodies.points_of_repository(repository_id), _MAX_NAMES)
+        )
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
-        return await Search(self._request, query, search_params(self._settings)).hits()
+        return await Search(self._collection.request, query, search_params(self._settings)).hits()
 
     async def ping(self) -> None:
         if self._settings.url is None:
             await EmbeddedEngine(self._settings.state_dir).ping()
         else:
             # Not Qdrant's own health routes: these answer without an API key, too.
-            await self._request("check the connection", "GET", "/exists", once=True)
+            await self._collection.request("check the connection", "GET", "/exists", once=True)
+            await self._connection.check_version()
 
     async def close(self) -> None:
         await self._connection.close()
-
-    async def _request(self, what: str, method: str, path: str, body: Any = None, **options: Any) -> Any:
-        return await self._connection.request(what, method, self._path + path, body, **options)
 
 
 def open_index(
@@ -321,5 +375,5 @@ def _moved(metadata: Mapping[str, Any], links: str) -> str | None:
     return f"{links}/-/{rest}" if separator else url
 
 
-def _pages(selected: Sequence[T]) -> list[Sequence[T]]:
-    return [selected[start : start + _SELECTED_PER_REQUEST] for start in range(0, len(selected), _SELECTED_PER_REQUEST)]
+def _pages(selected: Sequence[T], size: int = _SELECTED_PER_REQUEST) -> list[Sequence[T]]:
+    return [selected[start : start + size] for start in range(0, len(selected), size)]

@@ -48,7 +48,8 @@ class ResolvedCollection:
 
 @dataclass(frozen=True, slots=True)
 class IndexSettings:
-    """One collection at one place: a server if `url` is given, else the embedded engine in `state_dir`.
+    """One collection at one place: a server if `url` is given, else the embedded engine in `state_dir`. `url`: of
+    several nodes of one cluster, separated by commas.
 
     Shards, replicas, quantization and placement apply to new collections on a server; None leaves the choice to the
     server. `write_consistency_factor`: replicas that confirm a write. `rescore`: whether a search ranks what it found
@@ -70,6 +71,10 @@ class IndexSettings:
     rescore: bool | None = None
     on_disk_vectors: bool = False
     on_disk_payload: bool = True
+
+    @property
+    def urls(self) -> list[str]:
+        return [each.strip() for each in (self.url or "").split(",") if each.strip()]
 
 
 class CollectionMissing(VectorIndexError):
@@ -217,8 +222,14 @@ class Index(Protocol):
         """Set the repository name of all its points. `links`: where the pages of its files are now; it replaces what is
         before `/-/` in their urls. Vectors are not touched, and a repeat writes nothing."""
 
-    async def count(self, repository_id: str | None = None, *, epoch: int | None = None) -> int:
-        """Exact number of points of the repository (None: of the collection), of that epoch if one is given."""
+    async def count(
+        self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
+    ) -> int:
+        """Exact number of points of the repository (None: of the collection), of that epoch if one is given. If it is
+        not `expected`, a majority of the replicas is asked."""
+
+    async def existing(self, ids: Sequence[PointId]) -> set[PointId]:
+        """Those of `ids`, which a listing lacked, that some replica has after all; nothing without replicas."""
 
     def point_ids(self, repository_id: str) -> AsyncIterator[Sequence[PointId]]:
         """Ids of all points of the repository, in pages."""

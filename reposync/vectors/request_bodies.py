@@ -20,6 +20,7 @@ from reposync.vectors.port import (
     SPARSE,
     FileWrite,
     Payload,
+    PointId,
     PointWrite,
     WriteScope,
     point_id,
@@ -42,6 +43,10 @@ def one_of(key: str, values: Sequence[str]) -> Filter:
     return {"key": key, "match": {"any": list(values)}}
 
 
+def has_id(ids: Sequence[PointId]) -> Filter:
+    return {"has_id": list(ids)}
+
+
 def points_of_repository(repository_id: str, *more: Filter) -> Filter:
     return {"must": [equals(Payload.REPOSITORY_ID, repository_id), *more]}
 
@@ -61,16 +66,20 @@ def later_than(epoch: int) -> Filter:
 @dataclass(slots=True)
 class WriteRequest:
     """A body for `points/batch`: its points are stored before its deletes are carried out. `continues`: it continues a
-    file of the previous request, and must be carried out after it."""
+    file of the previous request, and must be carried out after it. `ids` of its points, `stale`: what its deletes
+    select."""
 
     continues: bool = False
+    max_points: int = MAX_POINTS
+    ids: list[str] = field(default_factory=list)
+    stale: list[Filter] = field(default_factory=list)
     points: list[bytes] = field(default_factory=list)
     deletes: list[bytes] = field(default_factory=list)
     _size: int = len(b'{"operations":[{"upsert":{"points":[]}},]}')
 
     def add(self, parts: list[bytes], part: bytes) -> bool:
         """Whether there was room. The first part always fits: the server decides about its size."""
-        has_room = len(parts) < MAX_POINTS and self._size + len(part) < MAX_REQUEST_BYTES
+        has_room = len(parts) < self.max_points and self._size + len(part) < MAX_REQUEST_BYTES
         if has_room or not (self.points or self.deletes):
             parts.append(part)
             self._size += len(part) + 1
@@ -87,10 +96,12 @@ class WriteRequest:
         return b'{"operations":[' + b",".join([*upserts, *self.deletes]) + b"]}"
 
 
-def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector: bool) -> Iterator[WriteRequest]:
+def write_requests(
+    scope: WriteScope, files: Iterable[FileWrite], *, multivector: bool, max_points: int = MAX_POINTS
+) -> Iterator[WriteRequest]:
     """Requests in order: each file's new points before the delete of its other points. Raises VectorIndexError for
     wrong vectors."""
-    request = WriteRequest()
+    request = WriteRequest(max_points=max_points)
     for file in files:
         ids: list[str] = []
         for point in file.points:
@@ -98,16 +109,18 @@ def write_requests(scope: WriteScope, files: Iterable[FileWrite], *, multivector
             encoded = _encode(scope, file, point, identity, multivector=multivector)
             if not request.add(request.points, encoded):
                 yield request
-                request = WriteRequest(continues=bool(ids))
+                request = WriteRequest(continues=bool(ids), max_points=max_points)
                 request.add(request.points, encoded)
             ids.append(identity)
+            request.ids.append(identity)
         if file.replaces:
-            stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [{"has_id": ids}]} if ids else {})
+            stale = writable(scope, equals(Payload.PATH, file.path)) | ({"must_not": [has_id(ids)]} if ids else {})
             delete = orjson.dumps({"delete": {"filter": stale}})
             if not request.add(request.deletes, delete):
                 yield request
-                request = WriteRequest(continues=bool(ids))
+                request = WriteRequest(continues=bool(ids), max_points=max_points)
                 request.add(request.deletes, delete)
+            request.stale.append(stale)
     if request.operations:
         yield request
 

@@ -96,9 +96,8 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
         for number, (chunks, replaces, length) in enumerate(files)
     ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(request_bodies, "MAX_POINTS", most_points)
         patch.setattr(request_bodies, "MAX_REQUEST_BYTES", most_bytes)
-        requests = list(write_requests(SCOPE, writes, multivector=False))
+        requests = list(write_requests(SCOPE, writes, multivector=False, max_points=most_points))
     seen: list[str] = []
     deleted: list[str] = []
     begun: set[str] = set()
