@@ -1,0 +1,343 @@
+"""Quality, speed and memory of searches on a real Qdrant server, for each way to store the vectors.
+
+    python -m benchmarks.vector_search --server /usr/local/bin/qdrant [--chunks 100000] [--json]
+    python -m benchmarks.vector_search --url http://127.0.0.1:6333 [--pid PID]
+
+The HNSW index and quantization exist only on a server. The collection is made, filled and searched by reposync itself:
+multivectors of 384 dimensions, hybrid with sparse vectors by RRF. `benchmarks/vector_data.py` says what is in it.
+
+recall@10: of the 10 best chunks by dense vectors alone, how many are among the 10 of an exact search. agreement@10: the
+same for the hybrid search, which ranks 50 candidates of each kind; chunks with the score of the exact tenth count as
+among them, since the server orders equal scores by chance. Latency: the hybrid search as reposync executes it, in this
+process, on the same machine. "one repository": a filter that a tenth of the chunks match.
+
+With --server each setting gets a server of its own, restarted after indexing: memory is then what it needs to serve,
+after all searches. With --url the memory includes what the server had allocated before. Collections are deleted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import orjson
+
+from benchmarks.measure import machine, percentile
+from benchmarks.qdrant_program import Server, memory, until_green, until_ready
+from benchmarks.vector_data import REPOSITORIES, Base, fill, load_base, make_chunks, quartiles
+from reposync.embedding.port import EmbeddingSpec, SparseVector
+from reposync.embedding.settings import LOCAL_WINDOW
+from reposync.embedding.sparse import query_vector
+from reposync.vectors.index import QdrantIndex, open_index
+from reposync.vectors.port import DENSE, IndexQuery, IndexSettings, Quantization
+
+COLLECTION = "reposync-benchmark"
+SPEC = EmbeddingSpec("local", "benchmark", 384, LOCAL_WINDOW)
+TOP = 10
+# The most that the product ranks with the same number of candidates as for TOP.
+_WITH_TIES = 12
+_CONCURRENT = 8
+NO_TERMS = SparseVector(np.empty(0, np.uint32), np.empty(0, np.float32))
+Params = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How a collection stores its vectors; `int8+disk`: the original ones on disk."""
+
+    quantization: Quantization
+    on_disk: bool
+
+    @property
+    def name(self) -> str:
+        return self.quantization + ("+disk" if self.on_disk else "")
+
+    @property
+    def ways(self) -> dict[str, Params]:
+        """Names and parameters of the ways to search it, but for `hnsw_ef`."""
+        if self.quantization == "none":
+            return {"": {}}
+        rescored = {"rescore": True}
+        return {
+            "no": {"quantization": {"rescore": False}},
+            "yes": {"quantization": rescored},
+            "yes, of 3 times as many": {"quantization": rescored | {"oversampling": 3.0}},
+        }
+
+
+SETTINGS = {
+    each.name: each
+    for each in itertools.starmap(Setting, itertools.product(("none", "int8", "binary", "turbo"), (False, True)))
+}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a collection costs. Memory is None if unknown; `file`: pages of mapped files, which the kernel may drop."""
+
+    setting: str
+    upload_seconds: float
+    indexing_seconds: float
+    indexed_vectors: int
+    anonymous_bytes: int | None
+    file_bytes: int | None
+    disk_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Searched:
+    """Of all queries, with a filter by one repository or without. Milliseconds."""
+
+    setting: str
+    rescored: str
+    hnsw_ef: int | None
+    one_repository: bool
+    recall: float
+    agreement: float
+    p50: float
+    p95: float
+    concurrent_p50: float
+    concurrent_p95: float
+
+
+class Parameters(httpx.AsyncBaseTransport):
+    """Below the product: its requests, with `params` for the dense part of a search."""
+
+    def __init__(self) -> None:
+        self.params: Params = {}
+        self._beneath = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=_CONCURRENT))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        if self.params and request.url.path.endswith("/points/query"):
+            body = orjson.loads(await request.aread())
+            for query in body.get("prefetch") or [body]:
+                if query["using"] == DENSE:
+                    query["params"] = self.params
+            headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+            request = httpx.Request(
+                request.method, request.url, headers=headers, content=orjson.dumps(body), extensions=request.extensions
+            )
+        return await self._beneath.handle_async_request(request)
+
+    async def aclose(self) -> None:
+        await self._beneath.aclose()
+
+
+def queries(base: Base, *, dense_only: bool, one_repository: bool, limit: int = TOP) -> list[IndexQuery]:
+    return [
+        IndexQuery(
+            NO_TERMS if dense_only else query_vector(text),
+            row[None],
+            version=str(number % REPOSITORIES) if one_repository else None,
+            limit=limit,
+        )
+        for number, (text, row) in enumerate(zip(base.queries, base.query_rows, strict=True))
+    ]
+
+
+@dataclass(frozen=True)
+class Best:
+    """For each query the numbers of the chunks that an exact search may return."""
+
+    dense: list[set[int]]
+    hybrid: list[set[int]]
+
+
+async def exact(index: QdrantIndex, transport: Parameters, base: Base, *, one_repository: bool) -> Best:
+    transport.params = {"exact": True}
+    found: list[list[set[int]]] = []
+    for dense_only in (True, False):
+        asked = queries(base, dense_only=dense_only, one_repository=one_repository, limit=_WITH_TIES)
+        best = [await index.search(query) for query in asked]
+        tenth = [min((hit.score for hit in hits[:TOP]), default=0.0) for hits in best]
+        found.append(
+            [{hit.start_line for hit in hits if hit.score >= low} for hits, low in zip(best, tenth, strict=True)]
+        )
+    return Best(*found)
+
+
+async def found_share(index: QdrantIndex, asked: Sequence[IndexQuery], best: Sequence[set[int]]) -> float:
+    """The mean share of the best TOP that the search returns."""
+    shares = []
+    for query, right in zip(asked, best, strict=True):
+        hits = {hit.start_line for hit in await index.search(query)}
+        shares.append(len(hits & right) / min(TOP, max(1, len(right))))
+    return float(np.mean(shares))
+
+
+async def latencies(index: QdrantIndex, asked: Sequence[IndexQuery], at_once: int) -> list[float]:
+    """Milliseconds of each search."""
+    remaining = iter(asked)
+    taken: list[float] = []
+
+    async def ask() -> None:
+        for query in remaining:
+            started = time.perf_counter()
+            await index.search(query)
+            taken.append((time.perf_counter() - started) * 1000)
+
+    await asyncio.gather(*(ask() for _ in range(at_once)))
+    return taken
+
+
+async def search_all(
+    index: QdrantIndex, transport: Parameters, base: Base, setting: Setting, efs: Sequence[int | None]
+) -> AsyncIterator[Searched]:
+    for one_repository in (False, True):
+        best = await exact(index, transport, base, one_repository=one_repository)
+        dense = queries(base, dense_only=True, one_repository=one_repository)
+        hybrid = queries(base, dense_only=False, one_repository=one_repository)
+        for (rescored, params), ef in itertools.product(setting.ways.items(), efs):
+            transport.params = dict(params) | ({"hnsw_ef": ef} if ef else {})
+            recall = await found_share(index, dense, best.dense)
+            agreement = await found_share(index, hybrid, best.hybrid)
+            one, many = await latencies(index, hybrid, 1), await latencies(index, hybrid * 2, _CONCURRENT)
+            times = [percentile(taken, part) for taken in (one, many) for part in (0.5, 0.95)]
+            yield Searched(setting.name, rescored, ef, one_repository, recall, agreement, *times)
+
+
+# One setting after the other ------------------------------------------------------------------------------------------
+
+
+async def measure(options: argparse.Namespace, base: Base, setting: Setting) -> tuple[Stored, list[Searched], str]:
+    """Also returns the server's version."""
+    with contextlib.ExitStack() as stack:
+        own: Server | None = None
+        if options.server is not None:
+            own = Server(options.server, Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.scratch))))
+        url = own.url if own is not None else options.url
+        with own or contextlib.nullcontext():
+            async with opened(url, setting) as (index, _, client):
+                version = await until_ready(client)
+                await client.delete(f"/collections/{COLLECTION}")
+                await index.ensure(SPEC)
+                started = time.perf_counter()
+                await fill(index, base, make_chunks(base, options.chunks, options.noise))
+                uploaded = time.perf_counter()
+                description = await until_green(client, COLLECTION)
+                done = time.perf_counter()
+        with own or contextlib.nullcontext():
+            async with opened(url, setting) as (index, transport, client):
+                await until_green(client, COLLECTION)
+                searched = [each async for each in search_all(index, transport, base, setting, options.ef)]
+                used = await memory(client, own.pid if own is not None else options.pid)
+                disk = own.disk_bytes() if own is not None else None
+                await client.delete(f"/collections/{COLLECTION}")
+    vectors = description.get("indexed_vectors_count") or 0
+    stored = Stored(setting.name, uploaded - started, done - uploaded, vectors, *used, disk)
+    return stored, searched, version
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str, setting: Setting) -> AsyncIterator[tuple[QdrantIndex, Parameters, httpx.AsyncClient]]:
+    """The product's index, what adds parameters to its searches, and a client for what the product never asks."""
+    key = os.environ.get("QDRANT_API_KEY")
+    settings = IndexSettings(
+        COLLECTION,
+        Path("unused"),
+        url=url,
+        api_key=key,
+        timeout_seconds=600.0,
+        quantization=setting.quantization,
+        on_disk_vectors=setting.on_disk,
+    )
+    transport = Parameters()
+    index = open_index(settings, transport=transport)
+    headers = {"api-key": key} if key else {}
+    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+        try:
+            yield index, transport, client
+        finally:
+            await index.close()
+
+
+# Output ---------------------------------------------------------------------------------------------------------------
+
+
+def storage_table(stored: Sequence[Stored]) -> Iterator[str]:
+    yield "| setting | upload | until indexed | memory | mapped files | disk |"
+    yield "|---|---|---|---|---|---|"
+    for each in stored:
+        sizes = (each.anonymous_bytes, each.file_bytes, each.disk_bytes)
+        shown = [f"{size / 1e6:,.0f} MB" if size is not None else "" for size in sizes]
+        seconds = (each.upload_seconds, each.indexing_seconds)
+        yield f"| {' | '.join([each.setting, *(f'{value:.0f} s' for value in seconds), *shown])} |"
+
+
+def search_table(searched: Sequence[Searched]) -> Iterator[str]:
+    """A row has both scopes: all repositories, one repository."""
+    yield (
+        "| setting | rescored | `hnsw_ef` | recall@10: all, one repository | agreement@10 | p50, p95 in all "
+        "| in one repository | 8 at once, in all | in one repository |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    narrow = {(each.setting, each.rescored, each.hnsw_ef): each for each in searched if each.one_repository}
+    for each in searched:
+        if each.one_repository:
+            continue
+        both = (each, narrow[each.setting, each.rescored, each.hnsw_ef])
+        cells = [
+            each.setting,
+            each.rescored,
+            str(each.hnsw_ef or "default"),
+            ", ".join(f"{one.recall:.3f}" for one in both),
+            ", ".join(f"{one.agreement:.3f}" for one in both),
+            *(f"{one.p50:.1f}, {one.p95:.1f} ms" for one in both),
+            *(f"{one.concurrent_p50:.0f}, {one.concurrent_p95:.0f} ms" for one in both),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+async def run(options: argparse.Namespace) -> None:
+    base = await load_base(options.repository, options.windows, options.queries, options.cache)
+    per_chunk = quartiles([len(each) for each in base.windows])
+    real = f"{len(base.windows):,} real chunks, {len(base.rows):,} windows, per chunk {per_chunk}"
+    stored: list[Stored] = []
+    searched: list[Searched] = []
+    for name in options.settings:
+        print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+        storage, searches, version = await measure(options, base, SETTINGS[name])
+        stored.append(storage)
+        searched += searches
+        where = f"{machine()}, Qdrant {version}"
+        lines = [f"{where}\n{options.chunks:,} chunks made from {real}; {len(base.queries)} queries", ""]
+        text = "\n".join([*lines, *storage_table(stored), "", *search_table(searched)])
+        document = {"machine": where, "chunks": options.chunks, "base": real, "noise": options.noise}
+        document |= {"stored": [asdict(each) for each in stored], "searched": [asdict(each) for each in searched]}
+    print(orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() if options.json else text)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    place = parser.add_mutually_exclusive_group(required=True)
+    place.add_argument("--url", help="a server that runs")
+    place.add_argument("--server", type=Path, help="the program of a server, started for each setting")
+    parser.add_argument("--pid", type=int, help="with --url: the server's process, if it is on this machine")
+    parser.add_argument("--scratch", type=Path, help="with --server: where its storage is; default: a temporary folder")
+    parser.add_argument("--chunks", type=int, default=100_000)
+    parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--windows", type=int, default=8_000, help="real windows to embed")
+    parser.add_argument("--noise", type=float, default=0.6, help="in parts of the distance to the neighbour")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))
+    parser.add_argument("--ef", nargs="+", type=int, default=[0, 64, 128, 256], help="0: the server's default")
+    parser.add_argument("--repository", type=Path, help="folder of Python files; default: the installed ones")
+    cache = Path(tempfile.gettempdir()) / "reposync-benchmarks" / "vector-search.npz"
+    parser.add_argument("--cache", type=Path, default=cache, help="keeps the vectors of the real windows")
+    parser.add_argument("--json", action="store_true")
+    asyncio.run(run(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
