@@ -82,6 +82,8 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
         "replication_factor": settings.replication_factor,
         "write_consistency_factor": settings.write_consistency_factor,
         "quantization_config": _QUANTIZATIONS[settings.quantization],
+        # A server may hide points until they are in the HNSW index: counts would contradict the manifest.
+        "optimizers_config": {"prevent_unoptimized": False},
     }
     return request | {name: value for name, value in options.items() if value is not None}
 
