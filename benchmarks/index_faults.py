@@ -22,6 +22,7 @@ from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_faults import KILLED, SCENARIOS, FaultyWorld
 from tests.fixtures.index_world import index_world
 from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import ENGINE, Target
 
 FAULTS: tuple[Fault | str, ...] = (Fault.REFUSED, Fault.LOST, Fault.DOWN, KILLED)
 
@@ -43,13 +44,13 @@ def main() -> None:
     databases = PostgresqlDatabases(url)
     try:
         with quick_folder() as folder, QdrantServer(folder / "qdrant") as qdrant:
-            number = 0
+            number, target = 0, Target(ENGINE, (qdrant.url,))
             for scenario in options.scenario or SCENARIOS:
                 for fault in FAULTS:
                     number += 1
                     loop = HurriedLoop()
                     with (
-                        index_world(folder / str(number), f"e{number}", qdrant, databases.upgraded()) as world,
+                        index_world(folder / str(number), f"e{number}", target, databases.upgraded()) as world,
                         contextlib.closing(loop),
                     ):
                         _play(FaultyWorld(world, loop, scenario), fault, options.every)

@@ -28,6 +28,7 @@ from tests.fixtures.folders import quick_folder
 from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_world import IndexWorld, index_world
 from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import ENGINE, Target
 from tests.integration.sync.index_model import Index
 
 
@@ -61,7 +62,7 @@ def play(seed: int, qdrant: QdrantServer, examples: int, steps: int) -> int:
             folder = Path(name) / str(next(numbers))
             folder.mkdir()
             url = sqlite_url(folder / "reposync.db")
-            with index_world(folder, f"s{seed}-{folder.name}", qdrant, url) as world:
+            with index_world(folder, f"s{seed}-{folder.name}", Target(ENGINE, (qdrant.url,)), url) as world:
                 yield world
 
         Index.loop, Index.make = runner.get_loop(), staticmethod(make)

@@ -1,10 +1,6 @@
-import itertools
-import os
 from collections.abc import AsyncGenerator, Generator
-from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import pytest
 
 from tests.fixtures.embedding_server import EmbeddingServer
@@ -12,30 +8,25 @@ from tests.fixtures.folders import quick_folder
 from tests.fixtures.gitlab_server import GitLabServer
 from tests.fixtures.gitlab_world import TOKEN, GitLabWorld
 from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import ENGINE, Target, collections, parametrize, real_target
 from tests.fixtures.repositories import GitRepository
 from tests.fixtures.world import World
 
-_numbers = itertools.count()
 
-
-@dataclass(frozen=True)
-class Qdrant:
-    url: str
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize(metafunc, "qdrant")
 
 
 @pytest.fixture(scope="session")
-def qdrant() -> Generator[Qdrant | QdrantServer, None, None]:
-    """A real server, if TEST_QDRANT_URL names one; otherwise one embedded engine for all tests of this process. Every
-    test has a collection of its own."""
-    if url := os.environ.get("TEST_QDRANT_URL"):
-        yield Qdrant(url)
-        with httpx.Client(base_url=url, timeout=60) as client:
-            for each in client.get("/collections").json()["result"]["collections"]:
-                if each["name"].startswith((f"c{os.getpid()}-", f"g{os.getpid()}-")):
-                    client.delete(f"/collections/{each['name']}")
+def qdrant(request: pytest.FixtureRequest) -> Generator[Target, None, None]:
+    """For the tests of this folder each target in its turn, for those that import it the embedded engine: one for all
+    tests of this process."""
+    name = getattr(request, "param", ENGINE)
+    if name != ENGINE:
+        yield real_target(name, request.config)
         return
     with quick_folder() as folder, QdrantServer(folder) as server:
-        yield server
+        yield Target(ENGINE, (server.url,))
 
 
 @pytest.fixture
@@ -45,12 +36,13 @@ def embeddings() -> Generator[EmbeddingServer, None, None]:
 
 
 @pytest.fixture
-def closed_world(tmp_path: Path, qdrant: QdrantServer, embeddings: EmbeddingServer) -> World:
+def closed_world(tmp_path: Path, qdrant: Target, embeddings: EmbeddingServer) -> Generator[World, None, None]:
     """A world whose configuration can still be written."""
     repository = GitRepository.create(tmp_path / "project.git")
-    world = World(tmp_path, repository, embeddings, qdrant.url, f"c{os.getpid()}-{next(_numbers)}")
-    world.configure()
-    return world
+    with collections(qdrant) as collection:
+        world = World(tmp_path, repository, embeddings, qdrant.url, collection, target=qdrant)
+        world.configure()
+        yield world
 
 
 @pytest.fixture
@@ -61,15 +53,16 @@ async def world(closed_world: World) -> AsyncGenerator[World, None]:
 
 @pytest.fixture
 async def gitlab_world(
-    tmp_path: Path, qdrant: QdrantServer, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, qdrant: Target, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[GitLabWorld, None]:
     monkeypatch.setenv("GITLAB_TOKEN", TOKEN)
     repository = GitRepository.create(tmp_path / "project.git")
-    with EmbeddingServer() as embeddings, GitLabServer() as server:
+    with EmbeddingServer() as embeddings, GitLabServer() as server, collections(qdrant) as collection:
         project = server.add_project("platform/payments-api", repository.path)
         server.add_token(TOKEN, scopes={"read_api", "read_repository"})
-        collection = f"g{os.getpid()}-{next(_numbers)}"
-        world = GitLabWorld(tmp_path, repository, embeddings, qdrant.url, collection, server=server, project=project)
+        world = GitLabWorld(
+            tmp_path, repository, embeddings, qdrant.url, collection, target=qdrant, server=server, project=project
+        )
         world.configure()
         async with world.opened():
             yield world

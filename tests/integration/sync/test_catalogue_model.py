@@ -32,7 +32,7 @@ from reposync.store.run import Run, RunFigures
 from reposync.store.status import RunStatus, RunTrigger
 from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.examples import SLOW_EXAMPLES
-from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import Target, collections
 from tests.fixtures.repositories import GitRepository
 from tests.integration.catalog.pods import Pod
 
@@ -92,7 +92,8 @@ class Model:
 class Catalogue(RuleBasedStateMachine):
     folder: Path
     database: Path
-    qdrant_url: str
+    qdrant: Target
+    prefix: str
     loop: asyncio.AbstractEventLoop
     examples = itertools.count()
 
@@ -111,7 +112,7 @@ class Catalogue(RuleBasedStateMachine):
         environment = {
             "REPOSYNC_STATE_DIR": str(self.home / "state"),
             "DATABASE_URL": sqlite_url(self.home / "reposync.db"),
-            "QDRANT_URL": self.qdrant_url,
+            "QDRANT_URL": self.qdrant.url,
         }
         self.app: Application = self.do(
             self.stack.enter_async_context(open_application(Settings.from_environment(environment)))
@@ -131,7 +132,8 @@ class Catalogue(RuleBasedStateMachine):
             for name, place in sorted(content.items())
         )
         return (
-            f"embedding: {{provider: none}}\ndefaults: {{collection: {self.home.name}}}\n"
+            f"{self.qdrant.registry}embedding: {{provider: none}}\n"
+            f"defaults: {{collection: {self.prefix}-{self.home.name}}}\n"
             f"repositories:\n{entries or '  []'}\n"
         )
 
@@ -278,14 +280,14 @@ class Catalogue(RuleBasedStateMachine):
 
 def test_a_repository_has_one_definition_at_a_time_and_its_index_is_of_it(
     tmp_path: Path,
-    qdrant: QdrantServer,
+    qdrant: Target,
     upgraded_sqlite_file: Path,  # noqa: F811
 ) -> None:
-    with asyncio.Runner() as runner:
+    with asyncio.Runner() as runner, collections(qdrant) as prefix:
 
         class Kept(Catalogue):
             pass
 
-        Kept.folder, Kept.database, Kept.qdrant_url = tmp_path, upgraded_sqlite_file, qdrant.url
-        Kept.loop = runner.get_loop()
+        Kept.folder, Kept.database, Kept.loop = tmp_path, upgraded_sqlite_file, runner.get_loop()
+        Kept.qdrant, Kept.prefix = qdrant, prefix
         run_state_machine_as_test(Kept, settings=settings(max_examples=SLOW_EXAMPLES, stateful_step_count=25))

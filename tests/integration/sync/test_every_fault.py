@@ -7,8 +7,6 @@ eleventh or so, from another one on for each fault, so that all servers and kind
 from __future__ import annotations
 
 import contextlib
-import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,11 +17,10 @@ from tests.fixtures.databases import PostgresqlDatabases, postgresql  # noqa: F4
 from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_faults import KILLED, SCENARIOS, FaultyWorld
 from tests.fixtures.index_world import IndexWorld, index_world
-from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import Target, collections
 
 # `make test` plays the incremental sync, which has all kinds of requests; `make test-all` the others as well.
 TURNS = [each if "incremental" in each else pytest.param(each, marks=pytest.mark.full) for each in SCENARIOS]
-_numbers = itertools.count()
 
 
 @pytest.fixture
@@ -33,9 +30,8 @@ def loop() -> Iterator[HurriedLoop]:
 
 
 @pytest.fixture
-def index(tmp_path: Path, qdrant: QdrantServer, postgresql: PostgresqlDatabases) -> Iterator[IndexWorld]:  # noqa: F811
-    prefix = f"f{os.getpid()}-{next(_numbers)}"
-    with index_world(tmp_path, prefix, qdrant, postgresql.upgraded()) as world:
+def index(tmp_path: Path, qdrant: Target, postgresql: PostgresqlDatabases) -> Iterator[IndexWorld]:  # noqa: F811
+    with collections(qdrant) as prefix, index_world(tmp_path, prefix, qdrant, postgresql.upgraded()) as world:
         yield world
 
 

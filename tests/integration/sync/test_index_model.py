@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +17,13 @@ from tests.fixtures.databases import upgraded_sqlite_file  # noqa: F401
 from tests.fixtures.examples import SLOW_EXAMPLES
 from tests.fixtures.hurried import HurriedLoop
 from tests.fixtures.index_world import IndexWorld, index_world
-from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import Target, collections
 from tests.integration.sync.index_model import Index
 
 
 def test_the_index_keeps_its_promises_in_any_order_of_events(
     tmp_path: Path,
-    qdrant: QdrantServer,
+    qdrant: Target,
     upgraded_sqlite_file: Path,  # noqa: F811
 ) -> None:
     numbers = itertools.count()
@@ -34,8 +33,10 @@ def test_the_index_keeps_its_promises_in_any_order_of_events(
         folder = tmp_path / str(next(numbers))
         folder.mkdir()
         shutil.copyfile(upgraded_sqlite_file, folder / "reposync.db")
-        prefix = f"m{os.getpid()}-{folder.name}"
-        with index_world(folder, prefix, qdrant, sqlite_url(folder / "reposync.db")) as world:
+        with (
+            collections(qdrant) as prefix,
+            index_world(folder, prefix, qdrant, sqlite_url(folder / "reposync.db")) as world,
+        ):
             yield world
 
     class Kept(Index):

@@ -1,11 +1,10 @@
 import contextlib
 import dataclasses
-import itertools
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from pathlib import Path
 from typing import Protocol
 
+import httpx
 import pytest
 from qdrant_client import AsyncQdrantClient
 
@@ -15,8 +14,17 @@ from reposync.vectors.port import IndexSettings
 from tests.fixtures.contract import ContractTransport
 from tests.fixtures.engine import Engine
 from tests.fixtures.folders import quick_folder
+from tests.fixtures.qdrant_targets import ENGINE, Target, collections, parametrize, real_target
 
-_numbers = itertools.count()
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    parametrize(metafunc, "target")
+
+
+@pytest.fixture(scope="session")
+def target(request: pytest.FixtureRequest) -> Target:
+    """Where the index is, each place in its turn."""
+    return Target(ENGINE, ()) if request.param == ENGINE else real_target(request.param, request.config)
 
 
 @pytest.fixture(scope="session")
@@ -30,8 +38,12 @@ def engine() -> Generator[Engine, None, None]:
 
 
 @pytest.fixture
-def settings(engine: Engine) -> IndexSettings:
-    return IndexSettings(collection=f"c{os.getpid()}-{next(_numbers)}", state_dir=engine.folder.parent)
+def settings(target: Target, request: pytest.FixtureRequest, tmp_path: Path) -> Generator[IndexSettings, None, None]:
+    with collections(target) as collection:
+        if target.is_real:
+            yield IndexSettings(collection, tmp_path, target.url, **target.options)
+        else:
+            yield IndexSettings(collection, request.getfixturevalue("engine").folder.parent)
 
 
 class OpenIndex(Protocol):
@@ -47,13 +59,17 @@ def long_lived(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
-async def opened(engine: Engine, settings: IndexSettings, long_lived: bool) -> AsyncGenerator[OpenIndex, None]:
+async def opened(
+    target: Target, settings: IndexSettings, long_lived: bool, request: pytest.FixtureRequest
+) -> AsyncGenerator[OpenIndex, None]:
     """Opens the index as often as a test wants; every exchange has to keep Qdrant's contract."""
+    engine = None if target.is_real else request.getfixturevalue("engine")
     async with contextlib.AsyncExitStack() as resources:
         transports = []
 
         def open_one(*, collection: str | None = None) -> QdrantIndex:
-            transports.append(ContractTransport(EmbeddedTransport(engine)))
+            way = EmbeddedTransport(engine) if engine else httpx.AsyncHTTPTransport()
+            transports.append(ContractTransport(way, newer=target.is_real))
             mine = dataclasses.replace(settings, collection=collection or settings.collection)
             index = open_index(mine, long_lived=long_lived, transport=transports[-1])
             resources.push_async_callback(index.close)
@@ -70,7 +86,7 @@ def index(opened: OpenIndex) -> QdrantIndex:
 
 @pytest.fixture
 async def client(settings: IndexSettings) -> AsyncGenerator[AsyncQdrantClient, None]:
-    """A different program on the same engine."""
+    """A different program on the same Qdrant."""
     client = open_client(settings)
     yield client
     await client.close()

@@ -1,4 +1,4 @@
-"""The methods of the index, on the embedded engine in its own process."""
+"""The methods of the index, on every target."""
 
 import asyncio
 import dataclasses

@@ -17,6 +17,7 @@ from tests.fixtures.contract import ContractTransport
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, WINDOWED, dense, file, scope, sparse
 from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import ENGINE, Target, collections
 
 TEXTS = ["charge the card", "refund the card", "send the invoice"]
 
@@ -41,14 +42,17 @@ class SameTerms(SparseEmbeddings):
 
 
 @pytest.fixture(scope="module")
-def server() -> Generator[QdrantServer, None, None]:
+def server(target: Target) -> Generator[Target, None, None]:
+    if target.is_real:
+        yield target
+        return
     with quick_folder() as folder, QdrantServer(folder / "qdrant") as server:
-        yield server
+        yield Target(ENGINE, (server.url,))
 
 
 @pytest.fixture
-def client(server: QdrantServer) -> Generator[QdrantClient, None, None]:
-    watched = ContractTransport(httpx.HTTPTransport())
+def client(server: Target) -> Generator[QdrantClient, None, None]:
+    watched = ContractTransport(httpx.HTTPTransport(), newer=server.is_real)
     client = QdrantClient(url=server.url, check_compatibility=False, transport=watched)
     yield client
     client.close()
@@ -56,9 +60,15 @@ def client(server: QdrantServer) -> Generator[QdrantClient, None, None]:
     assert watched.violations == []
 
 
-async def synced(server: QdrantServer, collection: str, spec: EmbeddingSpec) -> None:
+@pytest.fixture
+def collection(server: Target) -> Generator[str, None, None]:
+    with collections(server) as prefix:
+        yield f"{prefix} with spaces"
+
+
+async def synced(server: Target, collection: str, spec: EmbeddingSpec) -> None:
     with quick_folder() as state_dir:
-        index = open_index(IndexSettings(collection=collection, state_dir=state_dir, url=server.url))
+        index = open_index(IndexSettings(collection, state_dir, server.url, **server.options))
         await index.ensure(spec)
         await index.replace_files(
             scope(), [file(f"src/{number}.py", text, spec=spec) for number, text in enumerate(TEXTS)]
@@ -69,9 +79,8 @@ async def synced(server: QdrantServer, collection: str, spec: EmbeddingSpec) -> 
 @pytest.mark.parametrize("spec", [SPEC, WINDOWED], ids=["one vector", "windows"])
 @pytest.mark.parametrize("mode", [RetrievalMode.DENSE, RetrievalMode.HYBRID, RetrievalMode.SPARSE])
 async def test_langchain_searches_the_collection_of_a_sync(
-    server: QdrantServer, client: QdrantClient, mode: RetrievalMode, spec: EmbeddingSpec
+    server: Target, client: QdrantClient, collection: str, mode: RetrievalMode, spec: EmbeddingSpec
 ) -> None:
-    collection = f"{mode.value} {spec.multivector}"
     await synced(server, collection, spec)
     store = QdrantVectorStore(
         client=client,

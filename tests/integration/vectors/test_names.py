@@ -100,12 +100,15 @@ async def test_a_collection_that_has_the_name_itself_goes_only_when_it_is_empty(
     assert behind is not None and behind.physical == second
 
 
-async def test_a_collection_with_points_of_a_different_installation_is_not_dropped(open_index: Opened) -> None:
-    await open_index("shared--a").ensure(SPEC)
-    await open_index("shared--a").replace_files(scope("foreign"), [file("a.py", "alpha")])
+async def test_a_collection_with_points_of_a_different_installation_is_not_dropped(
+    open_index: Opened, settings: IndexSettings
+) -> None:
+    shared = f"{settings.collection}--a"
+    await open_index(shared).ensure(SPEC)
+    await open_index(shared).replace_files(scope("foreign"), [file("a.py", "alpha")])
 
-    await drop_if_empty(open_index, "shared--a")
-    assert await open_index("shared--a").count() == 1
-    await open_index("shared--a").remove_repository(scope("foreign").repository_id)
-    await drop_if_empty(open_index, "shared--a")
-    assert await open_index("shared--a").spec() is None
+    await drop_if_empty(open_index, shared)
+    assert await open_index(shared).count() == 1
+    await open_index(shared).remove_repository(scope("foreign").repository_id)
+    await drop_if_empty(open_index, shared)
+    assert await open_index(shared).spec() is None

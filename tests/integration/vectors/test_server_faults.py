@@ -10,24 +10,32 @@ from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import IndexSettings
 from tests.fixtures.folders import quick_folder
 from tests.fixtures.points import SPEC, file, scope
+from tests.fixtures.qdrant_nodes import QdrantNode, qdrant_program
 from tests.fixtures.qdrant_server import QdrantServer
+from tests.fixtures.qdrant_targets import ENGINE, SERVER
+
+Server = QdrantServer | QdrantNode
 
 
-@pytest.fixture
-def server() -> Generator[QdrantServer, None, None]:
+@pytest.fixture(params=[ENGINE, *([SERVER] if qdrant_program() else [])])
+def server(request: pytest.FixtureRequest) -> Generator[Server, None, None]:
+    if (program := qdrant_program()) and request.param == SERVER:
+        with QdrantNode(program) as node:
+            yield node
+        return
     with quick_folder() as folder, QdrantServer(folder / "qdrant") as server:
         yield server
 
 
 @pytest.fixture
-async def index(server: QdrantServer) -> AsyncGenerator[QdrantIndex, None]:
+async def index(server: Server) -> AsyncGenerator[QdrantIndex, None]:
     index = opened(server)
     await index.ensure(SPEC)
     yield index
     await index.close()
 
 
-def opened(server: QdrantServer, *, attempts: int = 8, timeout_seconds: float = 30.0) -> QdrantIndex:
+def opened(server: Server, *, attempts: int = 8, timeout_seconds: float = 30.0) -> QdrantIndex:
     return open_index(
         IndexSettings(
             collection="code",
@@ -40,9 +48,7 @@ def opened(server: QdrantServer, *, attempts: int = 8, timeout_seconds: float = 
     )
 
 
-async def test_a_run_goes_on_where_the_server_was_killed_and_came_back(
-    server: QdrantServer, index: QdrantIndex
-) -> None:
+async def test_a_run_goes_on_where_the_server_was_killed_and_came_back(server: Server, index: QdrantIndex) -> None:
     await index.replace_files(scope(), [file("a.py", "one")])
     server.kill()
     writing = asyncio.create_task(index.replace_files(scope(), [file("b.py", "two")]))
@@ -51,7 +57,7 @@ async def test_a_run_goes_on_where_the_server_was_killed_and_came_back(
     assert await index.count() == 2
 
 
-async def test_a_server_that_stays_away_is_unavailable(server: QdrantServer) -> None:
+async def test_a_server_that_stays_away_is_unavailable(server: Server) -> None:
     server.stop()
     index = opened(server, attempts=2)
     with pytest.raises(IndexUnavailable, match=rf"Qdrant at {server.url}: .* failed 2 times") as raised:
@@ -60,7 +66,7 @@ async def test_a_server_that_stays_away_is_unavailable(server: QdrantServer) -> 
     await index.close()
 
 
-async def test_a_server_that_hangs_is_unavailable_after_the_time_out(server: QdrantServer, index: QdrantIndex) -> None:
+async def test_a_server_that_hangs_is_unavailable_after_the_time_out(server: Server, index: QdrantIndex) -> None:
     patient = opened(server, attempts=1, timeout_seconds=1)
     await patient.count()
     server.pause()
@@ -71,7 +77,7 @@ async def test_a_server_that_hangs_is_unavailable_after_the_time_out(server: Qdr
     await patient.close()
 
 
-async def test_a_write_can_be_cancelled_while_the_server_hangs(server: QdrantServer, index: QdrantIndex) -> None:
+async def test_a_write_can_be_cancelled_while_the_server_hangs(server: Server, index: QdrantIndex) -> None:
     server.pause()
     files = [file(f"{number}.py", "text") for number in range(1_000)]
     writing = asyncio.create_task(index.replace_files(scope(), files))
