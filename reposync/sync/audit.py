@@ -25,6 +25,7 @@ from reposync.sync.plan import Plan, make_plan
 from reposync.sync.prepare import ContentWorkers
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_target
+from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
 # Differences that are listed; of the rest only the counts. A wrong setting may change every point.
@@ -270,6 +271,9 @@ class _PointComparison:
             # In Python True == 1 == 1.0; in JSON they differ.
             if key not in metadata or type(metadata[key]) is not type(value) or metadata[key] != value:
                 yield key
+        # Every glob admits a point without tokens, and each run adds missing ones.
+        if (tokens := metadata.get("path_tokens")) and tokens != path_tokens(row.path):
+            yield "path_tokens"
         first, last = metadata.get("start_line"), metadata.get("end_line")
         if not (_is_count(first) and _is_count(last) and 1 <= first <= last):
             yield "start_line or end_line"

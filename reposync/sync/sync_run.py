@@ -138,10 +138,12 @@ class SyncRun:
         source, version = self._parts.source, situation.working
         totals = await self._parts.manifests.totals(version.id)
         self._counts.files_failed = totals.failed
+        index = self._parts.open_index(version.physical)
+        await index.add_path_tokens(version.id, check=self._context.lease.check)
         links = source.url(_SAMPLE_PATH, head, 1, 1)
         if links != version.links and not situation.builds:
             # The project's path, its host or the branch changed: so did the links of all files.
-            await self._parts.open_index(version.physical).relink(
+            await index.relink(
                 version.id,
                 lambda path, first, last: source.url(path_bytes(path), head, first, last),
                 check=self._context.lease.check,

@@ -34,6 +34,7 @@ PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     Payload.REPOSITORY_ID: {"type": "keyword", "is_tenant": True},
     Payload.REPOSITORY: {"type": "keyword"},
     Payload.PATH: {"type": "keyword"},
+    Payload.PATH_TOKENS: {"type": "keyword"},
     Payload.LANGUAGE: {"type": "keyword"},
     Payload.BLOB_SHA: {"type": "keyword"},
     Payload.CONTENT_HASH: {"type": "keyword"},

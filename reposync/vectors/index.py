@@ -27,6 +27,7 @@ from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.hybrid_search import Search
 from reposync.vectors.limits import within
+from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import (
     DENSE,
     CollectionMissing,
@@ -269,15 +270,26 @@ class QdrantIndex:
         async for page in self._collection.scrolled(bodies.points_of_repository(repository_id), wanted):
             metadata = {point["id"]: point["payload"]["metadata"] for point in page}
             moved = {each: url for each, had in metadata.items() if (url := url_of(had)) != had.get("url")}
-            operations = [
-                {"set_payload": {"payload": {"url": url}, "key": "metadata", "points": [identity]}}
-                for identity, url in moved.items()
-            ]
-            # The same link written twice changes nothing: an unknown outcome needs no look.
-            for some in _pages(operations):
-                await self._collection.write("renew links", "POST", "/points/batch", {"operations": some}, None, check)
+            await self._set_metadata({identity: {"url": url} for identity, url in moved.items()}, check)
             written += len(moved)
         return written
+
+    async def _set_metadata(self, changes: Mapping[PointId, Mapping[str, Any]], check: Callable[[], None]) -> None:
+        for page in _pages(list(changes)):
+            steps = [{"set_payload": {"payload": changes[each], "key": "metadata", "points": [each]}} for each in page]
+            # The same value written twice changes nothing: an unknown outcome needs no look.
+            await self._collection.write("change payloads", "POST", "/points/batch", {"operations": steps}, None, check)
+
+    async def add_path_tokens(self, version_id: str, *, check: Callable[[], None] = no_check) -> None:
+        selected = bodies.points_of_repository(version_id, bodies.is_empty(Payload.PATH_TOKENS))
+        async for page in self._collection.scrolled(selected, [Payload.PATH]):
+            changes = {}
+            for point in page:
+                # A point of another program may have no path, or one that is not a text.
+                path = (point["payload"].get("metadata") or {}).get("path")
+                if isinstance(path, str) and (tokens := path_tokens(path)):
+                    changes[point["id"]] = {"path_tokens": tokens}
+            await self._set_metadata(changes, check)
 
     async def count(
         self, repository_id: str | None = None, *, epoch: int | None = None, expected: int | None = None
@@ -346,7 +358,13 @@ class QdrantIndex:
         )
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
-        return await Search(self._collection.request, query, search_params(self._settings)).hits()
+        params, limits = search_params(self._settings), await self._collection.limits()
+        narrows = query.path_glob is not None and await self._has_path_tokens()
+        return await Search(self._collection.request, query, params, limits, has_path_tokens=narrows).hits()
+
+    async def _has_path_tokens(self) -> bool:
+        """The first run after an upgrade makes this index; strict mode refuses filters without their index."""
+        return Payload.PATH_TOKENS in (await self._collection.describe())["payload_schema"]
 
     async def ping(self) -> None:
         if self._settings.url is None:

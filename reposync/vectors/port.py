@@ -29,6 +29,7 @@ class Payload:
     REPOSITORY_ID = "metadata.repository_id"
     REPOSITORY = "metadata.repository"
     PATH = "metadata.path"
+    PATH_TOKENS = "metadata.path_tokens"
     LANGUAGE = "metadata.language"
     CONTENT_HASH = "metadata.content_hash"
     BLOB_SHA = "metadata.blob_sha"
@@ -217,6 +218,10 @@ class Index(Protocol):
     ) -> int:
         """Set the url of all its points to `url_of` (path, first line, last line); returns how many changed. Vectors
         are not touched, and a repeat writes nothing."""
+
+    async def add_path_tokens(self, version_id: str, *, check: Callable[[], None] = no_check) -> None:
+        """Set the path tokens of its points that lack them: programs before 0.2 stored none. Vectors are not touched,
+        and a repeat writes nothing."""
 
     async def rename_repository(self, repository_id: str, name: str, *, links: str | None = None) -> None:
         """Set the repository name of all its points. `links`: where the pages of its files are now; it replaces what is

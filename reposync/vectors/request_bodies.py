@@ -14,6 +14,7 @@ import orjson
 
 from reposync.embedding.port import Matrix
 from reposync.errors import VectorIndexError
+from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import (
     DENSE,
     LATEST_EPOCH,
@@ -45,6 +46,11 @@ def one_of(key: str, values: Sequence[str]) -> Filter:
 
 def has_id(ids: Sequence[PointId]) -> Filter:
     return {"has_id": list(ids)}
+
+
+def is_empty(key: str) -> Filter:
+    """Points without the field, or with an empty array."""
+    return {"is_empty": {"key": key}}
 
 
 def points_of_repository(repository_id: str, *more: Filter) -> Filter:
@@ -133,6 +139,7 @@ def _encode(scope: WriteScope, file: FileWrite, point: PointWrite, identity: str
         "repository_id": scope.repository_id,
         "repository": scope.repository,
         "path": file.path,
+        "path_tokens": path_tokens(file.path),
         "language": file.language,
         "start_line": point.start_line,
         "end_line": point.end_line,

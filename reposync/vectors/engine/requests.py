@@ -57,10 +57,18 @@ class HasVector(Request):
     has_vector: str
 
 
+class Key(Request):
+    key: str
+
+
+class IsEmpty(Request):
+    is_empty: Key
+
+
 class Filter(Request):
-    must: list[Matches | InRange | HasId | HasVector | Filter] = []
-    should: list[Matches | InRange | HasId | HasVector | Filter] = []
-    must_not: list[Matches | InRange | HasId | HasVector | Filter] = []
+    must: list[Matches | InRange | HasId | HasVector | IsEmpty | Filter] = []
+    should: list[Matches | InRange | HasId | HasVector | IsEmpty | Filter] = []
+    must_not: list[Matches | InRange | HasId | HasVector | IsEmpty | Filter] = []
 
     def restricts(self) -> bool:
         """Whether it has a condition at all."""
@@ -83,6 +91,8 @@ def _condition(value: Request) -> Any:
             return edge.HasIdCondition(set(ids))
         case HasVector(has_vector=name):
             return edge.HasVectorCondition(name)
+        case IsEmpty(is_empty=field):
+            return edge.IsEmptyCondition(field.key)
         case Filter():
             clauses: Options = {name: [_condition(each) for each in conditions] for name, conditions in value}
             return edge.Filter(**{name: conditions for name, conditions in clauses.items() if conditions})

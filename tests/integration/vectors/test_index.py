@@ -10,6 +10,7 @@ from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError, VectorIndexError
+from reposync.vectors.collection import PAYLOAD_INDEXES
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import (
     LATEST_EPOCH,
@@ -66,10 +67,8 @@ async def test_the_collection_is_made_for_tenants_with_the_indexes_that_filters_
 ) -> None:
     await index.ensure(WINDOWED)
     made = await client.get_collection(settings.collection)
-    assert set(made.payload_schema) == {
-        f"metadata.{each}"
-        for each in ("repository_id", "repository", "path", "language", "blob_sha", "content_hash", "epoch")
-    }
+    names = "repository_id repository path path_tokens language blob_sha content_hash epoch"
+    assert set(made.payload_schema) == {f"metadata.{each}" for each in names.split()}
     assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
     assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER
     assert made.config.params.vectors["dense"].multivector_config is not None  # type: ignore[index]
@@ -316,6 +315,9 @@ async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantInd
         ("src/", ["src/card.py", "src/deep/refund.py", "src/pay.py"]),
         ("*.ts", ["web/pay.ts"]),
         ("/src/*.py", ["src/card.py", "src/pay.py"]),
+        ("src/**/re*.py", ["src/deep/refund.py"]),
+        ("deep", ["src/deep/refund.py"]),
+        ("?ay.*", ["src/pay.py", "web/pay.ts"]),
         ("nowhere/", []),
     ],
 )
@@ -324,23 +326,55 @@ async def test_a_path_glob_has_gitignore_semantics(index: QdrantIndex, glob: str
     assert sorted(await paths_found(index, "the card", path_glob=glob)) == expected
 
 
-@pytest.mark.parametrize("paths_listed", [200_000, 100], ids=["paths listed", "too many paths to list"])
-async def test_a_rare_path_is_found_among_many(
-    index: QdrantIndex, paths_listed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("reposync.vectors.hybrid_search._MAX_PATHS", paths_listed)
+async def test_a_rare_path_is_found_among_many(index: QdrantIndex, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reposync.vectors.hybrid_search._MAX_CANDIDATES", 100)
     await index.ensure(SPEC)
     common = [file(f"lib/{number}.py", f"the card {number}") for number in range(900)]
     rare = [file(f"docs/{number}.md", f"unrelated {number}") for number in range(3)]
     await index.replace_files(scope(), [*common, *rare])
-    found = await paths_found(index, "the card", path_glob="docs/", limit=3)
-    assert sorted(found) == ["docs/0.md", "docs/1.md", "docs/2.md"]
+    for glob in ("docs/", "[0-2].md", "[d]ocs/*"):
+        found = await paths_found(index, "the card", path_glob=glob, limit=3)
+        assert sorted(found) == ["docs/0.md", "docs/1.md", "docs/2.md"]
     hits = await index.search(
         IndexQuery(sparse=sparse("the card 5"), dense=dense("the card 5"), path_glob="lib/", limit=5)
     )
     assert hits[0].text == "the card 5"
     assert await paths_found(index, "the card", path_glob="docs/", version=scope("billing").repository_id) == []
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
+
+
+async def remove_tokens(client: AsyncQdrantClient, settings: IndexSettings, path: str) -> None:
+    """As a program before 0.2 stored the points."""
+    of_path = models.Filter(must=[models.FieldCondition(key="metadata.path", match=models.MatchValue(value=path))])
+    await client.set_payload(settings.collection, {"path_tokens": []}, of_path, key="metadata")
+
+
+async def tokens(index: QdrantIndex, path: str) -> list[list[str]]:
+    pages = [page async for page in index.chunks(scope().repository_id, [path])]
+    return [point.payload["metadata"]["path_tokens"] for page in pages for point in page]
+
+
+async def test_points_without_tokens_are_found_and_get_them_later(
+    index: QdrantIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await some_files(index)
+    await remove_tokens(client, settings, "src/pay.py")
+    for glob in ("/src/*.py", "src/", "pay.*"):
+        assert "src/pay.py" in await paths_found(index, "the card", path_glob=glob)
+    assert await paths_found(index, "the card", path_glob="*.ts") == ["web/pay.ts"]
+
+    await index.add_path_tokens(scope().repository_id)
+    assert await tokens(index, "src/pay.py") == [["/src/", "src", "pay.py", "*.py"]]
+    assert sorted(await paths_found(index, "the card", path_glob="/src/*.py")) == ["src/card.py", "src/pay.py"]
+
+
+async def test_a_collection_without_an_index_over_tokens_is_searched_as_well(
+    index: QdrantIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.delitem(PAYLOAD_INDEXES, "metadata.path_tokens")  # type: ignore[arg-type]
+        await some_files(index)
+        assert sorted(await paths_found(index, "the card", path_glob="/src/*.py")) == ["src/card.py", "src/pay.py"]
 
 
 async def test_a_glob_that_matches_nothing_is_a_usage_error(index: QdrantIndex) -> None:

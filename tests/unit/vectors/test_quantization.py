@@ -59,6 +59,9 @@ async def test_a_search_rescores_as_configured(
     sent: list[dict[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "GET":
+            content = b'{"result": {"config": {"params": {}}, "payload_schema": {}}}'
+            return httpx.Response(200, stream=httpx.ByteStream(content))
         sent.append(json.loads(request.content))
         return httpx.Response(200, stream=httpx.ByteStream(b'{"result": {"points": []}}'))
 

@@ -52,6 +52,7 @@ def test_a_point_is_written_in_the_layout_that_langchain_reads() -> None:
                     "repository_id": "7",
                     "repository": "payments",
                     "path": "a.py",
+                    "path_tokens": ["a.py", "*.py"],
                     "language": "python",
                     "start_line": 0,
                     "end_line": 1,

@@ -1,0 +1,130 @@
+"""A search by a glob among many paths, on a server in strict mode: few requests, none of them without a bound."""
+
+import functools
+from collections.abc import Set
+from typing import Any
+
+import numpy as np
+import pytest
+
+from reposync.embedding.port import SparseVector
+from reposync.vectors.hybrid_search import Search
+from reposync.vectors.limits import RequestLimits
+from reposync.vectors.path_tokens import path_tokens
+from reposync.vectors.port import IndexQuery
+
+MOST = 10_000
+LIMITS = RequestLimits()
+FILES = 12_000
+PATHS = [f"src/module{number % 100}/file{number}.py" for number in range(FILES)]
+RARE = ["docs/guide.md", "src/Dockerfile", "src/module7/deep/test_rare.py"]
+
+
+@functools.cache
+def _tokens(path: str) -> Set[str]:
+    return frozenset(path_tokens(path))
+
+
+class StrictServer:
+    """Points in the order of their rank, one a path. Refuses what a server in strict mode refuses."""
+
+    def __init__(self, paths: list[str], limits: RequestLimits = LIMITS) -> None:
+        self.limits = limits
+        self._points = [(each, _tokens(each)) for each in paths]
+        self.requests: list[str] = []
+
+    async def request(self, what: str, method: str, path: str, body: Any) -> Any:
+        self.requests.append(path)
+        for each in (body, *body.get("prefetch", [])):
+            assert each.get("limit", 0) <= (self.limits.results or MOST) and not each.get("exact")
+        if path == "/points":
+            return [_point(each) for each in body["ids"]]
+        selected = body.get("filter") or (body["prefetch"][0]["filter"] if "prefetch" in body else None)
+        limit = min([body["limit"], *(each["limit"] for each in body.get("prefetch", []))])
+        found = [each for each, tokens in self._points if self._fits(selected, each, tokens)][:limit]
+        if path == "/facet":
+            return {"hits": [{"value": each, "count": 1} for each in found]}
+        return {"points": [_point(each) for each in found]}
+
+    def _fits(self, condition: Any, path: str, tokens: Set[str]) -> bool:
+        if condition is None:
+            return True
+        if "is_empty" in condition:
+            return not tokens
+        if "match" in condition:
+            wanted = condition["match"].get("any") or [condition["match"]["value"]]
+            assert len(wanted) <= (self.limits.values or MOST)
+            return bool(tokens & set(wanted)) if condition["key"] == "metadata.path_tokens" else path in set(wanted)
+        must, should = condition.get("must", []), condition.get("should", [])
+        return all(self._fits(each, path, tokens) for each in must) and (
+            not should or any(self._fits(each, path, tokens) for each in should)
+        )
+
+
+def _point(path: str) -> dict[str, Any]:
+    metadata = dict.fromkeys(("repository_id", "repository", "start_line", "end_line", "language", "url", "commit"), "")
+    return {"id": path, "score": 1.0, "payload": {"page_content": "", "metadata": metadata | {"path": path}}}
+
+
+async def found(server: StrictServer, glob: str | None, limit: int = 10, *, has_path_tokens: bool = True) -> list[str]:
+    words = SparseVector(np.array([1], dtype=np.uint32), np.array([1.0], dtype=np.float32))
+    dense = np.ones((1, 4), dtype=np.float32)
+    query = IndexQuery(words, dense, path_glob=glob, limit=limit)
+    search = Search(server.request, query, {}, server.limits, has_path_tokens=has_path_tokens)
+    return [hit.path for hit in await search.hits()]
+
+
+@pytest.mark.parametrize(
+    ("glob", "path"),
+    [
+        ("docs/", "docs/guide.md"),
+        ("*.md", "docs/guide.md"),
+        ("Dockerfile", "src/Dockerfile"),
+        ("src/module7/deep/**", "src/module7/deep/test_rare.py"),
+        ("src/module7/**/test_*.py", "src/module7/deep/test_rare.py"),
+    ],
+)
+async def test_folders_names_and_extensions_take_two_requests_among_any_number_of_paths(glob: str, path: str) -> None:
+    server = StrictServer([*PATHS, *RARE])
+    assert await found(server, glob) == [path]
+    assert len(server.requests) <= 4 and "/facet" not in server.requests
+
+
+async def test_the_best_of_many_that_match_take_two_requests() -> None:
+    server = StrictServer([*PATHS, *RARE])
+    assert await found(server, "src/module7/") == [each for each in PATHS if "/module7/" in each][:10]
+    assert server.requests == ["/points/query", "/points"]
+
+
+async def test_a_rare_file_that_tokens_cannot_narrow_is_found_among_ten_thousand_paths() -> None:
+    server = StrictServer([*PATHS[: MOST - 10], *RARE])
+    assert await found(server, "Docker*") == ["src/Dockerfile"]
+    assert server.requests == ["/points/query"] * 3 + ["/facet", "/points/query"]
+
+
+async def test_among_more_paths_the_best_candidates_that_match_are_returned() -> None:
+    server = StrictServer([*PATHS[:1000], "src/Dockerfile", *PATHS[1000:], "docs/Dockerfile"])
+    assert await found(server, "Docker*") == ["src/Dockerfile"]
+    assert server.requests == ["/points/query"] * 3 + ["/facet", "/points"]
+
+
+async def test_thousands_of_paths_that_match_are_searched_at_once() -> None:
+    server = StrictServer([f"{number:04}.py" for number in range(MOST - 10)])
+    assert len(await found(server, "???[!0].py", limit=5_000)) == 4_096
+
+
+async def test_stricter_limits_of_a_server_are_kept() -> None:
+    limits = RequestLimits(results=50, values=5)
+    server = StrictServer([*PATHS[:30], *RARE, *[f"{number}/Dockerfile2" for number in range(6)]], limits)
+    assert len(await found(server, "*.py", limit=100)) == 31
+    assert await found(server, "Docker*e") == ["src/Dockerfile"]
+    assert len(await found(server, "Docker*")) == 7
+    assert await found(StrictServer(PATHS, limits), "file999?.py") == []
+
+
+@pytest.mark.parametrize("limit", [1, 100, 10**9])
+@pytest.mark.parametrize("glob", [None, "*.py", "file*9.py", "nowhere/*"])
+async def test_no_request_is_unbounded_however_large_the_limit_is(glob: str | None, limit: int) -> None:
+    server = StrictServer(PATHS)
+    for has_path_tokens in (True, False):
+        assert len(await found(server, glob, limit, has_path_tokens=has_path_tokens)) <= min(limit, MOST)
