@@ -29,6 +29,7 @@ from reposync.embedding.sparse import document_vector
 from reposync.embedding.windows import readable_windows
 from reposync.vectors.port import FileWrite, Index, PointWrite, WriteScope
 
+MOST_QUERIES = 300
 NEIGHBOURS = 8
 REPOSITORIES = 10
 _SAME = 0.999  # cosine; the overlap of two chunks has the same window twice
@@ -62,9 +63,9 @@ class MadeChunk:
     dense: Matrix
 
 
-async def load_base(folder: Path | None, windows: int, queries: int, cache: Path) -> Base:
+async def load_base(folder: Path | None, windows: int, cache: Path) -> Base:
     """From `cache` if that was made of the same texts, else embedded and kept there."""
-    chunks, sentences = read_sources(folder, windows, queries)
+    chunks, sentences = read_sources(folder, windows)
     texts = orjson.dumps([chunks, sentences])
     if cache.exists():
         kept = np.load(cache)
@@ -89,7 +90,7 @@ async def load_base(folder: Path | None, windows: int, queries: int, cache: Path
     return base
 
 
-def read_sources(folder: Path | None, windows: int, queries: int) -> tuple[list[list[str]], list[str]]:
+def read_sources(folder: Path | None, windows: int) -> tuple[list[list[str]], list[str]]:
     """The windows of each chunk of whole Python files, drawn at random until there are `windows`; sentences of these
     files that are in none of the chunks. None: the standard library and the installed packages."""
     paths = [path for path in (folder.rglob("*.py") if folder else source_files()) if path.suffix == ".py"]
@@ -108,9 +109,7 @@ def read_sources(folder: Path | None, windows: int, queries: int) -> tuple[list[
             continue
         chunks += [readable_windows(chunk.text, LOCAL_WINDOW) for chunk in chunk_text(code, "python")]
         sentences.update(sentence for sentence, _ in documented)
-    if len(sentences) < queries:
-        raise SystemExit(f"{len(sentences)} sentences in docstrings: not enough for {queries} queries")
-    return chunks, random.Random(7).sample(sorted(sentences), queries)
+    return chunks, random.Random(7).sample(sorted(sentences), min(MOST_QUERIES, len(sentences)))
 
 
 def neighbours(base: Base) -> np.ndarray:

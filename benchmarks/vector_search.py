@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -301,7 +301,8 @@ def search_table(searched: Sequence[Searched]) -> Iterator[str]:
 
 
 async def run(options: argparse.Namespace) -> None:
-    base = await load_base(options.repository, options.windows, options.queries, options.cache)
+    base = await load_base(options.repository, options.windows, options.cache)
+    base = replace(base, queries=base.queries[: options.queries], query_rows=base.query_rows[: options.queries])
     per_chunk = quartiles([len(each) for each in base.windows])
     real = f"{len(base.windows):,} real chunks, {len(base.rows):,} windows, per chunk {per_chunk}"
     stored: list[Stored] = []
@@ -327,7 +328,7 @@ def main() -> None:
     parser.add_argument("--pid", type=int, help="with --url: the server's process, if it is on this machine")
     parser.add_argument("--scratch", type=Path, help="with --server: where its storage is; default: a temporary folder")
     parser.add_argument("--chunks", type=int, default=100_000)
-    parser.add_argument("--queries", type=int, default=100)
+    parser.add_argument("--queries", type=int, default=100, help="at most 300")
     parser.add_argument("--windows", type=int, default=8_000, help="real windows to embed")
     parser.add_argument("--noise", type=float, default=0.6, help="in parts of the distance to the neighbour")
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=list(SETTINGS))

@@ -27,7 +27,9 @@ _LIMITS = httpx.Limits(max_connections=32, max_keepalive_connections=16, keepali
 _ENGINE_GONE = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.CloseError, httpx.RemoteProtocolError)
 _ENGINE_ATTEMPTS = 3
 MAX_ANSWER_BYTES = 256 * 1024 * 1024
-_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "gzip"}
+# A server sends a compressed answer in pieces, without TCP_NODELAY, and the last one waits for the delayed
+# acknowledgement of the others: every search took 48 ms instead of 3 ms (Qdrant 1.18.3 on loopback).
+_HEADERS = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
 _FIRST_WAIT_SECONDS = 0.2
 _LONGEST_CONNECT_SECONDS = 5.0  # a node that is switched off does not answer at all
 _LONGEST_MARGIN_SECONDS = 5.0

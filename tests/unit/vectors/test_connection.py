@@ -172,6 +172,12 @@ async def test_the_key_goes_to_the_server_and_into_no_description_of_the_setting
     index = index_on(qdrant)
     await index.count()
     assert qdrant.requests[0].headers["api-key"] == KEY
+
+
+async def test_answers_are_requested_uncompressed(index_on: OpenOn) -> None:
+    qdrant = Qdrant(httpx.Response(200, json=COUNTED))
+    await index_on(qdrant).count()
+    assert qdrant.requests[0].headers["accept-encoding"] == "identity"
     url, _, parameters = str(qdrant.requests[0].url).partition("?")
     assert url == "https://qdrant.example:6333/prefix/collections/code/points/count"
     assert parameters == "timeout=25", "the server gives up before the client does, after 30 s"
