@@ -126,6 +126,8 @@ class CollectionRequest(Request):
     sparse_vectors: dict[str, SparseParams] = {}
     on_disk_payload: bool = True
     metadata: dict[str, Json] | None = None
+    # What a server is asked for; nothing here is ever hidden.
+    optimizers_config: dict[Literal["prevent_unoptimized"], Literal[False]] | None = Field(None, exclude=True)
 
     def to_edge(self) -> edge.EdgeConfig:
         return edge.EdgeConfig(
