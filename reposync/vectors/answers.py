@@ -39,7 +39,7 @@ def refusal_of(where: str, what: str, status: int, body: bytes) -> Exception:
         if _LOCKED.search(message):
             return VectorIndexError(f"{where} is locked, {details}", remedy="Unlock it, then sync again.")
         remedy = "Check QDRANT_API_KEY and its permissions."
-        if "manage" in message.lower() or "global" in message.lower():
+        if any(each in message.lower() for each in ("manage", "global", "access to collection")):
             remedy = (
                 "Making a collection, its indexes and its alias needs a key with manage access. A token for single "
                 "collections works once they exist, if it names the collection and its alias with access `rw`."

@@ -66,7 +66,8 @@ class CollectionClient:
         check: Callable[[], None] = no_check,
     ) -> Any:
         """The result; None if a write of unknown outcome turned out to be applied. `is_done`: reads whether it is; None
-        for a write that may as well be sent again."""
+        for a write that may as well be sent again. In a collection with replicas it always is sent again: one of them
+        may have it and answer the read, while a different one missed it and stays in service."""
         settled = None if is_done is None else partial(self._settled, is_done)
         return await self.request(what, method, path, body, is_write=True, is_done=settled, check=check)
 
@@ -74,7 +75,7 @@ class CollectionClient:
         deadline = time.monotonic() + _LONGEST_QUEUE_SECONDS
         while True:
             queued = (await self.describe()).get("update_queue") or {}
-            if await is_done():
+            if (await self.limits()).replicas == 1 and await is_done():
                 return True
             if not queued.get("length") or time.monotonic() > deadline:
                 return False

@@ -146,6 +146,7 @@ async def test_an_index_that_another_node_does_not_know_yet_is_waited_for(index_
         (refusal(403, "Qdrant is locked: a snapshot is made"), "is locked", "Unlock it"),
         (refusal(403, "Forbidden"), "refuses the API key", "QDRANT_API_KEY"),
         (refusal(403, "Global manage access is required"), "refuses the API key", "manage access"),
+        (refusal(403, "Access to collection code--1 is required"), "refuses the API key", "once they exist"),
         (refusal(507, ""), "has no space left", "more disk"),
         (refusal(500, "No space left on device: WAL buffer size exceeds"), "has no space left", "more disk"),
         (refusal(400, 'Limit exceeded 9 > 5 for "limit". Help: Reduce it'), "Limit exceeded", "strict_mode_config"),
