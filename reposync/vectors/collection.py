@@ -17,6 +17,7 @@ from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch
+from reposync.vectors.limits import RequestLimits, within
 from reposync.vectors.port import (
     DENSE,
     SPARSE,
@@ -47,6 +48,9 @@ _QUANTIZATIONS: Mapping[Quantization, Mapping[str, Any] | None] = {
     "binary": {"binary": {"always_ram": True}},
     "turbo": {"turbo": {"bits": "bits4", "always_ram": True}},
 }
+# Candidates of a search in the HNSW graph. Of the 10 best of 20,000 chunks it finds 9.7, the server's default of 100
+# finds 9.3 (docs/sizing.md).
+_HNSW_EF = 256
 QUANTIZATION_SINCE: Mapping[Quantization, str] = {"turbo": "1.18"}
 """The Qdrant version that a quantization needs. Older ones refuse the collection."""
 
@@ -89,11 +93,14 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
     return request | {name: value for name, value in options.items() if value is not None}
 
 
-def search_params(settings: IndexSettings) -> Mapping[str, Any]:
+def search_params(settings: IndexSettings, limits: RequestLimits) -> Mapping[str, Any]:
     """Parameters of a search of dense vectors; the embedded engine has none."""
-    if settings.url is None or settings.quantization == "none" or settings.rescore is None:
+    if settings.url is None:
         return {}
-    return {"quantization": {"rescore": settings.rescore}}
+    params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.hnsw_ef)}
+    if settings.quantization != "none" and settings.rescore is not None:
+        params["quantization"] = {"rescore": settings.rescore}
+    return params
 
 
 def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:

@@ -358,7 +358,8 @@ class QdrantIndex:
         )
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
-        params, limits = search_params(self._settings), await self._collection.limits()
+        limits = await self._collection.limits()
+        params = search_params(self._settings, limits)
         narrows = query.path_glob is not None and await self._has_path_tokens()
         return await Search(self._collection.request, query, params, limits, has_path_tokens=narrows).hits()
 

@@ -19,12 +19,14 @@ LARGEST_FILTER = 8
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """None: no limit. `results`: the `limit` of a request; `values`: of one condition, such as ids; `points`: of an
-    upsert; `seconds`: of a time-out. `exact`: exact counts are permitted. `replicas`: of each shard."""
+    upsert; `seconds`: of a time-out; `hnsw_ef`: of a search. `exact`: exact counts are permitted. `replicas`: of each
+    shard."""
 
     results: int | None = None
     values: int | None = None
     points: int | None = None
     seconds: int | None = None
+    hnsw_ef: int | None = None
     exact: bool = True
     replicas: int = 1
 
@@ -49,6 +51,7 @@ def limits_of(collection: Mapping[str, Any], name: str, where: str, indexes: int
         # A request that costs more than the rate limit of a minute is never accepted.
         points=_smallest(mode.get("upsert_max_batchsize"), mode.get("write_rate_limit")),
         seconds=mode.get("max_timeout"),
+        hnsw_ef=mode.get("search_max_hnsw_ef"),
         exact=mode.get("search_allow_exact") is not False,
         replicas=replicas,
     )

@@ -11,13 +11,15 @@ from typing import Annotated, Any, Literal
 
 import qdrant_edge as edge
 from annotated_types import Len
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
 Json = Any
 """A value as orjson reads it."""
 
 PointId = int | str
 Options = dict[str, Any]
+SearchParams = dict[Literal["hnsw_ef"], PositiveInt]
+"""What a server gets. The engine compares all vectors as long as it has no HNSW index."""
 _RRF_K = 2  # Qdrant's default
 _DISTANCES = {each: getattr(edge.Distance, each) for each in ("Cosine", "Euclid", "Dot", "Manhattan")}
 _HNSW: Options = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}  # Qdrant's own defaults
@@ -351,10 +353,12 @@ class Prefetch(Request):
     using: str
     limit: int = Field(default=10, ge=1)
     filter: Filter | None = None
+    params: SearchParams = {}
 
     def to_edge(self, schema: CollectionRequest) -> edge.Prefetch:
         query = _nearest(self.query, self.using, schema)
-        return edge.Prefetch(limit=self.limit, query=query, prefetches=[], filter=edge_filter(self.filter))
+        options: Options = {"filter": edge_filter(self.filter), "params": edge.SearchParams(self.params.get("hnsw_ef"))}
+        return edge.Prefetch(limit=self.limit, query=query, prefetches=[], **options)
 
 
 class Query(ReadRequest):
@@ -363,6 +367,7 @@ class Query(ReadRequest):
     using: str | None = None
     offset: int = Field(default=0, ge=0)
     with_payload: bool | list[str] = False
+    params: SearchParams = {}
 
     def answer(self, shard: edge.EdgeShard, schema: CollectionRequest) -> Json:
         if self.using is not None and not self.prefetch:
@@ -373,7 +378,8 @@ class Query(ReadRequest):
             raise ValueError('a query needs `using`, or prefetches and the query {"fusion": "rrf"}')
         prefetches = [each.to_edge(schema) for each in self.prefetch]
         selected: Options = {"filter": edge_filter(self.filter), "offset": self.offset, **self._selectors(schema)}
-        found = shard.query(edge.QueryRequest(query=query, prefetches=prefetches, limit=self.limit, **selected))
+        options: Options = {"limit": self.limit, "params": edge.SearchParams(self.params.get("hnsw_ef")), **selected}
+        found = shard.query(edge.QueryRequest(query=query, prefetches=prefetches, **options))
         return {"points": [{**_record(each), "version": each.version, "score": each.score} for each in found]}
 
 

@@ -47,31 +47,42 @@ def test_the_embedded_engine_is_asked_for_neither() -> None:
 @pytest.mark.parametrize(
     ("quantization", "rescore", "expected"),
     [
-        ("none", True, None),
-        ("binary", None, None),
+        ("none", True, {}),
+        ("binary", None, {}),
         ("binary", True, {"quantization": {"rescore": True}}),
         ("turbo", False, {"quantization": {"rescore": False}}),
     ],
 )
 async def test_a_search_rescores_as_configured(
-    quantization: Quantization, rescore: bool | None, expected: dict[str, Any] | None
+    quantization: Quantization, rescore: bool | None, expected: dict[str, Any]
 ) -> None:
+    dense, sparse = await searched(replace(SERVER, quantization=quantization, rescore=rescore))
+    assert dense["params"] == {"hnsw_ef": 256} | expected
+    assert "params" not in sparse
+
+
+async def test_a_search_visits_no_more_of_the_graph_than_strict_mode_permits() -> None:
+    dense, _ = await searched(SERVER, strict_mode={"enabled": True, "search_max_hnsw_ef": 200})
+    assert dense["params"] == {"hnsw_ef": 200}
+
+
+async def searched(settings: IndexSettings, strict_mode: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """The dense and the sparse part of a search."""
     sent: list[dict[str, Any]] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "GET":
-            content = b'{"result": {"config": {"params": {}}, "payload_schema": {}}}'
-            return httpx.Response(200, stream=httpx.ByteStream(content))
-        sent.append(json.loads(request.content))
-        return httpx.Response(200, stream=httpx.ByteStream(b'{"result": {"points": []}}'))
+            result: dict[str, Any] = {"payload_schema": {}, "config": {"params": {}, "strict_mode_config": strict_mode}}
+        else:
+            sent.append(json.loads(request.content))
+            result = {"points": []}
+        return httpx.Response(200, stream=httpx.ByteStream(json.dumps({"result": result}).encode()))
 
-    settings = replace(SERVER, quantization=quantization, rescore=rescore)
     index = open_index(settings, transport=httpx.MockTransport(answer))
     await index.search(QUERY)
     await index.close()
-    dense, sparse = sent[0]["prefetch"]
-    assert dense.get("params") == expected
-    assert "params" not in sparse
+    parts: list[dict[str, Any]] = sent[0]["prefetch"]
+    return parts
 
 
 async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it() -> None:
