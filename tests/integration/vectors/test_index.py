@@ -21,6 +21,7 @@ from reposync.vectors.port import (
     point_id,
 )
 from tests.fixtures.points import SPARSE_ALONE, SPEC, WINDOWED, dense, file, scope, sparse
+from tests.fixtures.qdrant_targets import Target
 from tests.integration.vectors.conftest import OpenIndex
 
 with_and_without_client = pytest.mark.parametrize(
@@ -341,6 +342,28 @@ async def test_a_rare_path_is_found_among_many(index: QdrantIndex, monkeypatch: 
     assert hits[0].text == "the card 5"
     assert await paths_found(index, "the card", path_glob="docs/", version=scope("billing").repository_id) == []
     assert await paths_found(index, "the card", path_glob="nowhere/", limit=3) == []
+
+
+async def test_globs_are_searched_within_the_limits_of_strict_mode(
+    target: Target, opened: OpenIndex, settings: IndexSettings, client: AsyncQdrantClient
+) -> None:
+    await some_files(opened())
+    await opened().replace_files(scope(), [file(f"lib/{number}.py", f"the card {number}") for number in range(90)])
+    if target.is_real:  # the embedded engine has no strict mode
+        strict = models.StrictModeConfig(
+            enabled=True,
+            unindexed_filtering_retrieve=False,
+            unindexed_filtering_update=False,
+            search_allow_exact=False,
+            max_query_limit=100,
+            filter_max_conditions=8,
+            condition_max_size=10,
+        )
+        await client.update_collection(settings.collection, strict_mode_config=strict)
+    mine = {"version": scope().repository_id, "language": "python"}
+    for glob in ("src/**/re*.py", "deep", "re*"):
+        assert await paths_found(opened(), "the card", path_glob=glob, limit=3, **mine) == ["src/deep/refund.py"]
+    await opened().add_path_tokens(scope().repository_id)
 
 
 async def remove_tokens(client: AsyncQdrantClient, settings: IndexSettings, path: str) -> None:
