@@ -142,6 +142,7 @@ WAYS: dict[str, tuple[Damage, set[str]]] = {
     "another chunk": (saying(chunk_index=999), {"altered"}),
     "a chunk that is no number": (saying(chunk_index="0"), {"altered"}),
     "another language": (saying(language="cobol"), {"altered"}),
+    "tokens of another path": (saying(path_tokens=["/other/", "*.rs"]), {"altered"}),
     "lines that are none": (saying(start_line=9, end_line=2), {"altered"}),
     "no commit": (saying(commit=None), {"altered"}),
     "no url": (saying(url=...), {"altered"}),
