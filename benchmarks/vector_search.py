@@ -113,14 +113,14 @@ class Searched:
 
 
 class Parameters(httpx.AsyncBaseTransport):
-    """Below the product: its requests, with `params` for the dense part of a search."""
+    """Below the product: its requests, with `params` instead of its own for the dense part of a search."""
 
     def __init__(self) -> None:
         self.params: Params = {}
         self._beneath = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=_CONCURRENT))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if self.params and request.url.path.endswith("/points/query"):
+        if request.url.path.endswith("/points/query"):
             body = orjson.loads(await request.aread())
             for query in body.get("prefetch") or [body]:
                 if query["using"] == DENSE:

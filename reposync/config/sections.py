@@ -84,13 +84,11 @@ class QdrantConfig(ConfigModel):
     )
     quantization: fields.Words[Quantization] = Field(
         "none",
-        description="Of a new collection, in memory besides the vectors: int8 has a quarter of their size, turbo "
-        "(TurboQuant, 4 bits; Qdrant 1.18) an eighth, binary a 32nd.",
+        description="Smaller copies of the vectors of a new collection, in memory: int8 a quarter, turbo (TurboQuant, "
+        "4 bits; Qdrant 1.18) an eighth, binary a 32nd. They save memory with `on_disk_vectors`.",
     )
-    rescore: Maybe[fields.Flag] = Field(
-        None,
-        description="Whether a search ranks the hits of quantized vectors again by the original ones; null: the server "
-        "decides (binary: yes).",
+    rescore: fields.Flag = Field(
+        True, description="With `quantization`: rank what a search finds again by the original vectors."
     )
     on_disk_vectors: fields.Flag = Field(
         False, description="Of a new collection: keep the original vectors on disk, not in memory."

@@ -98,7 +98,7 @@ def search_params(settings: IndexSettings, limits: RequestLimits) -> Mapping[str
     if settings.url is None:
         return {}
     params: dict[str, Any] = {"hnsw_ef": within(_HNSW_EF, limits.hnsw_ef)}
-    if settings.quantization != "none" and settings.rescore is not None:
+    if settings.quantization != "none":
         params["quantization"] = {"rescore": settings.rescore}
     return params
 

@@ -69,7 +69,7 @@ class IndexSettings:
     replication_factor: int | None = None
     write_consistency_factor: int | None = None
     quantization: Quantization = "none"
-    rescore: bool | None = None
+    rescore: bool = True
     on_disk_vectors: bool = False
     on_disk_payload: bool = True
 

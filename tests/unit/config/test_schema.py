@@ -63,8 +63,8 @@ def test_the_committed_schema_is_the_one_of_the_models_and_accepts_the_example(r
         "index: {keep_retired: 24h, gate: null, must_not_fall: 0}",
         "index: {keep_retired: '${S}', gate: repositories.yaml, must_not_fall: '${F}'}",
         "qdrant: {url: null, quantization: '${Q}', on_disk_payload: '${D}', shard_number: '${N}'}",
-        "qdrant: {quantization: turbo, rescore: true, on_disk_vectors: '${D}'}",
-        "qdrant: {quantization: binary, rescore: null}",
+        "qdrant: {quantization: turbo, rescore: '${D}', on_disk_vectors: '${D}'}",
+        "qdrant: {quantization: binary, rescore: false}",
     ],
 )
 def test_the_schema_accepts_what_the_loader_accepts(text: str, refusals: Refusals, load: Load) -> None:

@@ -48,13 +48,12 @@ def test_the_embedded_engine_is_asked_for_neither() -> None:
     ("quantization", "rescore", "expected"),
     [
         ("none", True, {}),
-        ("binary", None, {}),
         ("binary", True, {"quantization": {"rescore": True}}),
         ("turbo", False, {"quantization": {"rescore": False}}),
     ],
 )
 async def test_a_search_rescores_as_configured(
-    quantization: Quantization, rescore: bool | None, expected: dict[str, Any]
+    quantization: Quantization, rescore: bool, expected: dict[str, Any]
 ) -> None:
     dense, sparse = await searched(replace(SERVER, quantization=quantization, rescore=rescore))
     assert dense["params"] == {"hnsw_ef": 256} | expected
