@@ -49,7 +49,8 @@ class CollectionClient:
 
     def learn_limits(self, collection: Mapping[str, Any]) -> RequestLimits:
         name, where = self._settings.collection, self._connection.where
-        self._known_limits = limits_of(collection, name, where, len(PAYLOAD_INDEXES))
+        is_complete = PAYLOAD_INDEXES.keys() <= collection["payload_schema"].keys()
+        self._known_limits = limits_of(collection, name, where, 0 if is_complete else len(PAYLOAD_INDEXES))
         return self._known_limits
 
     def forget_limits(self) -> None:

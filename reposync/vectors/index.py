@@ -195,11 +195,16 @@ class QdrantIndex:
                     return False
             return not any([await self._collection.count(stale) for stale in request.stale])
 
-        results = await self._collection.write(
-            "store points", "POST", "/points/batch", request.body, is_done, scope.check
-        )
-        if results is not None and len(results) != request.operations:
-            raise VectorIndexError(f"{self._connection.where} answered {len(results)} of {request.operations} writes.")
+        # A batch that meets a rate limit half-way would begin anew each time.
+        one_by_one = (await self._collection.limits()).writes_are_rationed
+        answered = 0
+        for body in request.bodies(one_by_one=one_by_one):
+            results = await self._collection.write("store points", "POST", "/points/batch", body, is_done, scope.check)
+            if results is None:
+                return
+            answered += len(results)
+        if answered != request.operations:
+            raise VectorIndexError(f"{self._connection.where} answered {answered} of {request.operations} writes.")
 
     async def remove_files(self, scope: WriteScope, paths: Sequence[str]) -> None:
         for page in _pages(paths, within(_SELECTED_PER_REQUEST, (await self._collection.limits()).values)):

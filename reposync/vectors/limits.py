@@ -19,8 +19,8 @@ LARGEST_FILTER = 8
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """None: no limit. `results`: the `limit` of a request; `values`: of one condition, such as ids; `points`: of an
-    upsert; `seconds`: of a time-out; `hnsw_ef`: of a search. `exact`: exact counts are permitted. `replicas`: of each
-    shard."""
+    upsert; `seconds`: of a time-out; `hnsw_ef`: of a search. `exact`: exact counts are permitted.
+    `writes_are_rationed`: there is a rate limit. `replicas`: of each shard."""
 
     results: int | None = None
     values: int | None = None
@@ -28,17 +28,19 @@ class RequestLimits:
     seconds: int | None = None
     hnsw_ef: int | None = None
     exact: bool = True
+    writes_are_rationed: bool = False
     replicas: int = 1
 
 
 def limits_of(collection: Mapping[str, Any], name: str, where: str, indexes: int) -> RequestLimits:
     """From a collection's description. Raises IndexUnsupported for what no smaller request can avoid. `indexes`: how
-    many payload indexes are needed."""
+    many payload indexes it must have; 0 if it has them."""
     config = collection["config"]
     mode = config.get("strict_mode_config") or {}
     replicas = int(config["params"].get("replication_factor") or 1)
     if not mode.get("enabled"):
         return RequestLimits(replicas=replicas)
+    rate = mode.get("write_rate_limit")
     for key, least in (("filter_max_conditions", LARGEST_FILTER), ("max_payload_index_count", indexes)):
         if (limit := mode.get(key)) is not None and limit < least:
             raise IndexUnsupported(
@@ -48,11 +50,12 @@ def limits_of(collection: Mapping[str, Any], name: str, where: str, indexes: int
     return RequestLimits(
         results=mode.get("max_query_limit"),
         values=mode.get("condition_max_size"),
-        # A request that costs more than the rate limit of a minute is never accepted.
-        points=_smallest(mode.get("upsert_max_batchsize"), mode.get("write_rate_limit")),
+        # A request that costs more than the rate limit of a minute is never accepted; one of a quarter waits 15 s.
+        points=_smallest(mode.get("upsert_max_batchsize"), None if rate is None else rate // 4),
         seconds=mode.get("max_timeout"),
         hnsw_ef=mode.get("search_max_hnsw_ef"),
         exact=mode.get("search_allow_exact") is not False,
+        writes_are_rationed=rate is not None,
         replicas=replicas,
     )
 

@@ -96,10 +96,11 @@ class WriteRequest:
     def operations(self) -> int:
         return bool(self.points) + len(self.deletes)
 
-    @property
-    def body(self) -> bytes:
+    def bodies(self, *, one_by_one: bool = False) -> list[bytes]:
+        """In order; together they hold every operation."""
         upserts = [b'{"upsert":{"points":[' + b",".join(self.points) + b"]}}"] if self.points else []
-        return b'{"operations":[' + b",".join([*upserts, *self.deletes]) + b"]}"
+        parts = [*upserts, *self.deletes]
+        return [b'{"operations":[' + each + b"]}" for each in (parts if one_by_one else [b",".join(parts)])]
 
 
 def write_requests(

@@ -35,7 +35,7 @@ def file(path: str, chunks: int, *, replaces: bool = True, text: str = "text", s
 
 
 def operations(requests: list[WriteRequest]) -> list[dict[str, Any]]:
-    read = [json.loads(request.body)["operations"] for request in requests]
+    read = [json.loads(request.bodies()[0])["operations"] for request in requests]
     assert [len(each) for each in read] == [request.operations for request in requests]
     return [operation for each in read for operation in each]
 
@@ -103,11 +103,11 @@ def test_requests_stay_under_the_limit_and_keep_the_order_of_each_file(
     deleted: list[str] = []
     begun: set[str] = set()
     for request in requests:
-        body = json.loads(request.body)
+        body = json.loads(request.bodies()[0])
         points = [each for one in body["operations"] for each in one.get("upsert", {}).get("points", [])]
         assert len(points) <= most_points
         deletes = sum("delete" in each for each in body["operations"])
-        assert len(request.body) <= most_bytes or len(points) + deletes == 1
+        assert len(request.bodies()[0]) <= most_bytes or len(points) + deletes == 1
         for operation in body["operations"]:
             seen += [point["id"] for point in operation.get("upsert", {}).get("points", [])]
             if "delete" in operation:
