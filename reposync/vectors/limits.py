@@ -19,7 +19,7 @@ LARGEST_FILTER = 8
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
     """None: no limit. `results`: the `limit` of a request; `values`: of one condition, such as ids; `points`: of an
-    upsert; `seconds`: of a time-out; `hnsw_ef`: of a search. `exact`: exact counts are permitted.
+    upsert; `seconds`: of a time-out; `hnsw_ef`, `oversampling`: of a search. `exact`: exact counts are permitted.
     `writes_are_rationed`: there is a rate limit. `replicas`: of each shard."""
 
     results: int | None = None
@@ -27,6 +27,7 @@ class RequestLimits:
     points: int | None = None
     seconds: int | None = None
     hnsw_ef: int | None = None
+    oversampling: float | None = None
     exact: bool = True
     writes_are_rationed: bool = False
     replicas: int = 1
@@ -54,6 +55,7 @@ def limits_of(collection: Mapping[str, Any], name: str, where: str, indexes: int
         points=_smallest(mode.get("upsert_max_batchsize"), None if rate is None else rate // 4),
         seconds=mode.get("max_timeout"),
         hnsw_ef=mode.get("search_max_hnsw_ef"),
+        oversampling=mode.get("search_max_oversampling"),
         exact=mode.get("search_allow_exact") is not False,
         writes_are_rationed=rate is not None,
         replicas=replicas,

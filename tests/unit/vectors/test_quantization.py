@@ -48,7 +48,9 @@ def test_the_embedded_engine_is_asked_for_neither() -> None:
     ("quantization", "rescore", "expected"),
     [
         ("none", True, {}),
-        ("binary", True, {"quantization": {"rescore": True}}),
+        ("int8", True, {"quantization": {"rescore": True}}),
+        ("binary", True, {"quantization": {"rescore": True, "oversampling": 3.0}}),
+        ("binary", False, {"quantization": {"rescore": False}}),
         ("turbo", False, {"quantization": {"rescore": False}}),
     ],
 )
@@ -60,9 +62,10 @@ async def test_a_search_rescores_as_configured(
     assert "params" not in sparse
 
 
-async def test_a_search_visits_no_more_of_the_graph_than_strict_mode_permits() -> None:
-    dense, _ = await searched(SERVER, strict_mode={"enabled": True, "search_max_hnsw_ef": 200})
-    assert dense["params"] == {"hnsw_ef": 200}
+async def test_a_search_visits_no_more_than_strict_mode_permits() -> None:
+    limits = {"enabled": True, "search_max_hnsw_ef": 200, "search_max_oversampling": 2.0}
+    dense, _ = await searched(replace(SERVER, quantization="binary"), strict_mode=limits)
+    assert dense["params"] == {"hnsw_ef": 200, "quantization": {"rescore": True, "oversampling": 2.0}}
 
 
 async def searched(settings: IndexSettings, strict_mode: dict[str, Any] | None = None) -> list[dict[str, Any]]:
