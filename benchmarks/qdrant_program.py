@@ -77,10 +77,14 @@ async def until_green(client: httpx.AsyncClient, collection: str) -> dict[str, A
 
 
 async def memory(client: httpx.AsyncClient, pid: int | None) -> tuple[int | None, int | None]:
-    """Anonymous and file-backed resident bytes; without a pid the former as the server's allocator reports it."""
+    """Anonymous and file-backed bytes in memory; without a pid the former as the server's allocator reports it.
+
+    Proportional set sizes, since Qdrant maps each file of vectors twice, and resident sets count both.
+    """
     if pid is not None:
-        lines = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-        anonymous, file = (int(lines[name].split()[0]) * 1024 for name in ("RssAnon", "RssFile"))
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
+        lines = dict(line.split(":", 1) for line in rollup)
+        anonymous, file = (int(lines[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_File"))
         return anonymous, file
     answer = await client.get("/metrics")
     values = dict(line.split() for line in answer.text.splitlines() if line.startswith("memory_"))
