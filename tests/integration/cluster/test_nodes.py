@@ -54,6 +54,24 @@ async def test_a_node_that_stays_away_is_missing_in_no_sync_and_gets_what_it_mis
     await assert_exact(world)
 
 
+async def test_with_as_many_confirmations_as_replicas_syncs_wait_for_a_node_that_is_away(
+    closed_world: World, cluster: QdrantCluster
+) -> None:
+    world = closed_world
+    world.target = dataclasses.replace(world.target, confirmations=2)
+    world.configure(extra=fresh(world))
+
+    async def kill() -> None:
+        cluster.nodes[1].kill()
+
+    async with world.opened():
+        run = await sync_with(world, kill)
+        assert (run.status, run.error_code) == ("failed", "INDEX_UNAVAILABLE"), run.error_message
+        await asyncio.to_thread(cluster.settle)
+        await brought_to_an_end(world, await world.sync())
+        await assert_exact(world)
+
+
 async def test_an_incremental_sync_sees_no_lost_points_in_replicas_that_recover(
     world: World, cluster: QdrantCluster
 ) -> None:
@@ -124,4 +142,31 @@ async def test_a_first_sync_through_a_load_balancer_needs_no_second_attempt(
         run = await closed_world.completed()
         assert (run.attempt, run.error_code) == (1, None)
         assert all(balancer.passed.values()), "every node had a part in it"
+        await assert_exact(closed_world)
+
+
+async def test_a_changed_model_goes_live_through_a_load_balancer(closed_world: World, balancer: RoundRobin) -> None:
+    """A new collection is made beside the live one, and the alias moves: node by node."""
+    closed_world.program_url = balancer.url
+    async with closed_world.opened():
+        await closed_world.completed()
+    closed_world.edit_registry("model: test/words", "model: test/others")
+    closed_world.embeddings.model = "test/others"
+    async with closed_world.opened():
+        run = await closed_world.completed()
+        assert (run.attempt, run.error_code) == (1, None)
+        await assert_exact(closed_world)
+
+
+async def test_a_sync_through_a_load_balancer_survives_that_a_node_is_killed(
+    closed_world: World, cluster: QdrantCluster, balancer: RoundRobin
+) -> None:
+    async def kill_and_restart() -> None:
+        cluster.nodes[1].kill()
+        await asyncio.to_thread(cluster.nodes[1].start)
+
+    closed_world.program_url = balancer.url
+    async with closed_world.opened():
+        await brought_to_an_end(closed_world, await sync_with(closed_world, kill_and_restart))
+        await asyncio.to_thread(cluster.settle)
         await assert_exact(closed_world)
