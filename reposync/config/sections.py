@@ -80,7 +80,7 @@ class QdrantConfig(ConfigModel):
     shard_number: Maybe[fields.Count] = Field(None, description="Of a new collection; null: the server decides.")
     replication_factor: Maybe[fields.Count] = Field(None, description="Of a new collection; 3 suits a cluster.")
     write_consistency_factor: Maybe[fields.Count] = Field(
-        None, description="Replicas that confirm a write; at most the replication factor."
+        None, description="Replicas that confirm a write. If all have to, nothing can be written while a node is away."
     )
     quantization: fields.Words[Quantization] = Field(
         "none",
