@@ -28,6 +28,8 @@ from reposync.sync.target import SyncParts, SyncSettings, TargetTree, read_targe
 from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
+# Of a collection with replicas, which agree after a moment.
+_LOOKS = 3
 # Differences that are listed; of the rest only the counts. A wrong setting may change every point.
 MAX_DIFFERENCES = 10_000
 
@@ -182,15 +184,20 @@ async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, Manife
 async def audit_points(index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> Audit:
     """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
     collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat."""
-    comparison = _PointComparison(version_id, name, recorded)
     spec = await index.spec()
-    if spec is not None:
-        async for page in index.points(version_id):
-            # Hashing a page takes some 10 ms.
-            await asyncio.to_thread(comparison.add_page, page)
-        if spec.dimension:
-            async for page in index.points(version_id, without_vector=True):
-                comparison.add_without_vector(page)
+    for _ in range(_LOOKS):
+        comparison = _PointComparison(version_id, name, recorded)
+        if spec is not None:
+            async for page in index.points(version_id):
+                # Hashing a page takes some 10 ms.
+                await asyncio.to_thread(comparison.add_page, page)
+            if spec.dimension:
+                async for page in index.points(version_id, without_vector=True):
+                    comparison.add_without_vector(page)
+            lacking = await asyncio.to_thread(comparison.lacking)
+            if lacking and await index.existing(lacking):
+                continue  # a replica that had just been started again was read
+        break
     return await asyncio.to_thread(comparison.result)
 
 
@@ -218,6 +225,15 @@ class _PointComparison:
             if point.id not in self._wrong and isinstance(path, str) and path in self._recorded:
                 self._report(DifferenceKind.NO_VECTOR, path, "has points without a dense vector")
                 self._damaged.add(path)
+
+    def lacking(self) -> list[PointId]:
+        """Recorded points that were not listed."""
+        return [
+            point_id(self._version_id, path, row.blob_sha, chunk)
+            for path, row in self._recorded.items()
+            for chunk in range(row.chunks)
+            if not self._seen.get(path, 0) >> chunk & 1
+        ]
 
     def result(self) -> Audit:
         for path, row in self._recorded.items():
