@@ -51,7 +51,7 @@ async def test_port_0_takes_a_free_port_of_the_address(app: FastAPI) -> None:
         serve_http(app, "127.0.0.1", 0) as first,
         serve_http(app, "localhost", 0) as second,
         serve_http(app, "0.0.0.0", 0) as every,
-        httpx.AsyncClient() as client,
+        httpx.AsyncClient(timeout=60) as client,
     ):
         assert first.port != second.port
         assert str(first) == f"http://127.0.0.1:{first.port}"
@@ -66,7 +66,7 @@ async def test_ipv6_where_the_machine_has_it(app: FastAPI) -> None:
             probe.bind(("::1", 0))
     except OSError:
         pytest.skip("this machine has no IPv6")
-    async with serve_http(app, "::", 0) as address, httpx.AsyncClient() as client:
+    async with serve_http(app, "::", 0) as address, httpx.AsyncClient(timeout=60) as client:
         assert (await client.get(f"http://[::1]:{address.port}/healthz")).status_code == 200
         assert (await client.get(f"http://127.0.0.1:{address.port}/healthz")).status_code == 200
         assert address.url == f"http://[::]:{address.port}"
@@ -169,7 +169,7 @@ async def test_no_open_connection_holds_up_the_end(
         # Not asyncio's: a client that never reads must not read.
         with socket.create_connection((address.host, address.port)) as idle:
             idle.sendall(request_bytes)
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=60) as client:
                 assert (await client.get(f"{address.url}/healthz")).status_code == 200
             async with asyncio.timeout(20):
                 await stack.aclose()
@@ -186,7 +186,7 @@ async def test_an_answer_under_way_is_finished_when_the_daemon_ends(app: FastAPI
         await go_on.wait()
         return "done"
 
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=60) as client:
         async with serve_http(app, "127.0.0.1", 0) as address:
             request = asyncio.create_task(client.get(f"{address.url}/slow"))
             await asked.wait()
@@ -383,7 +383,7 @@ async def test_an_invalid_body_closes_only_its_connection(
         answer = await rest(reader)
         assert (b"400 Bad Request" in answer) == (path == "/wait")
         go_on.set()
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             assert (await client.get(f"{address.url}/healthz")).status_code == 200
             assert path == "/stream" or await asyncio.wait_for(done.wait(), 20)
 
@@ -398,7 +398,7 @@ async def test_requests_are_not_logged_and_do_not_inherit_the_context_of_the_ser
         return structlog.contextvars.get_contextvars()
 
     with caplog.at_level(logging.INFO), structlog.contextvars.bound_contextvars(run="01J"):
-        async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient() as client:
+        async with serve_http(app, "127.0.0.1", 0) as address, httpx.AsyncClient(timeout=60) as client:
             answer = await client.get(f"{address.url}/context?token=abc")
 
     assert "run" not in answer.json()
