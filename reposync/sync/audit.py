@@ -29,7 +29,7 @@ from reposync.vectors.path_tokens import path_tokens
 from reposync.vectors.port import Index, PointId, StoredPoint, point_id
 
 # Of a collection with replicas, which agree after a moment.
-_LOOKS = 3
+_REPLICA_ATTEMPTS = 3
 # Differences that are listed; of the rest only the counts. A wrong setting may change every point.
 MAX_DIFFERENCES = 10_000
 
@@ -185,7 +185,7 @@ async def audit_points(index: Index, version_id: str, name: str, recorded: Mappi
     """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
     collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat."""
     spec = await index.spec()
-    for _ in range(_LOOKS):
+    for _ in range(_REPLICA_ATTEMPTS):
         comparison = _PointComparison(version_id, name, recorded)
         if spec is not None:
             async for page in index.points(version_id):
@@ -194,8 +194,8 @@ async def audit_points(index: Index, version_id: str, name: str, recorded: Mappi
             if spec.dimension:
                 async for page in index.points(version_id, without_vector=True):
                     comparison.add_without_vector(page)
-            lacking = await asyncio.to_thread(comparison.lacking)
-            if lacking and await index.existing(lacking):
+            missing = await asyncio.to_thread(comparison.missing)
+            if missing and await index.existing(missing):
                 continue  # a replica that had just been started again was read
         break
     return await asyncio.to_thread(comparison.result)
@@ -226,7 +226,7 @@ class _PointComparison:
                 self._report(DifferenceKind.NO_VECTOR, path, "has points without a dense vector")
                 self._damaged.add(path)
 
-    def lacking(self) -> list[PointId]:
+    def missing(self) -> list[PointId]:
         """Recorded points that were not listed."""
         return [
             point_id(self._version_id, path, row.blob_sha, chunk)

@@ -57,8 +57,8 @@ _POINTS_PER_PAGE = 500
 _MAX_REPOSITORIES = 100_000
 _MAX_NAMES = 10
 _SELECTED_PER_REQUEST = 1_000
-# Replicas agree within so many looks, each after twice the time of the one before.
-_LOOKS, _FIRST_LOOK_SECONDS = 4, 0.25
+# Replicas agree within so many attempts, each after twice the delay of the one before.
+_REPLICA_ATTEMPTS, _FIRST_DELAY_SECONDS = 4, 0.25
 
 
 class QdrantIndex:
@@ -196,7 +196,7 @@ class QdrantIndex:
             return not any([await self._collection.count(stale) for stale in request.stale])
 
         # A batch that meets a rate limit half-way would begin anew each time.
-        one_by_one = (await self._collection.limits()).writes_are_rationed
+        one_by_one = (await self._collection.limits()).has_write_rate_limit
         answered = 0
         for body in request.bodies(one_by_one=one_by_one):
             results = await self._collection.write("store points", "POST", "/points/batch", body, is_done, scope.check)
@@ -218,8 +218,9 @@ class QdrantIndex:
 
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         # Again after the last page: a replica that was started again may have listed too few.
-        while await self._delete_pages(bodies.points_of_repository(repository_id), check):
-            pass
+        for _ in range(_REPLICA_ATTEMPTS):
+            if not await self._delete_pages(bodies.points_of_repository(repository_id), check):
+                return
 
     async def _delete_pages(self, selected: Filter, check: Callable[[], None]) -> int:
         """In pages of ids: one delete of 500,000 points takes a server longer than any time-out."""
@@ -315,8 +316,8 @@ class QdrantIndex:
         if (await self._collection.limits()).replicas == 1:
             return set()
         missing, found = list(ids), set[PointId]()
-        for look in range(_LOOKS):
-            await asyncio.sleep(_FIRST_LOOK_SECONDS * 2**look)
+        for attempt in range(_REPLICA_ATTEMPTS):
+            await asyncio.sleep(_FIRST_DELAY_SECONDS * 2**attempt)
             for page in _pages(missing):
                 body = {"ids": list(page), "with_payload": False}
                 found |= {

@@ -20,7 +20,7 @@ LARGEST_FILTER = 8
 class RequestLimits:
     """None: no limit. `results`: the `limit` of a request; `values`: of one condition, such as ids; `points`: of an
     upsert; `seconds`: of a time-out; `hnsw_ef`, `oversampling`: of a search. `exact`: exact counts are permitted.
-    `writes_are_rationed`: there is a rate limit. `replicas`: of each shard."""
+    `replicas`: of each shard."""
 
     results: int | None = None
     values: int | None = None
@@ -29,7 +29,7 @@ class RequestLimits:
     hnsw_ef: int | None = None
     oversampling: float | None = None
     exact: bool = True
-    writes_are_rationed: bool = False
+    has_write_rate_limit: bool = False
     replicas: int = 1
 
 
@@ -57,7 +57,7 @@ def limits_of(collection: Mapping[str, Any], name: str, where: str, indexes: int
         hnsw_ef=mode.get("search_max_hnsw_ef"),
         oversampling=mode.get("search_max_oversampling"),
         exact=mode.get("search_allow_exact") is not False,
-        writes_are_rationed=rate is not None,
+        has_write_rate_limit=rate is not None,
         replicas=replicas,
     )
 
