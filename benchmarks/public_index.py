@@ -17,9 +17,11 @@ from benchmarks.measure import Usage, measure
 from benchmarks.public_questions import Repository
 
 CODE = (
-    "bash bzl c cc cjs cmake cpp cs css cts cxx erb ex exs fish go h heex hpp hs hxx inc java js jsx kt kts lua mjs mts"
-    " php pl pm py pyi rb rs scala scm scss sh sql swift ts tsx vim vue zig zsh"
-).split()
+    "bash", "bzl", "c", "cc", "cjs", "cmake", "cpp", "cs", "css", "cts", "cxx", "erb", "ex", "exs", "fish", "go",
+    "h", "heex", "hpp", "hs", "hxx", "inc", "java", "js", "jsx", "kt", "kts", "lua", "mjs", "mts", "php", "pl",
+    "pm", "py", "pyi", "rb", "rs", "scala", "scm", "scss", "sh", "sql", "swift", "ts", "tsx", "vim", "vue", "zig",
+    "zsh",
+)  # fmt: skip
 """The suffixes that semble takes for code, those of them that are in its repositories or likely to be."""
 
 BRANCH = "benchmark"

@@ -1,6 +1,6 @@
 """Questions of two public benchmarks of code search, read from a folder, and their metrics.
 
-The folder holds `repositories.json`, `annotations/NAME.json` for each repository of that list, and `octocode-lines.csv`,
+The folder holds `repositories.json`, `annotations/NAME.json` for each of these repositories, and `octocode-lines.csv`,
 in the formats of their authors (github.com/MinishLab/semble, github.com/Muvon/octocode).
 
 **semble: files.** A question has relevant and secondary files, which count the same. A path of an answer fits a file if

@@ -7,10 +7,9 @@ The questions and their metrics: `benchmarks/public_questions.py`. `--repositori
 `OWNER/NAME` (the last two parts of the URL), bare or with a work tree. One that is missing, or lacks the pinned commit,
 is left out and named; `--newest` takes the HEAD of one that lacks the commit, and names it.
 
-`reposync sync` indexes each at its pinned commit, all into one collection, as a registry with these repositories would
-be: the code below `benchmark_root` (`benchmarks/public_index.py`), or with `--all-files` every file that is not skipped.
-The state is kept in `--state`; the next run indexes only what has changed. Use a state for one provider and one choice
-of files.
+`reposync sync` indexes each at that commit, all into one collection, as it does by default: the code below
+`benchmark_root` (`benchmarks/public_index.py`), or with `--all-files` every file that is not skipped. The state is kept
+in `--state`; the next run indexes only what has changed. Use a state for one provider and one choice of files.
 
 Each question is one search in its repository for ten hits, which is timed, and one for more, for the order of files.
 Figures are means over questions. `--json` prints those of every question.
