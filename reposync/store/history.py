@@ -79,10 +79,12 @@ class RunHistory(Stored):
         query = select(RUNS)
         if since is not None:
             query = query.where(RUNS.c.queued_at >= since)
-        if until is not None:
+        # One upper bound, the lower one: with both, SQLite starts at `until`, and reads all runs up to the cursor.
+        cursor = parse_cursor(before) if before is not None else None
+        if cursor is not None and (until is None or cursor[0] < until):
+            query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*cursor))
+        elif until is not None:
             query = query.where(RUNS.c.queued_at < until)
-        if before is not None:
-            query = query.where(tuple_(RUNS.c.queued_at, RUNS.c.id) < tuple_(*parse_cursor(before)))
         statuses = [status] if isinstance(status, RunStatus) else None if status is None else sorted(set(status))
         if trigger is not None:
             # With a repository, SQLite, which has no statistics, must not use the index over triggers.

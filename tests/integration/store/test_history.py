@@ -236,3 +236,7 @@ async def test_history_is_narrowed_by_trigger_and_time_and_states_together(store
         assert await store.runs.history(repository, status, trigger=trigger, since=since, until=until) == [
             run for run in expected if since <= run.queued_at < until
         ]
+        for last in (runs[1], runs[-4]):
+            assert await store.runs.history(repository, status, trigger=trigger, before=last.cursor, until=until) == [
+                run for run in expected if run in runs[runs.index(last) + 1 :] and run.queued_at < until
+            ]

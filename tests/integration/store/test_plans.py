@@ -139,6 +139,20 @@ async def test_frequent_queries_use_their_indexes(store: Store, name: str) -> No
             assert any(index in step for index in (RUNNING, WAITING_IN_ORDER, ACTIVE, NEWEST)), step
 
 
+@pytest.mark.parametrize("status", [None, RunStatus.FAILED])
+@pytest.mark.parametrize("trigger", [None, RunTrigger.HTTP])
+async def test_a_page_far_back_before_a_moment_begins_at_its_cursor(
+    store: Store, status: RunStatus | None, trigger: RunTrigger | None
+) -> None:
+    last = await store.queued()
+    later = last.queued_at + timedelta(days=1)
+
+    steps = await plan(store, lambda each: each.runs.history(None, status, 50, last.cursor, trigger=trigger, until=later))
+
+    assert steps != []
+    assert all("(queued_at,id)<(?,?)" in step for step in steps if "newest" in step), steps
+
+
 OVER_CATALOGUE = re.compile(r"(SEARCH|SCAN) (repositories|index_versions)\b")
 HIDDEN, UNVERSIONED = "ix_index_versions_not_live", "ix_repositories_unversioned"
 PLACE = "https://gitlab.example.com/platform/payments"
