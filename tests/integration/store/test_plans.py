@@ -147,7 +147,9 @@ async def test_a_page_far_back_before_a_moment_begins_at_its_cursor(
     last = await store.queued()
     later = last.queued_at + timedelta(days=1)
 
-    steps = await plan(store, lambda each: each.runs.history(None, status, 50, last.cursor, trigger=trigger, until=later))
+    steps = await plan(
+        store, lambda each: each.runs.history(None, status, 50, last.cursor, trigger=trigger, until=later)
+    )
 
     assert steps != []
     assert all("(queued_at,id)<(?,?)" in step for step in steps if "newest" in step), steps
