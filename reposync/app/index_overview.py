@@ -17,6 +17,7 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig, is_configured
 from reposync.errors import Remedy, RepoSyncError, RunStateConflict
 from reposync.runs.reporting import current_progress
+from reposync.store.columns import known_fields
 from reposync.store.index_queries import SimilarIndexes, incomplete_versions, similar_indexes
 from reposync.store.manifest import ManifestCounts
 from reposync.store.run import Run
@@ -51,6 +52,7 @@ class VersionOverview:
     model: str | None
     dimension: int | None
     window_chars: int | None
+    document_prefix: str | None
     chunk_size: int | None
     chunk_overlap: int | None
     branch: str | None
@@ -260,7 +262,7 @@ async def _running(app: Application, identity: str) -> Run | None:
 
 
 def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeState:
-    spec = None if indexes.spec is None else EmbeddingSpec(**indexes.spec)
+    spec = None if indexes.spec is None else EmbeddingSpec(**known_fields(EmbeddingSpec, indexes.spec))
     if spec is not None and indexes.live_collection == indexes.collection and is_configured(config, spec):
         return "done"
     if indexes.is_held:
@@ -270,7 +272,7 @@ def _change_state(indexes: SimilarIndexes, config: EmbedderConfig) -> ChangeStat
     return "waiting" if spec is not None else "unknown"
 
 
-_OF_SPEC = ("provider", "model", "dimension", "window_chars")
+_OF_SPEC = ("provider", "model", "dimension", "window_chars", "document_prefix")
 _OF_CONTENT = ("chunk_size", "chunk_overlap")
 _OF_VERSION = ("number", "partial_commit", "collection", "physical", "created_at", "live_at", "retired_at")
 

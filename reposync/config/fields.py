@@ -47,6 +47,7 @@ VARIABLE = r"\$\{"
 """JSON schema: a `${VARIABLE}` is accepted in place of a pattern, a number or a fixed set of words."""
 
 SMALLEST_CHUNK = 100  # characters
+MAX_PREFIX_CHARS = 1_000
 MAX_PATTERNS, MAX_PATTERNS_CHARS, MAX_PATTERN_CHARS = 1_000, 50_000, 1_000
 """Of one `include` or `exclude`; each pattern is matched with every path of a commit. The slowest patterns within these
 limits take 0.5 s for a path of 4 kB, in steps of 50 ms; 200 ordinary ones take 0.06 ms."""
@@ -148,6 +149,17 @@ def _plain_text(value: Any) -> Any:
         value.encode()
     except UnicodeEncodeError:
         raise InvalidValue("is not valid Unicode text") from None
+    return str(value)
+
+
+def _prefix(value: Any) -> Any:
+    """Several models need a line break at its end."""
+    if isinstance(value, str):
+        if len(value) > MAX_PREFIX_CHARS:
+            raise InvalidValue(f"must have at most {MAX_PREFIX_CHARS:,} characters; it has {len(value):,}")
+        if _CONTROL.search(value.replace("\n", "")):
+            raise InvalidValue("must not contain a control character other than a line break")
+    _plain_text(value.replace("\n", "") if isinstance(value, str) else value)
     return str(value)
 
 
@@ -348,6 +360,8 @@ Words = Annotated[T, BeforeValidator(lambda value: str(value) if isinstance(valu
 
 AnyText = Annotated[str, _TEXT, WithJsonSchema({"type": "string"})]
 Text = Annotated[str, _TEXT, AfterValidator(_not_empty), _NOT_EMPTY]
+Prefix = Annotated[str, BeforeValidator(_prefix), WithJsonSchema({"type": "string", "maxLength": MAX_PREFIX_CHARS})]
+"""May be empty, begin or end with a blank, and contain line breaks."""
 Secret = Annotated[
     SecretStr | None,
     BeforeValidator(_secret),

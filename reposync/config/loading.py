@@ -21,8 +21,10 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 
 from reposync.config.document import MAX_BYTES, Document, Loc, Problem, RegistryErrors, read_document
+from reposync.config.model_prefixes import prefixes_of
 from reposync.config.references import Interpolated, interpolate, split_credentials
 from reposync.config.registry import Registry, Repository, ResolvedRepository
+from reposync.config.sections import EmbeddingConfig
 from reposync.errors import ConfigError
 from reposync.words import nearest, suggestion
 
@@ -125,6 +127,7 @@ def _warnings(document: Document, registry: Registry) -> Iterator[Finding]:
             yield ("gitlab", index, "url"), "the token is sent unencrypted over http://"
         if server.ca_file and not server.ca_file.is_file():
             yield ("gitlab", index, "ca_file"), "there is no such file on this machine"
+    yield from _without_prefix(registry.embedding)
     for section, service in (("embedding", registry.embedding), ("qdrant", registry.qdrant)):
         if service.ca_file and not service.ca_file.is_file():
             yield (section, "ca_file"), "there is no such file on this machine"
@@ -150,6 +153,16 @@ def _secret_in_the_clear(loc: Loc, raw: str, value: Interpolated | None) -> Iter
         yield loc, f"`{key}` is empty, because {raw} is: nothing is sent"
     elif value.has_default:
         yield loc, f"the default of `{key}` is in the clear; leave it out"
+
+
+def _without_prefix(embedding: EmbeddingConfig) -> Iterator[Finding]:
+    if (needed := prefixes_of(embedding.model)) is None:
+        return
+    for kind, prefix in (("query", needed.query), ("document", needed.document)):
+        replaced = any(getattr(embedding, f"{kind}_{name}") for name in ("prompt_name", "input_type", "task"))
+        if prefix and getattr(embedding, f"{kind}_prefix") == "" and not replaced:
+            key = f"{kind}_prefix"
+            yield ("embedding", key), f"`{key}` is empty, but {embedding.model} needs {prefix!r}: leave `{key}` out"
 
 
 def _is_unencrypted(url: str) -> bool:

@@ -21,10 +21,20 @@ REQUIRED_KEYS: dict[str, frozenset[str]] = {
     "ollama": frozenset({"url", "model"}),
 }
 """By embedding provider."""
-_SERVER_KEYS = frozenset({"url", "model", "dimensions", "api_key", "ca_file", "timeout_seconds", "attempts"})
+_PROMPT_NAMES = frozenset({"query_prompt_name", "document_prompt_name"})
+_INPUT_TYPES = frozenset({"query_input_type", "document_input_type", "query_task", "document_task"})
+_SERVER_KEYS = (
+    frozenset({"url", "model", "dimensions", "api_key", "ca_file", "timeout_seconds", "attempts"})
+    | {"query_prefix", "document_prefix"}
+    | _PROMPT_NAMES
+    | _INPUT_TYPES
+)
 MEANINGLESS_KEYS: dict[str, frozenset[str]] = {
     "local": _SERVER_KEYS,
     "none": _SERVER_KEYS | {"window", "batch", "concurrency"},
+    "openai": _PROMPT_NAMES,
+    "tei": _INPUT_TYPES,
+    "ollama": _PROMPT_NAMES | _INPUT_TYPES,
 }
 LEASE_SECONDS = 15.0
 LONGEST_LEASE_SECONDS = 600.0
@@ -46,6 +56,22 @@ class EmbeddingConfig(ConfigModel):
     window: Maybe[fields.WindowChars] = Field(
         None, description="The most characters that the model reads at once; longer chunks get several vectors."
     )
+    query_prefix: Maybe[fields.Prefix] = Field(
+        None, description="Stands before each query; null: as the model is known to need it; empty: nothing."
+    )
+    document_prefix: Maybe[fields.Prefix] = Field(
+        None, description="The same before each text of the index. A change builds a new version of the index."
+    )
+    query_prompt_name: Maybe[fields.Text] = Field(
+        None, description="`prompt_name` of queries, for tei: the server adds this prompt of the model."
+    )
+    document_prompt_name: Maybe[fields.Text] = Field(None, description="`prompt_name` of texts of the index, for tei.")
+    query_input_type: Maybe[fields.Text] = Field(
+        None, description="`input_type` of queries, for openai: Voyage AI, for example."
+    )
+    document_input_type: Maybe[fields.Text] = Field(None, description="`input_type` of texts of the index, for openai.")
+    query_task: Maybe[fields.Text] = Field(None, description="`task` of queries, for openai: Jina AI.")
+    document_task: Maybe[fields.Text] = Field(None, description="`task` of texts of the index, for openai.")
     batch: Maybe[fields.Count] = Field(None, description="Texts in a request.")
     concurrency: Maybe[fields.Count] = Field(None, description="Concurrent requests.")
     timeout_seconds: Maybe[fields.Seconds] = Field(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Final
+from typing import Final, get_args
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,7 +24,7 @@ from reposync.embedding.dialects import (
     served_model,
 )
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.settings import EmbedderConfig, Prompt, TextKind, prompt_of
 from reposync.embedding.windows import looks_cut, readable_windows, same_vector, windows, with_different_ending
 from reposync.errors import (
     ConfigError,
@@ -59,13 +59,14 @@ _too_large = re.compile(
 class _Priority:
     """Queries do not queue behind the batches of a sync, and give up sooner: a person waits for the answer."""
 
+    kind: TextKind
     slots: asyncio.Semaphore
     retry: RetryPolicy
     timeout_seconds: float
     on_wait: OnWait | None = None
 
     @classmethod
-    def of(cls, config: EmbedderConfig, attempts: int, timeout_seconds: float) -> _Priority:
+    def of(cls, config: EmbedderConfig, kind: TextKind, attempts: int, timeout_seconds: float) -> _Priority:
         longest = config.longest_wait_seconds
         retry = RetryPolicy(
             attempts=attempts,
@@ -75,7 +76,7 @@ class _Priority:
             max_wait_seconds=attempts * longest,
             within_seconds=attempts * timeout_seconds,
         )
-        return cls(asyncio.Semaphore(config.concurrency or DEFAULT_CONCURRENCY), retry, timeout_seconds)
+        return cls(kind, asyncio.Semaphore(config.concurrency or DEFAULT_CONCURRENCY), retry, timeout_seconds)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,7 @@ class _Knowledge:
     options: dict[str, object]
     spec: EmbeddingSpec | None = None
     served: ServedModel | None = None
+    prompts: dict[TextKind, Prompt] = field(default_factory=dict)
     proven_chars: int = 0
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     proving: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -120,9 +122,9 @@ class HttpEmbedder:
         # Without user, password and query: those may be secrets.
         self._host = parts.netloc.rpartition("@")[2]
         self._where = f"{parts.scheme}://{self._host}{parts.path}"
-        self._bulk = _Priority.of(config, config.attempts, config.timeout_seconds)
+        self._bulk = _Priority.of(config, "document", config.attempts, config.timeout_seconds)
         self._query = _Priority.of(
-            config, min(_QUERY_ATTEMPTS, config.attempts), min(_QUERY_SECONDS, config.timeout_seconds)
+            config, "query", min(_QUERY_ATTEMPTS, config.attempts), min(_QUERY_SECONDS, config.timeout_seconds)
         )
         options = dict(dialect.options)
         if config.provider == "openai" and config.dimensions is not None:
@@ -155,13 +157,18 @@ class HttpEmbedder:
         async with known.asking:
             if known.spec is None:
                 known.served = await self._served(priority)
-                made_for = (config.provider, known.served.model, config.window)
+                model = known.served.model
+                known.prompts = {kind: prompt_of(config, kind, model) for kind in get_args(TextKind)}
+                made_for = (config.provider, model, config.window)
                 recorded_for = recorded and (recorded.provider, recorded.model, recorded.window_chars)
                 if known.dimension is None and recorded is not None and recorded_for == made_for:
                     known.dimension = recorded.dimension or None
                 if known.dimension is None:
                     known.dimension = (await self._vectors([PROBE], priority)).shape[1]
-                known.spec = EmbeddingSpec(config.provider, known.served.model, known.dimension, config.window)
+                prompt = known.prompts["document"]
+                known.spec = EmbeddingSpec(
+                    config.provider, model, known.dimension, config.window, prompt.prefix, prompt.options
+                )
             return known.spec
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
@@ -190,13 +197,14 @@ class HttpEmbedder:
             return []
         await self._spec(priority)
         window = self._config.window
-        pieces = [[text or " "] if window is None else readable_windows(text, window) for text in texts]
+        chars = None if window is None else self._known.prompts[priority.kind].text_chars(window)
+        pieces = [[text or " "] if chars is None else readable_windows(text, chars) for text in texts]
         rows = iter(await self._rows([piece for parts in pieces for piece in parts], priority))
         return [np.concatenate([next(rows) for _ in parts]) for parts in pieces]
 
     async def _rows(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
         """A matrix for each input (of several rows if it had to be halved), in order."""
-        batches = list(self._batches(inputs))
+        batches = list(self._batches(inputs, len(self._known.prompts[priority.kind].prefix)))
         if len(batches) == 1:
             return await self._batch(batches[0], priority)
         try:
@@ -206,16 +214,17 @@ class HttpEmbedder:
             raise failures.exceptions[0] from failures
         return [matrix for task in tasks for matrix in task.result()]
 
-    def _batches(self, inputs: Sequence[str]) -> Iterator[Sequence[str]]:
+    def _batches(self, inputs: Sequence[str], prefix_chars: int) -> Iterator[Sequence[str]]:
         most = self._config.batch or DEFAULT_BATCH
         if self._known.served is not None and self._known.served.batch is not None:
             most = min(most, self._known.served.batch)
         start = chars = 0
         for position, text in enumerate(inputs):
-            if position > start and (position - start >= most or chars + len(text) > self._config.batch_chars):
+            size = prefix_chars + len(text)
+            if position > start and (position - start >= most or chars + size > self._config.batch_chars):
                 yield inputs[start:position]
                 start, chars = position, 0
-            chars += len(text)
+            chars += size
         yield inputs[start:]
 
     async def _batch(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
@@ -262,8 +271,9 @@ class HttpEmbedder:
     async def _vectors(self, inputs: Sequence[str], priority: _Priority, *, proof: bool = False) -> Matrix:
         """Unit rows, one for each input. Raises _TooLarge."""
         packed = "encoding_format" in self._known.options
+        prompt = self._known.prompts[priority.kind]
         try:
-            received = await self._exchange("POST", self._url, lambda: self._request(inputs), priority)
+            received = await self._exchange("POST", self._url, lambda: self._request(inputs, prompt), priority)
         except _Refused as refusal:
             if not packed or "encoding_format" not in refusal.complaint:
                 raise
@@ -284,7 +294,7 @@ class HttpEmbedder:
                 remedy="Check embedding.model and embedding.dimensions.",
             )
         vectors = self._unit_rows(answer.vectors)
-        if not proof and answer.tokens is not None and looks_cut(inputs, answer.tokens):
+        if not proof and answer.tokens is not None and looks_cut(inputs, answer.tokens, prompt.prefix):
             await self._prove_whole(inputs, vectors, priority)
         return vectors
 
@@ -312,13 +322,14 @@ class HttpEmbedder:
         unit: Matrix = (vectors / norms[:, None]).astype(np.float32)
         return unit
 
-    def _request(self, inputs: Sequence[str]) -> bytes:
+    def _request(self, inputs: Sequence[str], prompt: Prompt) -> bytes:
         model = {} if self._dialect.serves_one_model else {"model": self._config.model}
-        body = {**model, self._dialect.texts_key: list(inputs), **self._known.options}
+        texts = [prompt.prefix + text for text in inputs]
+        body = {**model, self._dialect.texts_key: texts, **self._known.options, **prompt.fields}
         try:
             return orjson.dumps(body)
         except orjson.JSONEncodeError:  # lone surrogates, from a path or a terminal
-            return self._request([text.encode("utf-8", "replace").decode() for text in inputs])
+            return self._request([text.encode("utf-8", "replace").decode() for text in inputs], prompt)
 
     async def _exchange(self, method: str, url: str, body: Callable[[], bytes], priority: _Priority) -> bytes:
         """The body of a successful answer. `body` is called when it is sent: waiting batches cost no memory."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # short commands import this module and compute no vectors
     import numpy as np
@@ -25,13 +25,20 @@ class EmbeddingSpec:
 
     `dimension` is 0 for sparse search alone (provider `none`). `window_chars` is the most characters that the
     model reads at once: a longer chunk is split into windows and stored as one multivector; None: every chunk is one
-    vector.
+    vector. `document_prefix` stands before each text that is embedded, but not before queries; `document_options` are
+    fields of the requests for documents: `input_type=document`.
     """
 
     provider: str
     model: str
     dimension: int
     window_chars: int | None
+    document_prefix: str = ""
+    document_options: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """Without an empty prefix and options, which earlier programs do not record: digests stay the same."""
+        return {key: value for key, value in asdict(self).items() if value or not key.startswith("document_")}
 
     @property
     def multivector(self) -> bool:

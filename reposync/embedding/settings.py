@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import parse_qsl, urlencode
 
+from reposync.config.model_prefixes import prefixes_of
 from reposync.errors import ConfigError, EmbeddingError
 from reposync.outgoing import IN_PLACE_SECONDS
 
@@ -13,6 +16,9 @@ if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
+TextKind = Literal["query", "document"]
+
+_OPTIONS = ("prompt_name", "input_type", "task")
 
 TIMEOUT_SECONDS = 90.0
 ATTEMPTS = 3
@@ -33,6 +39,7 @@ class EmbedderConfig:
     `dimensions` is checked in every answer, and requested from an OpenAI-compatible server. `timeout_seconds` bounds
     one request with its whole answer, `attempts` is how often it is sent; their product bounds both with the pauses: a
     server that hangs ends a sync after that time. A requested wait over `longest_wait_seconds` ends the request.
+    Prefixes stand before each text, None: that of the model; prompt names, input types and tasks are fields of requests.
     """
 
     provider: Provider = "local"
@@ -42,6 +49,14 @@ class EmbedderConfig:
     api_key: str | None = field(default=None, repr=False)
     ca_file: Path | None = None
     window: int | None = None
+    query_prefix: str | None = None
+    query_prompt_name: str | None = None
+    query_input_type: str | None = None
+    query_task: str | None = None
+    document_prefix: str | None = None
+    document_prompt_name: str | None = None
+    document_input_type: str | None = None
+    document_task: str | None = None
     batch: int | None = None
     concurrency: int | None = None
     batch_chars: int = 200_000
@@ -58,6 +73,36 @@ class EmbedderConfig:
                 raise ConfigError(f"embedding.{name} is {value}.", remedy="It must be at least 1.")
 
 
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """How texts of one kind are presented to a model. `options`: fields of the request, as `input_type=query&task=x`."""
+
+    prefix: str = ""
+    options: str = ""
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return dict(parse_qsl(self.options))
+
+    def text_chars(self, window_chars: int) -> int:
+        """What a window leaves for the text itself. At least half: a window that is too long is halved anyway."""
+        return max(window_chars - len(self.prefix), (window_chars + 1) // 2)
+
+
+def prompt_of(config: EmbedderConfig, kind: TextKind, model: str) -> Prompt:
+    """`config` overrides the prefix that `model` is known to need; a server that gets options adds it itself."""
+    configured = {name: getattr(config, f"{kind}_{name}") for name in _OPTIONS}
+    options = urlencode({name: value for name, value in configured.items() if value})
+    prefix: str | None = getattr(config, f"{kind}_prefix")
+    if prefix is None and not options and (known := prefixes_of(model)) is not None:
+        prefix = getattr(known, kind)
+    return Prompt(prefix or "", options)
+
+
+def document_prompt(spec: EmbeddingSpec) -> Prompt:
+    return Prompt(spec.document_prefix, spec.document_options)
+
+
 def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig | None:
     """The settings for the model of `spec`, based on `config` for the same provider. None for a different provider,
     whose address and key are not kept."""
@@ -66,7 +111,23 @@ def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig
     if spec.provider != config.provider:
         return None
     dimensions = config.dimensions if config.dimensions == spec.dimension else None
-    return replace(config, model=spec.model, window=spec.window_chars, dimensions=dimensions)
+    same = replace(config, model=spec.model, window=spec.window_chars, dimensions=dimensions)
+    if config.model in (None, spec.model) and prompt_of(config, "document", spec.model) == document_prompt(spec):
+        return same
+    return replace(same, **_former_prompts(same, spec))
+
+
+def _former_prompts(config: EmbedderConfig, spec: EmbeddingSpec) -> dict[str, Any]:
+    """Queries are presented as the documents of `spec` were: as the model needs it, without anything, or, if it is not
+    known how, as they are configured."""
+    made = document_prompt(spec)
+    names = ("prefix", *_OPTIONS)
+    query: dict[str, Any] = {f"query_{name}": None for name in names}
+    document: dict[str, Any] = {f"document_{name}": None for name in names}
+    if prompt_of(replace(config, **document), "document", spec.model) == made:
+        return query | document
+    document |= {f"document_{name}": made.fields.get(name) for name in _OPTIONS} | {"document_prefix": made.prefix}
+    return document | query | {"query_prefix": ""} if made == Prompt() else document
 
 
 def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
@@ -82,6 +143,7 @@ def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
         config.model in (None, spec.model)
         and config.window == spec.window_chars
         and config.dimensions in (None, spec.dimension)
+        and prompt_of(config, "document", spec.model) == document_prompt(spec)
     )
 
 

@@ -83,8 +83,10 @@ _USUAL_LIMITS: Final = frozenset({128, 256, 384, 512, 514, 1024, 2048, 4096, 819
 _OTHER_WORDS: Final = "walrus orchard ninety glacier velvet trumpet saffron harbor "
 
 
-def looks_cut(inputs: Sequence[str], tokens: int) -> bool:
-    """Whether `tokens`, all that the server says it read of `inputs`, are suspiciously few or exactly a usual limit."""
+def looks_cut(inputs: Sequence[str], tokens: int, prefix: str = "") -> bool:
+    """Whether `tokens`, all that the server says it read of `inputs`, each after `prefix`, are suspiciously few or
+    exactly a usual limit."""
+    inputs = [prefix + text for text in inputs]
     if max(map(len, inputs)) <= _SHORT:
         return False
     if tokens % len(inputs) == 0 and tokens // len(inputs) in _USUAL_LIMITS:

@@ -41,7 +41,8 @@ class VersionSettings:
     @property
     def key(self) -> str:
         """32 hex digits: a digest of the settings."""
-        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:32]
+        settings = asdict(self) | {"spec": self.spec.as_json()}
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
 
     @classmethod
     def read(cls, stored: Mapping[str, Any]) -> VersionSettings | None:

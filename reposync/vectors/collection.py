@@ -13,7 +13,6 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from reposync.embedding.port import EmbeddingSpec
@@ -76,7 +75,7 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
         "identity": str(uuid.uuid4()),
         "physical": settings.collection,
         "schema": SCHEMA_REVISION,
-        **asdict(spec),
+        **spec.as_json(),
     }
     request: dict[str, Any] = {
         "vectors": {DENSE: dense} if spec.dimension else {},
@@ -116,7 +115,12 @@ def recorded_spec(collection: Mapping[str, Any]) -> EmbeddingSpec | None:
     if not isinstance(metadata, dict) or not isinstance(metadata.get("dimension"), int):
         return None
     return EmbeddingSpec(
-        str(metadata.get("provider")), str(metadata.get("model")), metadata["dimension"], metadata.get("window_chars")
+        str(metadata.get("provider")),
+        str(metadata.get("model")),
+        metadata["dimension"],
+        metadata.get("window_chars"),
+        str(metadata.get("document_prefix", "")),
+        str(metadata.get("document_options", "")),
     )
 
 
@@ -132,11 +136,10 @@ def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, w
             f"reposync writes revision {SCHEMA_REVISION}.",
             remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
         )
-    expected = asdict(spec)
-    recorded = {key: metadata.get(key) for key in expected}
-    if recorded != expected or not _holds(collection, spec):
+    recorded = recorded_spec(collection)
+    if recorded != spec or not _holds(collection, spec):
         raise IndexMismatch(
-            f"{where}: the collection `{name}` holds vectors of {_describe(recorded)}, but {_describe(expected)} is "
+            f"{where}: the collection `{name}` holds vectors of {_describe(recorded)}, but {_describe(spec)} is "
             "expected. Vectors of two kinds must not be mixed.",
             remedy="It was made for something else: delete it, and the next sync makes it again.",
         )
@@ -162,11 +165,14 @@ def _holds(collection: Mapping[str, Any], spec: EmbeddingSpec) -> bool:
     return fits and SPARSE in (params.get("sparse_vectors") or {})
 
 
-def _describe(embedding: Mapping[str, Any]) -> str:
-    if not embedding["dimension"]:
+def _describe(spec: EmbeddingSpec | None) -> str:
+    if spec is None:
+        return "an unknown model"
+    if not spec.dimension:
         return "sparse search alone"
-    window = f", windows of {embedding['window_chars']} characters" if embedding["window_chars"] is not None else ""
-    return f"{embedding['model']} ({embedding['provider']}, {embedding['dimension']} dimensions{window})"
+    window = f", windows of {spec.window_chars} characters" if spec.window_chars is not None else ""
+    prompt = "".join(f", documents with {each!r}" for each in (spec.document_prefix, spec.document_options) if each)
+    return f"{spec.model} ({spec.provider}, {spec.dimension} dimensions{window}{prompt})"
 
 
 # The name ------------------------------------------------------------------------------------------------------------
@@ -178,7 +184,7 @@ async def physical_collection(open_index: Callable[[str], Index], name: str, spe
     resolved = await open_index(name).resolve()
     if resolved is not None and resolved.spec == spec and resolved.schema == SCHEMA_REVISION:
         return resolved.physical
-    made_for = json.dumps([asdict(spec), SCHEMA_REVISION], sort_keys=True)
+    made_for = json.dumps([spec.as_json(), SCHEMA_REVISION], sort_keys=True)
     return f"{name}--{hashlib.sha256(made_for.encode()).hexdigest()[:10]}"
 
 

@@ -38,6 +38,16 @@ def another_collection(world: World) -> None:
     world.configure()
 
 
+def a_model_with_prefixes(world: World) -> None:
+    """Without them, as a program before 0.2 used it."""
+    world.edit_registry("model: test/words", 'model: nomic-embed-text, query_prefix: "", document_prefix: ""')
+    world.embeddings.model = "nomic-embed-text"
+
+
+def its_prefixes(world: World) -> None:
+    world.edit_registry(', query_prefix: "", document_prefix: ""', "")
+
+
 async def versions(world: World) -> list[IndexVersion]:
     row = await world.app.repositories.get("project")
     return await world.app.versions.of(row.id)
@@ -113,6 +123,30 @@ async def test_a_changed_chunk_size_embeds_only_new_texts(closed_world: World):
         await world.completed()
         now = set((await chunks(world)).values())
         assert sorted(world.embeddings.inputs) == sorted(now - known)
+
+
+async def test_an_index_without_prefixes_is_searched_without_until_one_with_them_is_live(closed_world: World):
+    world = closed_world
+    world.repository.commit(FILES)
+    a_model_with_prefixes(world)
+    async with world.opened():
+        await world.completed()
+        before, plain = await chunks(world), world.embeddings.inputs[:]
+        recorded = (await live(world)).settings["spec"]
+    its_prefixes(world)
+    async with world.opened():
+        world.embeddings.forget()
+        assert await queue_changed(world.app) == 1
+        assert await found(world, "alpha") >= {"a.py"}
+        assert world.embeddings.inputs == ["alpha"]
+        await world.completed()
+        assert world.embeddings.inputs[1:] == [f"search_document: {text}" for text in plain]
+        world.embeddings.forget()
+        assert await found(world, "alpha") >= {"a.py"}
+        assert world.embeddings.inputs == ["search_query: alpha"]
+        assert await chunks(world) == before, "a prefix is no part of a chunk"
+        assert (await live(world)).settings["spec"] == recorded | {"document_prefix": "search_document: "}
+        assert await queue_changed(world.app) == 0
 
 
 async def test_a_name_leads_to_the_new_model_when_all_repositories_are_there(closed_world: World, tmp_path: Path):

@@ -92,6 +92,8 @@ async def test_a_missing_payload_index_is_made_again(
         dataclasses.replace(SPEC, model="larger-model"),
         dataclasses.replace(SPEC, dimension=16),
         dataclasses.replace(SPEC, window_chars=800),
+        dataclasses.replace(SPEC, document_prefix="passage: "),
+        dataclasses.replace(SPEC, document_options="input_type=document"),
         SPARSE_ALONE,
     ],
     ids=str,

@@ -64,6 +64,28 @@ def test_check_counts_what_it_found_and_warns(reposync_config: Shell, tmp_path: 
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("model", "more", "warned"),
+    [
+        ("nomic-embed-text", 'query_prefix: ""', ["query_prefix"]),
+        ("nomic-embed-text", 'query_prefix: "", document_prefix: ""', ["query_prefix", "document_prefix"]),
+        ("nomic-embed-text", 'query_prefix: "find: "', []),
+        ("nomic-embed-text", "query_prefix: null", []),
+        ("nomic-ai/CodeRankEmbed", 'document_prefix: ""', []),
+        ("nomic-embed-text", 'query_prefix: "", query_input_type: query', []),
+        ("unknown", 'query_prefix: "", document_prefix: ""', []),
+    ],
+)
+def test_check_warns_if_a_prefix_that_the_model_needs_is_turned_off(
+    reposync_config: Shell, tmp_path: Path, model: str, more: str, warned: list[str]
+) -> None:
+    section = f"embedding: {{provider: openai, url: 'http://localhost', model: {model}, {more}}}\n"
+    (tmp_path / "r.yaml").write_text(section)
+    messages = [each["message"] for each in reposync_config.json("check", "r.yaml")["warnings"]]
+    assert [each.split("`")[1] for each in messages] == warned
+    assert all(f"but {model} needs 'search_" in each for each in messages)
+
+
 @pytest.mark.parametrize("command", ["check", "show"])
 def test_all_problems_are_on_standard_error_and_the_exit_code_is_2(
     command: str, reposync_config: Shell, tmp_path: Path

@@ -152,6 +152,19 @@ SERVICES = [
     (EMBEDDING % "provider: openai, api_key: '${K:-k}'", "model is required for provider openai"),
     (EMBEDDING % "provider: openai, model: m", "1:12: embedding.api_key is required for provider openai without"),
     (EMBEDDING % "provider: tei", "1:12: embedding.url is required for provider tei"),
+    (
+        EMBEDDING % "provider: tei, url: 'http://x', query_task: q",
+        "embedding.query_task has no meaning for provider tei",
+    ),
+    (EMBEDDING % "query_prefix: ''", "1:27: embedding.query_prefix has no meaning for provider local"),
+    (
+        EMBEDDING % "provider: ollama, url: 'http://x', model: m, query_prefix: \"a\\x07\"",
+        "embedding.query_prefix must not contain a control character",
+    ),
+    (
+        EMBEDDING % f"provider: ollama, url: 'http://x', model: m, document_prefix: {'a' * 1001}",
+        "embedding.document_prefix must have at most 1,000 characters",
+    ),
     (EMBEDDING % "url: 'http://x'", "1:18: embedding.url has no meaning for provider local"),
     (INDEX % "gate: gone.yaml", "1:15: index.gate does not name a file on this machine"),
     (INDEX % f"gate: {'a' * 300}", "index.gate does not name a file on this machine"),

@@ -69,9 +69,19 @@ def test_the_api_key_is_not_shown() -> None:
         ({"provider": "local"}, ("local", "minilm", 384, LOCAL_WINDOW), True),
         ({"provider": "local", "window": 900}, ("local", "minilm", 384, LOCAL_WINDOW), False),
         ({"provider": "none"}, ("none", "none", 0, None), True),
+        ({"provider": "tei"}, ("tei", "intfloat/e5-base-v2", 64, None), False),
+        ({"provider": "tei"}, ("tei", "intfloat/e5-base-v2", 64, None, "passage: "), True),
+        ({"provider": "tei", "document_prefix": ""}, ("tei", "intfloat/e5-base-v2", 64, None), True),
+        ({"provider": "tei", "document_prompt_name": "d"}, ("tei", "m", 64, None, "", "prompt_name=d"), True),
     ],
 )
 def test_a_model_is_the_configured_one_if_each_configured_value_fits(
-    config: dict[str, Any], spec: tuple[str, str, int, int | None], fits: bool
+    config: dict[str, Any], spec: tuple[Any, ...], fits: bool
 ) -> None:
     assert is_configured(EmbedderConfig(**config), EmbeddingSpec(*spec)) is fits
+
+
+def test_a_spec_without_prefix_is_recorded_as_earlier_programs_recorded_it() -> None:
+    earlier = {"provider": "tei", "model": "m", "dimension": 64, "window_chars": None}
+    assert EmbeddingSpec(**earlier).as_json() == earlier  # type: ignore[arg-type]
+    assert EmbeddingSpec(**earlier, document_prefix="d: ").as_json() == earlier | {"document_prefix": "d: "}  # type: ignore[arg-type]
