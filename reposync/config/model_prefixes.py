@@ -1,4 +1,4 @@
-"""Prefixes that embedding models were trained with, by model name. docs/choose-an-embedding.md cites the models' cards."""
+"""Prefixes that embedding models were trained with, by model name. docs/choose-an-embedding.md cites their cards."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class EmbedderConfig:
     `dimensions` is checked in every answer, and requested from an OpenAI-compatible server. `timeout_seconds` bounds
     one request with its whole answer, `attempts` is how often it is sent; their product bounds both with the pauses: a
     server that hangs ends a sync after that time. A requested wait over `longest_wait_seconds` ends the request.
-    Prefixes stand before each text, None: that of the model; prompt names, input types and tasks are fields of requests.
+    Prefixes stand before each text (None: as the model needs it); the names, types and tasks are fields of requests.
     """
 
     provider: Provider = "local"
@@ -75,7 +75,7 @@ class EmbedderConfig:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """How texts of one kind are presented to a model. `options`: fields of the request, as `input_type=query&task=x`."""
+    """How texts of one kind are presented to a model. `options`: fields of requests, as `input_type=query&task=x`."""
 
     prefix: str = ""
     options: str = ""

@@ -148,13 +148,23 @@ BEFORE_PREFIXES = replace(NOMIC, document_prefix="")
         ({}, NOMIC, "search_query: ", "search_document: "),
         ({}, BEFORE_PREFIXES, "", ""),
         ({"model": "other", "query_prefix": "q: ", "document_prefix": "d: "}, BEFORE_PREFIXES, "", ""),
-        ({"model": "other", "query_prefix": "q: ", "document_prefix": "d: "}, NOMIC, "search_query: ", "search_document: "),
+        (
+            {"model": "other", "query_prefix": "q: ", "document_prefix": "d: "},
+            NOMIC,
+            "search_query: ",
+            "search_document: ",
+        ),
         ({"model": "other"}, replace(BEFORE_PREFIXES, model="CodeRankEmbed"), CODE, ""),
         ({"query_prefix": "q: ", "document_prefix": "d: "}, replace(NOMIC, document_prefix="e: "), "q: ", "e: "),
     ],
 )
 async def test_an_index_is_searched_as_its_documents_were_embedded(
-    server: EmbeddingServer, open_client: Open, configured: dict[str, str], made: EmbeddingSpec, query: str, document: str
+    server: EmbeddingServer,
+    open_client: Open,
+    configured: dict[str, str],
+    made: EmbeddingSpec,
+    query: str,
+    document: str,
 ) -> None:
     server.model = made.model
     settings = {"model": "nomic-embed-text", "url": server.url, **configured}
