@@ -6,9 +6,12 @@ lines of its own; a chunk is right if it holds the line that defines the functio
 (MaxSim over windows) and both fused (RRF, as in a search) run on the embedded Qdrant engine itself.
 
 python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--whole-modules] [--without-paths]
+    [--go DIR] [--java DIR] [--typescript DIR]
 
 With --whole-modules the chunks are those of modules drawn at random: harder, since the neighbours of the right chunk
-are all there. Vectors are kept in the temporary directory: only the first run is slow (about 3 chunks a second).
+are all there. With a folder of Go, Java or TypeScript, that is measured in place of the library, by the same rules: the
+first sentence of a doc comment, and all comments taken out (`benchmarks/documented.py`). Vectors are kept in the
+temporary directory: only the first run is slow (about 3 chunks a second).
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ import sysconfig
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,8 @@ from typing import Any
 import numpy as np
 import qdrant_edge as edge
 
+from benchmarks import documented
+from benchmarks.documented import Module
 from reposync.content.chunking import chunk_text
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, Matrix
@@ -55,32 +60,34 @@ class Question:
     right: frozenset[int]  # numbers of passages
 
 
-def modules() -> list[Path]:
+def library_modules() -> Iterator[Module]:
     """The library without its tests, in an order that is mixed and always the same."""
     library = Path(sysconfig.get_paths()["stdlib"])
     left_out = {"test", "tests", "idlelib", "site-packages", "lib2to3", "turtledemo", "__pycache__", "ensurepip"}
     paths = [path for path in sorted(library.rglob("*.py")) if not left_out & set(path.relative_to(library).parts)]
     random.Random(11).shuffle(paths)
-    return paths
-
-
-def make_corpus(chunks: int, queries: int, *, whole_modules: bool) -> tuple[list[Passage], list[Question]]:
-    library = Path(sysconfig.get_paths()["stdlib"])
-    passages: list[Passage] = []
-    right: defaultdict[str, set[int]] = defaultdict(set)  # a sentence may be in several places: all are right
-    for path in modules():
+    for path in paths:
         try:
             code, documented = without_docstrings(path.read_text("utf-8"))
         except (UnicodeDecodeError, SyntaxError):
             continue
-        cut = chunk_text(code, "python")
+        yield Module(path.relative_to(library).as_posix(), "python", code, documented)
+
+
+def make_corpus(
+    modules: Iterable[Module], chunks: int, queries: int, *, whole_modules: bool
+) -> tuple[list[Passage], list[Question]]:
+    passages: list[Passage] = []
+    right: defaultdict[str, set[int]] = defaultdict(set)  # a sentence may be in several places: all are right
+    for module in modules:
+        cut = chunk_text(module.code, module.language)
         if whole_modules and len(passages) + len(cut) > chunks:
             continue
-        for sentence, line in documented:
+        for sentence, line in module.documented:
             right[sentence].update(
                 len(passages) + n for n, chunk in enumerate(cut) if chunk.start_line <= line <= chunk.end_line
             )
-        passages += [Passage(path.relative_to(library).as_posix(), chunk.text) for chunk in cut]
+        passages += [Passage(module.path, chunk.text) for chunk in cut]
     drawn = sorted(random.Random(1).sample(range(len(passages)), min(chunks, len(passages))))
     new_number = {old: new for new, old in enumerate(drawn)}
     questions = [
@@ -198,8 +205,10 @@ def score(
     return float(np.mean(reciprocal)), float(np.mean([value > 0 for value in reciprocal]))
 
 
-async def measure(arguments: argparse.Namespace) -> None:
-    passages, questions = make_corpus(arguments.chunks, arguments.queries, whole_modules=arguments.whole_modules)
+async def measure(arguments: argparse.Namespace, modules: Iterable[Module]) -> None:
+    passages, questions = make_corpus(
+        modules, arguments.chunks, arguments.queries, whole_modules=arguments.whole_modules
+    )
     embedder = open_embedder(EmbedderConfig(provider="local"))
     try:
         dense = await dense_vectors(embedder, passages, questions)
@@ -221,7 +230,14 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=700)
     parser.add_argument("--whole-modules", action="store_true", help="chunks of whole modules, not single ones")
     parser.add_argument("--without-paths", action="store_true", help="leave the path's terms out of sparse vectors")
-    asyncio.run(measure(parser.parse_args()))
+    for language in documented.SUFFIXES:
+        parser.add_argument(f"--{language}", type=Path, metavar="DIR", help=f"a folder of {language}, not the library")
+    arguments = parser.parse_args()
+    folders = {language: getattr(arguments, language) for language in documented.SUFFIXES}
+    sources = {each: documented.modules(folder, each) for each, folder in folders.items() if folder is not None}
+    for language, modules in (sources or {"python": library_modules()}).items():
+        print(f"\n{language}")
+        asyncio.run(measure(arguments, modules))
 
 
 if __name__ == "__main__":
