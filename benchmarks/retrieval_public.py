@@ -52,7 +52,8 @@ from benchmarks.public_questions import (
 )
 from reposync.app.application import Application, open_application
 from reposync.app.index_overview import index_overviews
-from reposync.config.settings import Settings
+from reposync.config.registry import Registry
+from reposync.config.settings import Configuration, Settings
 from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.search.searching import Searching
 from reposync.vectors.port import Index, IndexQuery, SearchHit
@@ -66,18 +67,22 @@ DEEPER = 50
 
 @dataclass(frozen=True)
 class Way:
-    """`words`, `model`: which of the two kinds of vectors are searched."""
+    """`words`, `model`: which of the two kinds of vectors are searched. `ranking`: as in the section `search`."""
 
     name: str
     words: bool = True
     model: bool = True
+    ranking: str = "plain"
 
 
 WAYS = (
     Way("words", model=False),
+    Way("words, ranked", model=False, ranking="code"),
     Way("model", words=False),
     Way("hybrid"),
+    Way("hybrid, ranked", ranking="code"),
 )
+HAS_RANKING = "search" in Registry.model_fields
 
 
 class _OneKind:
@@ -107,6 +112,15 @@ class _Parts:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._app, name)
+
+    @property
+    def configuration(self) -> Configuration:
+        configuration = self._app.configuration
+        if not HAS_RANKING:
+            return configuration
+        registry = configuration.registry
+        search = registry.search.model_copy(update={"ranking": self._way.ranking})  # type: ignore[attr-defined]
+        return replace(configuration, registry=registry.model_copy(update={"search": search}))
 
     def index(self, collection: str) -> _OneKind:
         return _OneKind(self._app.index(collection), self._way)
@@ -282,6 +296,7 @@ async def run(options: argparse.Namespace) -> Report:
         raise InvalidData(f"{options.repositories} has none of the repositories: {next(iter(left_out.values()))}.")
     usage = state.sync(names)
     ways = [way for way in WAYS if options.provider != "none" or not way.model]
+    ways = [way for way in ways if HAS_RANKING or way.ranking == "plain"]
     async with open_application(Settings.from_environment(state.environment), with_engine=True) as app:
         live = [each.live for each in await index_overviews(app, names) if each.live is not None]
         measured = await measure_searches(app, ways, files, lines)
