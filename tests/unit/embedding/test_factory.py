@@ -8,7 +8,13 @@ import pytest
 
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import EmbeddingSpec
-from reposync.embedding.settings import LOCAL_WINDOW, EmbedderConfig, is_configured
+from reposync.embedding.settings import (
+    FORMER_LOCAL_MODEL,
+    LOCAL_MODEL,
+    LOCAL_WINDOW,
+    EmbedderConfig,
+    is_configured,
+)
 from reposync.errors import ConfigError
 
 
@@ -66,8 +72,9 @@ def test_the_api_key_is_not_shown() -> None:
         ({"provider": "openai", "model": "small", "window": 900}, ("openai", "small", 64, None), False),
         ({"provider": "ollama", "model": "small"}, ("openai", "small", 64, None), False),
         ({"provider": "tei"}, ("tei", "whatever it serves", 64, None), True),
-        ({"provider": "local"}, ("local", "minilm", 384, LOCAL_WINDOW), True),
-        ({"provider": "local", "window": 900}, ("local", "minilm", 384, LOCAL_WINDOW), False),
+        ({"provider": "local"}, ("local", LOCAL_MODEL, 384, LOCAL_WINDOW), True),
+        ({"provider": "local", "window": 900}, ("local", LOCAL_MODEL, 384, LOCAL_WINDOW), False),
+        ({"provider": "local"}, ("local", FORMER_LOCAL_MODEL, 384, LOCAL_WINDOW), False),
         ({"provider": "none"}, ("none", "none", 0, None), True),
         ({"provider": "tei"}, ("tei", "intfloat/e5-base-v2", 64, None), False),
         ({"provider": "tei"}, ("tei", "intfloat/e5-base-v2", 64, None, "passage: "), True),
