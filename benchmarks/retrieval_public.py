@@ -1,7 +1,7 @@
 """How well a search finds the answers of two public benchmarks of code search, through the product's index and search.
 
 python -m benchmarks.retrieval_public --data DIR --repositories DIR [--only semble|octocode] [--provider none|local]
-    [--state DIR] [--all-files] [--newest] [--json]
+    [--state DIR] [--repository NAME ...] [--all-files] [--newest] [--json]
 
 The questions and their metrics: `benchmarks/public_questions.py`. `--repositories` holds git repositories as
 `OWNER/NAME` (the last two parts of the URL), bare or with a work tree. One that is missing, or lacks the pinned commit,
@@ -278,8 +278,12 @@ def versions() -> str:
 
 async def run(options: argparse.Namespace) -> Report:
     known = read_repositories(options.data)
-    by_files = {each: read_file_questions(options.data, each) for each in known if options.only != "octocode"}
-    by_lines = read_line_questions(options.data) if options.only != "semble" else ()
+    wanted = set(options.repository or [each.name for each in (*known, OCTOCODE)])
+    if unknown := wanted - {each.name for each in (*known, OCTOCODE)}:
+        raise InvalidData(f"{options.data / 'repositories.json'} has no repository {', '.join(sorted(unknown))}.")
+    measured_by_files = [each for each in known if each.name in wanted and options.only != "octocode"]
+    by_files = {each: read_file_questions(options.data, each) for each in measured_by_files}
+    by_lines = read_line_questions(options.data) if OCTOCODE.name in wanted and options.only != "semble" else ()
     state = State(options.state)
     state.folder.mkdir(parents=True, exist_ok=True)
     left_out, commits = {}, {}
@@ -308,7 +312,8 @@ async def run(options: argparse.Namespace) -> Report:
         "wall_seconds": usage.wall_seconds,
         "cpu_seconds": usage.cpu_seconds,
     }
-    other = {each.name: commit for each, commit in commits.items() if commit != each.revision}
+    other = {each.name: commit for each, commit in commits.items() if each.name in names and commit != each.revision}
+    left_out = {name: reason for name, reason in left_out.items() if name in wanted}
     return Report(measured, files, lines, left_out, other, index)
 
 
@@ -319,6 +324,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("semble", "octocode"))
     parser.add_argument("--provider", choices=("none", "local"), default="none")
     parser.add_argument("--state", type=Path, metavar="DIR", help="default: in the temporary directory")
+    parser.add_argument("--repository", nargs="+", metavar="NAME", help="only these, octocode among them")
     parser.add_argument("--all-files", action="store_true", help="not only code")
     parser.add_argument("--newest", action="store_true", help="HEAD of a repository without the pinned commit")
     parser.add_argument("--json", action="store_true")
