@@ -17,7 +17,7 @@ from reposync.config.document import Loc
 from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
 from reposync.config.references import Interpolated, SecretText, known_text, reference_to_credentials, split_credentials
 from reposync.config.schedule import NEVER, Schedule
-from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig
+from reposync.config.sections import DaemonConfig, EmbeddingConfig, HttpConfig, IndexConfig, QdrantConfig, SearchConfig
 from reposync.errors import ConfigError
 from reposync.words import suggestion
 
@@ -289,6 +289,7 @@ class Registry(ConfigModel):
     embedding: fields.OrDefaults[EmbeddingConfig] = EmbeddingConfig()
     qdrant: fields.OrDefaults[QdrantConfig] = QdrantConfig()
     index: fields.OrDefaults[IndexConfig] = IndexConfig()
+    search: fields.OrDefaults[SearchConfig] = SearchConfig()
     daemon: fields.OrDefaults[DaemonConfig] = DaemonConfig()
     http: fields.OrDefaults[HttpConfig] = HttpConfig()
 

@@ -1,4 +1,5 @@
-"""Sections of the registry file about services and the daemon: `embedding`, `qdrant`, `index`, `daemon`, `http`."""
+"""Sections of the registry file about services and the daemon: `embedding`, `qdrant`, `search`, `index`, `daemon`,
+`http`."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from reposync.config.fields import ConfigModel, InvalidValue, Listing, Maybe
 
 Provider = Literal["local", "openai", "tei", "ollama", "none"]
 Quantization = Literal["none", "int8", "binary", "turbo"]
+Ranking = Literal["code", "plain"]
 
 REQUIRED_KEYS: dict[str, frozenset[str]] = {
     "openai": frozenset({"model"}),
@@ -128,6 +130,16 @@ class QdrantConfig(ConfigModel):
         if factor is not None and factor > replicas:
             raise InvalidValue(f"must be at most `replication_factor`, which is {replicas}")
         return factor
+
+
+class SearchConfig(ConfigModel):
+    """How search results are ordered."""
+
+    ranking: fields.Words[Ranking] = Field(
+        "code",
+        description="code: by words and meaning, and by what paths and definitions say about the query. plain: by "
+        "words and meaning alone.",
+    )
 
 
 class IndexConfig(ConfigModel):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain, pairwise
 from typing import Final
 
@@ -59,7 +59,7 @@ def terms(text: str) -> list[str]:
     underscores) besides its parts. Runs of Hangul, Kana and Han: every two neighbouring characters; a run of one as
     itself.
     """
-    return list(chain.from_iterable(map(_terms_of_word, _words(text))))
+    return list(chain.from_iterable(map(_terms_of_word, words(text))))
 
 
 def query_terms(text: str) -> frozenset[str]:
@@ -71,10 +71,10 @@ def document_vector(text: str, *, path: str | None = None) -> SparseVector:
     """BM25 weights of a document's terms; those of `path` count once more, since people search by file names."""
     import numpy as np  # a sync without changes computes no vectors, and saves the import (0.1 s)
 
-    words = _words(text)
+    counted = words(text)
     if path is not None:
-        words += _words(path)
-    frequencies = Counter(chain.from_iterable(map(_ids_of_word, words)))
+        counted += words(path)
+    frequencies = Counter(chain.from_iterable(map(_ids_of_word, counted)))
     indices = np.fromiter(frequencies.keys(), np.uint32, len(frequencies))
     values = np.fromiter(frequencies.values(), np.float32, len(frequencies))
     norm = K * (1 - B + B * frequencies.total() / AVERAGE_TERMS)
@@ -85,11 +85,11 @@ def query_vector(text: str) -> SparseVector:
     """Weight 1 for each distinct term. Empty if `text` has only stop words and punctuation."""
     import numpy as np
 
-    ids = dict.fromkeys(chain.from_iterable(map(_ids_of_word, _words(text))))
+    ids = dict.fromkeys(chain.from_iterable(map(_ids_of_word, words(text))))
     return SparseVector(np.fromiter(ids, np.uint32, len(ids)), np.ones(len(ids), np.float32))
 
 
-def _words(text: str) -> list[str]:
+def words(text: str) -> list[str]:
     """Words before they are cut: runs of letters, digits and underscores, CJK runs apart from their neighbours."""
     if text.isascii():
         # over 75 M characters translate and split take 0.8 s with the counting, re.findall 1.35 s
@@ -131,6 +131,15 @@ def _terms_of_word(word: str) -> tuple[str, ...]:
     # A part of one character (the 8 of utf8, the x of 0xFF) says nothing by itself.
     stems = [_stem(part) for part in parts if len(part) > 1 and part not in STOP_WORDS]
     return ("".join(parts), *stems) if parts else ()
+
+
+@lru_cache(_REMEMBERED_WORDS)
+def name_parts(name: str) -> tuple[str, ...]:
+    """Stems of the parts of an identifier, without parts of one character: `HTTPServer_v2` -> http, server. Nothing of
+    a name that is too long to be one."""
+    if len(name) > _LONGEST_REMEMBERED:
+        return ()
+    return tuple(_stem(part.casefold()) for part in _parts(name) if len(part) > 1)
 
 
 def _parts(word: str) -> list[str]:

@@ -8,23 +8,27 @@ import logging
 import time
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from functools import partial
+from typing import Any, Literal, Protocol
 
 from reposync.config.settings import Configuration
 from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
+from reposync.search.ranking import Question, ranked
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
 from reposync.store.manifest import Manifests
 from reposync.store.tables import VersionState
 from reposync.supervision import in_thread
-from reposync.vectors.port import CollectionMissing, Index, IndexQuery, SearchHit
+from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, Index, IndexQuery, SearchHit
 
 log = logging.getLogger(__name__)
 
 MAX_QUERY_CHARS = 2_000
+# The meaning of a single identifier is little more than its words.
+_IDENTIFIER_WORDS_WEIGHT = 0.9
 # How often a search is repeated because a version became live or was retired meanwhile. Each takes milliseconds.
 _TRIES = 10
 # How long an unavailable former model is not asked again, so that not every search waits for it.
@@ -71,6 +75,7 @@ class Searching:
 
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
         text = checked_text(text)
+        question = Question(text)
         scope = await self._scope(repository, version)
         query: IndexQuery | None = None
         met = _Met(self._parts.database)
@@ -81,7 +86,7 @@ class Searching:
                 spec = await index.spec()
                 if spec is not None:
                     query = query or await _query(text, path_glob, language, limit)
-                    full = replace(query, dense=await self._dense(text, spec))
+                    full = replace(query, dense=await self._dense(text, spec), **self._order(question))
                     found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
                 answers = await asyncio.gather(*(index.search(each) for index, each in found))
@@ -90,7 +95,7 @@ class Searching:
                     raise
                 scope = await self._scope(repository, version)
                 continue
-            # A score is a sum of reciprocal ranks within one collection: those of different ones are comparable.
+            # The best candidate of each collection has a score of about 1: those of different ones are comparable.
             hits = sorted((hit for answer in answers for hit in answer), key=lambda hit: -hit.score)[:limit]
             may_be_shown = scope.served is None or await met.may_be_shown(hits)
             # The points of a version that was retired meanwhile may have been removed before they were read.
@@ -107,6 +112,14 @@ class Searching:
         hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
         return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
+
+    def _order(self, question: Question) -> dict[str, Any]:
+        if self._parts.configuration.registry.search.ranking == "plain":
+            return {}
+        return {
+            "rank": partial(ranked, question),
+            "words_weight": _IDENTIFIER_WORDS_WEIGHT if question.is_identifier else WORDS_WEIGHT,
+        }
 
     async def _scope(self, repository: str | None, version: str) -> _Scope:
         if repository is not None:

@@ -1,31 +1,38 @@
-"""One search: hybrid by reciprocal rank fusion. Qdrant cannot match globs over paths: it leaves out most of the other
-paths by their tokens, and the rest is matched here. Every request is bounded."""
+"""One search: candidates by words and by meaning, fused and ranked here, then the texts of the best. Qdrant cannot
+match globs over paths: it leaves out most of the other paths by their tokens, and the rest is matched here. Every
+request is bounded."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
+from reposync.symbol import Symbol
 from reposync.vectors.limits import RequestLimits, within
+from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, IndexQuery, Payload, SearchHit
 from reposync.vectors.request_bodies import Filter, equals, is_empty, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
-# Candidates of each kind of vector for the fusion: enough to find a hit that one kind ranks low and the other high, and
-# so that the first results do not depend on the limit.
-_MIN_CANDIDATES = 50
+# Candidates of each kind of vector: enough to find a hit that one kind ranks low and the other high, and so that the
+# first results do not depend on the limit.
+_MIN_CANDIDATES = 100
 _CANDIDATES_PER_HIT = 4
 _MAX_CANDIDATES = 4_096
-# With a glob, so many times the limit is fetched, and again while too few match.
+# With a glob, so many times the candidates are fetched while too few match.
 _GROWTH = 8
 # Paths that are listed and matched here, of 100 bytes each, if too few candidates match.
 _MAX_PATHS = 10_000
 # Of those that match, in one request: a server accepts 32 MiB.
 _MAX_PATH_CHARS = 5_000_000
+_OF_CANDIDATES = [
+    *(Payload.REPOSITORY_ID, Payload.REPOSITORY, Payload.PATH, Payload.LANGUAGE, Payload.URL, Payload.COMMIT),
+    *(Payload.START_LINE, Payload.END_LINE, Payload.SYMBOLS),
+]
 
 
 Request = Callable[[str, str, str, Any], Awaitable[Any]]
@@ -51,6 +58,7 @@ class Search:
         self._max_paths = within(_MAX_PATHS, limits.results)
         self._max_values = within(_MAX_PATHS, limits.values)
         self._limit = min(query.limit, self._max_candidates)
+        self._wanted = min(max(_MIN_CANDIDATES, self._limit * _CANDIDATES_PER_HIT), self._max_candidates)
         self._glob = _glob(query.path_glob)
         tokens = glob_tokens(query.path_glob) if query.path_glob is not None and has_path_tokens else ()
         self._filter = _filter(query, [_with_tokens(tokens)] if tokens else [])
@@ -59,27 +67,27 @@ class Search:
         """Best first."""
         if self._limit < 1:
             return []
-        if self._glob is None:
-            return [_hit(point) for point in await self._points(self._limit, True)]
-        return await self._matching(self._glob)
+        found = await self._candidates(self._wanted) if self._glob is None else await self._matching(self._glob)
+        ranked = self._query.rank(found) if self._query.rank is not None else found
+        return await self._with_texts(passages(ranked)[: self._limit])
 
     async def _matching(self, glob: PathPatterns) -> list[SearchHit]:
         """If too few of the best candidates match, only the matching paths are searched. If there are too many paths to
         list, a file that matches may be missed: it is not among the best candidates."""
-        limit = self._limit
+        wanted = self._wanted
         while True:
-            limit = min(limit * _GROWTH, self._max_candidates)
-            points = await self._points(limit, [Payload.PATH])
-            matching = await in_thread(partial(self._of_glob, points, glob))
-            if len(matching) == self._limit or len(points) < limit:
-                return await self._with_texts(matching)
-            if limit == self._max_candidates:
+            found = await self._candidates(wanted)
+            matching = await in_thread(lambda each=found: [hit for hit in each if glob.match(hit.path) is not None])
+            if len(matching) >= self._limit or len(found) < wanted:
+                return matching
+            if wanted == self._max_candidates:
                 break
+            wanted = min(wanted * _GROWTH, self._max_candidates)
         paths = await self._paths(glob)
         if paths is None:
-            return await self._with_texts(matching)
+            return matching
         self._filter = _filter(self._query, [one_of(Payload.PATH, paths)])
-        return [_hit(point) for point in await self._points(self._limit, True)] if paths else []
+        return await self._candidates(self._wanted) if paths else []
 
     async def _paths(self, glob: PathPatterns) -> list[str] | None:
         """All paths that match; None if there are too many. Exact counts would take a count for each path, and a server
@@ -93,38 +101,61 @@ class Search:
         fit = len(matching) <= self._max_values and sum(map(len, matching)) <= _MAX_PATH_CHARS
         return matching if fit else None
 
-    def _of_glob(self, points: list[dict[str, Any]], glob: PathPatterns) -> list[dict[str, Any]]:
-        return [point for point in points if glob.match(_metadata(point)["path"]) is not None][: self._limit]
+    async def _candidates(self, limit: int) -> list[SearchHit]:
+        """The best by words and the best by meaning, fused, without texts."""
+        query = self._query
+        sparse, dense = query.sparse, query.dense
+        by_words, by_meaning = await asyncio.gather(
+            self._best(limit, {"query": {"indices": sparse.indices, "values": sparse.values}, "using": SPARSE})
+            if len(sparse.indices)
+            else _nothing(),
+            # One row is one vector, also for a collection of multivectors.
+            self._best(limit, {"query": dense[0] if len(dense) == 1 else dense, "using": DENSE} | self._dense_params)
+            if dense is not None
+            else _nothing(),
+        )
+        return _fused(by_words, by_meaning, query.words_weight)
 
-    async def _with_texts(self, points: list[dict[str, Any]]) -> list[SearchHit]:
-        """Texts are fetched for hits only."""
-        if not points:
-            return []
-        body = {"ids": [point["id"] for point in points], "with_payload": True}
-        found = await self._request("read the results", "POST", "/points", body)
-        payloads = {point["id"]: point["payload"] for point in found}
-        # A point may be deleted in between: then it is not a hit.
-        return [_hit(each | {"payload": payloads[each["id"]]}) for each in points if each["id"] in payloads]
-
-    async def _points(self, limit: int, with_payload: bool | list[str]) -> list[dict[str, Any]]:
-        body = self._ranking(limit) | {"limit": limit, "with_payload": with_payload}
+    async def _best(self, limit: int, nearest: dict[str, Any]) -> list[dict[str, Any]]:
+        body = nearest | {"filter": self._filter, "limit": limit, "with_payload": _OF_CANDIDATES}
         answer = await self._request("search", "POST", "/points/query", body)
         points: list[dict[str, Any]] = answer["points"]
         return points
 
-    def _ranking(self, limit: int) -> dict[str, Any]:
-        query = self._query
-        sparse = {"query": {"indices": query.sparse.indices, "values": query.sparse.values}, "using": SPARSE}
-        if query.dense is None:
-            return sparse | {"filter": self._filter}
-        # One row is one vector, also for a collection of multivectors.
-        nearest = query.dense[0] if len(query.dense) == 1 else query.dense
-        dense = {"query": nearest, "using": DENSE} | self._dense_params
-        if not len(query.sparse.indices):
-            return dense | {"filter": self._filter}
-        candidates = min(max(_MIN_CANDIDATES, limit * _CANDIDATES_PER_HIT), self._max_candidates)
-        common = {"filter": self._filter, "limit": candidates}
-        return {"prefetch": [dense | common, sparse | common], "query": {"fusion": "rrf"}}
+    async def _with_texts(self, found: Sequence[Passage]) -> list[SearchHit]:
+        """Texts are fetched for hits only."""
+        if not found:
+            return []
+        body = {"ids": [chunk.id for each in found for chunk in each.chunks], "with_payload": [Payload.TEXT]}
+        points = await self._request("read the results", "POST", "/points", body)
+        texts = {point["id"]: point["payload"][Payload.TEXT] for point in points}
+        # A point may be deleted in between: then it is not a hit.
+        return [each.with_text(texts) for each in found if each.hit.id in texts]
+
+
+async def _nothing() -> list[dict[str, Any]]:
+    return []
+
+
+def _fused(
+    by_words: Sequence[dict[str, Any]], by_meaning: Sequence[dict[str, Any]], words_weight: float
+) -> list[SearchHit]:
+    """The points of both lists, best first, scores at most 1.
+
+    A sum of scores, and not of reciprocal ranks: it keeps how much better the first is than the second. BM25 scores are
+    divided by the best one. Cosines lie close together, so that the worst candidate becomes 0.
+    """
+    weight = words_weight if by_words and by_meaning else 1.0
+    best = max((point["score"] for point in by_words), default=0.0) or 1.0
+    cosines = [point["score"] for point in by_meaning]
+    lowest = min(cosines, default=0.0)
+    spread = max(cosines, default=0.0) - lowest
+    words = {point["id"]: weight * point["score"] / best for point in by_words}
+    share = 1.0 - weight if by_words else 1.0
+    meaning = {point["id"]: share * ((point["score"] - lowest) / spread if spread else 1.0) for point in by_meaning}
+    points = {point["id"]: point for point in (*by_words, *by_meaning)}
+    hits = [_hit(point, words.get(number, 0.0), meaning.get(number, 0.0)) for number, point in points.items()]
+    return sorted(hits, key=lambda hit: -hit.score)
 
 
 def _with_tokens(tokens: Sequence[str]) -> Filter:
@@ -150,24 +181,22 @@ def _glob(pattern: str | None) -> PathPatterns | None:
     return PathPatterns([pattern])
 
 
-def _metadata(point: dict[str, Any]) -> dict[str, Any]:
+def _hit(point: dict[str, Any], words: float, meaning: float) -> SearchHit:
     metadata = (point.get("payload") or {}).get("metadata")
     if not isinstance(metadata, dict) or "path" not in metadata:
         raise VectorIndexError(f"The point {point['id']} was not written by reposync.", remedy="Delete it.")
-    return metadata
-
-
-def _hit(point: dict[str, Any]) -> SearchHit:
-    metadata = _metadata(point)
     return SearchHit(
+        id=point["id"],
         version=metadata["repository_id"],
         repository=metadata["repository"],
         path=metadata["path"],
         start_line=metadata["start_line"],
         end_line=metadata["end_line"],
         language=metadata["language"],
-        score=point["score"],
-        text=point["payload"]["page_content"],
+        score=words + meaning,
+        text="",
         url=metadata["url"],
         commit=metadata["commit"],
+        symbols=[Symbol(**each) for each in metadata.get("symbols") or ()],
+        parts={"words": words, "meaning": meaning},
     )

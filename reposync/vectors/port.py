@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from reposync.errors import VectorIndexError
+from reposync.symbol import Symbol
 
 if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
 
 DENSE, SPARSE = "dense", "sparse"
+WORDS_WEIGHT = 0.7
+"""Of the fusion; chosen with the ranking, see `search/ranking.py`."""
 LATEST_EPOCH = 2**53
 """No run gets this far. Not every JSON reader distinguishes larger numbers; one in a point is not reposync's."""
 POINT_NAMESPACE = uuid.UUID("6f1d2f0e-5a0c-5c0b-9d5e-0d6f7265706f")
@@ -26,6 +29,7 @@ PointId = str | int
 class Payload:
     """Keys of the payload that requests name."""
 
+    TEXT = "page_content"
     REPOSITORY_ID = "metadata.repository_id"
     REPOSITORY = "metadata.repository"
     PATH = "metadata.path"
@@ -34,7 +38,9 @@ class Payload:
     CONTENT_HASH = "metadata.content_hash"
     BLOB_SHA = "metadata.blob_sha"
     EPOCH = "metadata.epoch"
+    COMMIT = "metadata.commit"
     URL = "metadata.url"
+    SYMBOLS = "metadata.symbols"
     START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
 
 
@@ -141,10 +147,15 @@ class WriteScope:
     check: Callable[[], None] = no_check
 
 
+Rank = Callable[[Sequence["SearchHit"]], Sequence["SearchHit"]]
+"""Candidates, without texts, in the order of the fusion, to the same ones in a better order."""
+
+
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
     """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. A filter that is None is not
-    applied. `version`: only points of this index version; `hidden`: none of these."""
+    applied. `version`: only points of this index version; `hidden`: none of these. `words_weight`: of the sparse
+    vector's score in the fusion, 0 to 1; the rest is the dense vector's."""
 
     sparse: SparseVector
     dense: Matrix | None = None
@@ -153,11 +164,14 @@ class IndexQuery:
     path_glob: str | None = None
     language: str | None = None
     limit: int = 10
+    words_weight: float = WORDS_WEIGHT
+    rank: Rank | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read."""
+    """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read. `parts`:
+    what the score is made of."""
 
     repository: str
     path: str
@@ -168,8 +182,11 @@ class SearchHit:
     text: str
     url: str | None
     commit: str
+    id: PointId = ""
     version: str = ""
     outdated: bool = False
+    symbols: Sequence[Symbol] = ()
+    parts: Mapping[str, float] = field(default_factory=dict)
 
 
 class Index(Protocol):
@@ -254,7 +271,7 @@ class Index(Protocol):
         """The names that the points of the repository record; usually one."""
 
     async def search(self, query: IndexQuery) -> list[SearchHit]:
-        """Hybrid search (reciprocal rank fusion of dense and sparse), best first."""
+        """Hybrid search, best first; of hits of one file that share lines the best one."""
 
     async def ping(self) -> None:
         """Whether Qdrant answers, without retries; the embedded engine is not started for that. Raises

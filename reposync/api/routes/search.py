@@ -59,7 +59,8 @@ class SearchQuery(RequestModel):
 class Hit(BaseModel):
     """Lines of a file, including `start_line` and `end_line`. `score`: higher is better; it ranks the hits of one
     search, and cannot be compared between searches. `url`: shows these lines to a person. `outdated`: the file has
-    changed since, and its newer state could not be read."""
+    changed since, and its newer state could not be read. `parts`: the sum of `words`, `meaning`, `definition` and
+    `path`, times `prior`, is the score."""
 
     repository: str
     path: str
@@ -70,6 +71,7 @@ class Hit(BaseModel):
     text: str
     url: str | None
     outdated: bool = False
+    parts: dict[str, float] = {}
 
     model_config = ConfigDict(from_attributes=True)
 

@@ -83,8 +83,7 @@ async def searched(settings: IndexSettings, strict_mode: dict[str, Any] | None =
     index = open_index(settings, transport=httpx.MockTransport(answer))
     await index.search(QUERY)
     await index.close()
-    parts: list[dict[str, Any]] = sent[0]["prefetch"]
-    return parts
+    return sorted(sent, key=lambda body: str(body["using"]))
 
 
 async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it() -> None:

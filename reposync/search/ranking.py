@@ -1,0 +1,172 @@
+"""The order of a search's candidates, by what their paths and definitions say about the question. Pure functions.
+
+Fusion of words and meaning finds the right files; it does not know that a file is named after what is asked for, that a
+chunk defines it, or that a test only uses it. Weights were chosen on the development half of public benchmarks:
+`docs/benchmarks.md` has the figures with each signal alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from typing import Final
+
+from reposync.embedding.sparse import STOP_WORDS, name_parts, words
+from reposync.vectors.port import SearchHit
+
+_DEFINITION: Final = 0.4
+_PATH_STEM, _PATH_TERMS, _FOLDERS = 0.4, 0.1, 0.3
+"""Weights beside the fused score, whose best is 1. How much of the file's name the question says; how much of the
+question the file's name says; how much of it the folders say."""
+
+# How well a definition's name is matched.
+_WHOLE, _COMPOUND, _WORD, _PARTS = 1.0, 0.9, 0.7, 0.7
+
+_PREFIX_MATCH: Final = 0.8
+_SHORTEST_PREFIX: Final = 4
+"""`router` and `routing` have different stems, of which one begins with the other."""
+
+_SHORTEST_WORD: Final = 4
+_LONGEST_COMPOUND: Final = 4  # words
+_MAX_WORDS: Final = 64
+"""Of a question; it is a sentence, and what follows is a quotation."""
+
+_ASKING: Final = "all can do does get how i use used using we what when where which who why work works you"
+_QUESTION_WORDS: Final = STOP_WORDS | frozenset(_ASKING.split())
+_IDENTIFIER: Final = re.compile(r"[^\W\d]\w*(?:(?:::|\.|->|#)[^\W\d]\w*)*")
+_LOOKS_LIKE_CODE: Final = re.compile(r"[a-z][A-Z]|_|::|\w\.\w|->|[A-Z]{2}|\d")
+_LAST_NAME: Final = re.compile(r"::|\.|->|#")
+
+# Files that use what others define: pattern of the path, factor, and words of a question that asks for them.
+_PRIORS: Final = (
+    (
+        re.compile(
+            r"(?:^|/)(?:tests?|__tests__|specs?|testing|test_?data|fixtures|mocks?|__mocks__|e2e)/"
+            r"|(?:^|/)(?:test_[^/]*|conftest\.py|[^/]*(?:[._-](?:tests?|spec)\.[^/.]+|Tests?\.(?:java|kt|cs|swift|scala|php)))$"
+        ),
+        0.7,
+        re.compile(r"\b(?:tests?|testing|specs?|fixtures?|mocks?)\b", re.IGNORECASE),
+    ),
+    (
+        re.compile(
+            r"(?:^|/)(?:examples?|samples?|demos?|bench(?:es|marks?)?|docs?(?:_src)?|tutorials?)/|_bench(?:mark)?\."
+        ),
+        0.8,
+        re.compile(r"\b(?:examples?|samples?|demos?|bench\w*|doc\w*|tutorials?)\b", re.IGNORECASE),
+    ),
+    (
+        re.compile(r"(?:^|/)_?(?:compat|legacy|deprecated|vendor|third_party|shims?|polyfills?|v1)(?:/|\.|$)"),
+        0.7,
+        re.compile(r"\b(?:compat\w*|legacy|deprecated|vendor\w*|shims?|polyfills?|v1)\b", re.IGNORECASE),
+    ),
+    # They only name what other files define.
+    (re.compile(r"(?:^|/)(?:__init__\.pyi?|index\.[jt]sx?|package-info\.java)$|\.d\.ts$"), 0.8, re.compile(r"(?!)")),
+)
+
+
+class Question:
+    """What a query names. `is_identifier`: it is a single word of code, for which words count more than meaning."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.is_identifier = len(text.split()) == 1 and _IDENTIFIER.fullmatch(text.strip()) is not None
+        spoken = words(text)[:_MAX_WORDS]
+        self.parts = frozenset(
+            part for word in spoken if word.casefold() not in _QUESTION_WORDS for part in name_parts(word)
+        )
+        wholes = [_whole(word) for word in spoken]
+        compounds = {
+            "".join(wholes[start:end])
+            for start in range(len(wholes))
+            for end in range(start + 2, min(len(wholes), start + _LONGEST_COMPOUND) + 1)
+        }
+        content = {_whole(word) for word in spoken if word.casefold() not in _QUESTION_WORDS}
+        self.wholes = frozenset(content | compounds)
+        named = [text.strip()] if self.is_identifier else filter(_LOOKS_LIKE_CODE.search, _IDENTIFIER.findall(text))
+        self.identifiers = frozenset(_whole(_LAST_NAME.split(each)[-1]) for each in named)
+
+    @cached_property
+    def priors(self) -> list[tuple[re.Pattern[str], float]]:
+        return [(path, factor) for path, factor, unless in _PRIORS if not unless.search(self.text)]
+
+    def covers(self, parts: Iterable[str]) -> float:
+        """The share of `parts` that the question says, 0 to 1."""
+        return _covered(list(parts), self.parts)
+
+
+def ranked(question: Question, hits: Sequence[SearchHit]) -> list[SearchHit]:
+    """`hits`, each once, best first, their scores and parts completed."""
+    # Stable: equal scores keep the order of the fusion.
+    return sorted((_scored(question, hit) for hit in hits), key=lambda hit: -hit.score)
+
+
+def _scored(question: Question, hit: SearchHit) -> SearchHit:
+    definition = _DEFINITION * definition_match(question, {each.name for each in hit.symbols})
+    path, prior = path_match(question, hit.path), path_prior(question, hit.path)
+    parts = {**hit.parts, "definition": definition, "path": path, "prior": prior}
+    return replace(hit, score=(hit.score + definition + path) * prior, parts=parts)
+
+
+def definition_match(question: Question, names: Iterable[str]) -> float:
+    """How well the question names one of the definitions, 0 to 1."""
+    return max((_name_match(question, name) for name in names), default=0.0)
+
+
+def _name_match(question: Question, name: str) -> float:
+    whole = _whole(name)
+    if whole in question.identifiers:
+        return _WHOLE
+    parts = name_parts(name)
+    if whole in question.wholes:
+        return _COMPOUND if len(parts) > 1 else _WORD * (len(whole) >= _SHORTEST_WORD)
+    return _PARTS * (len(parts) > 1 and question.covers(parts) == 1.0)
+
+
+def path_match(question: Question, path: str) -> float:
+    """The weight of the words that path and question share."""
+    if not question.parts:
+        return 0.0
+    folders, _, file = path.rpartition("/")
+    stem = file.lstrip(".").split(".")[0]
+    in_stem, in_folders = _terms(stem), _terms(folders)
+    said = 1.0 if _whole(stem) in question.wholes else question.covers(in_stem)
+    return (
+        _PATH_STEM * said
+        + _PATH_TERMS * _covered(question.parts, in_stem)
+        + _FOLDERS * _covered(question.parts, in_folders)
+    )
+
+
+def path_prior(question: Question, path: str) -> float:
+    """A factor of at most 1 for paths whose files seldom answer, unless the question asks for them."""
+    factor = 1.0
+    for pattern, each in question.priors:
+        if pattern.search(path):
+            factor *= each
+    return factor
+
+
+def _covered(parts: Iterable[str], others: frozenset[str]) -> float:
+    found = [_share(part, others) for part in parts]
+    return sum(found) / len(found) if found else 0.0
+
+
+def _share(part: str, others: frozenset[str]) -> float:
+    if part in others:
+        return 1.0
+    for other in others:
+        shorter, longer = sorted((part, other), key=len)
+        if len(shorter) >= _SHORTEST_PREFIX and longer.startswith(shorter):
+            return _PREFIX_MATCH
+    return 0.0
+
+
+@lru_cache(1 << 13)
+def _terms(text: str) -> frozenset[str]:
+    return frozenset(part for word in words(text) for part in name_parts(word))
+
+
+def _whole(name: str) -> str:
+    return name.replace("_", "").casefold()

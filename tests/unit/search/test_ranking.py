@@ -1,0 +1,87 @@
+"""The order of candidates: what defines a name, or is named after the question, comes before what uses it."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reposync.search.ranking import Question, ranked
+from reposync.symbol import Symbol
+from reposync.vectors.port import SearchHit
+
+
+def hit(path: str, *names: str, score: float = 0.5) -> SearchHit:
+    symbols = tuple(Symbol(name, "function", 1, 9) for name in names)
+    return SearchHit("r", path, 1, 9, None, score, "", None, "c", symbols=symbols, parts={"words": score})
+
+
+def first(question: str, *hits: SearchHit) -> str:
+    return ranked(Question(question), hits)[0].path
+
+
+@pytest.mark.parametrize(
+    "question",
+    ["parse_config", "parseConfig", "where is parse_config called", "how to parse config files", "Loader.parse_config"],
+)
+def test_the_chunk_that_defines_what_the_question_names_is_first(question: str) -> None:
+    assert first(question, hit("a.py", score=0.6), hit("b.py", "main", "parse_config", score=0.4)) == "b.py"
+
+
+@pytest.mark.parametrize(
+    "question", ["session store", "how are sessions stored", "routing of sessions", "the session middleware"]
+)
+def test_a_file_that_is_named_after_the_question_is_first(question: str) -> None:
+    assert first(question, hit("src/http/response.py", score=0.6), hit("src/session.py", score=0.5)) == "src/session.py"
+
+
+def test_a_folder_that_the_question_names_counts_too() -> None:
+    assert first("render a template", hit("src/mail/base.py"), hit("src/templates/base.py")) == "src/templates/base.py"
+
+
+@pytest.mark.parametrize(
+    ("path", "asking"),
+    [
+        ("tests/test_session.py", "test"),
+        ("src/session_test.go", "tests"),
+        ("src/session.spec.ts", "spec"),
+        ("java/SessionTest.java", "test"),
+        ("examples/session.py", "example"),
+        ("benches/session.rs", "benchmark"),
+        ("src/compat/session.py", "compatibility"),
+        ("vendor/session.go", "vendored"),
+    ],
+)
+def test_code_that_only_uses_the_answer_comes_after_it_unless_it_is_asked_for(path: str, asking: str) -> None:
+    answer = hit("src/session.py", score=0.5)
+    assert first("how does a session expire", hit(path, score=0.55), answer) == "src/session.py"
+    assert first(f"{asking} how a session expires", hit(path, score=0.55), answer) == path
+
+
+def test_words_that_every_question_has_name_nothing() -> None:
+    assert (
+        first("how does this work", hit("src/how/does/work.py", "work", score=0.5), hit("a.py", score=0.51)) == "a.py"
+    )
+
+
+def test_a_score_is_explained_by_its_parts() -> None:
+    (found,) = ranked(Question("session"), [hit("tests/session.py", "session")])
+    parts = dict(found.parts)
+    prior = parts.pop("prior")
+    assert prior < 1 and found.score == pytest.approx(sum(parts.values()) * prior)
+
+
+def test_a_single_identifier_is_recognised() -> None:
+    assert Question("parse_config").is_identifier and Question("Loader::parse").is_identifier
+    assert not Question("parse config").is_identifier and not Question("what?").is_identifier
+
+
+texts = st.text(max_size=300) | st.sampled_from(["::", "_", "a" * 5_000, "\ud800", "def " * 500, "写真 アルバム"])
+hits = st.builds(hit, texts, texts, texts, score=st.floats(0, 1))
+
+
+@given(texts, st.lists(hits, max_size=8))
+def test_ranking_loses_no_candidate_and_invents_none(question: str, found: list[SearchHit]) -> None:
+    order = ranked(Question(question), found)
+    assert sorted(each.path for each in order) == sorted(each.path for each in found)
+    assert all(one.score >= other.score for one, other in pairwise(order))
