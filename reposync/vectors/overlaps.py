@@ -30,7 +30,8 @@ class Passage:
     def with_text(self, texts: Mapping[PointId, str]) -> SearchHit:
         """The hit of these lines. If the text of a joined chunk is missing, of the best chunk's lines."""
         hit = self.hit
-        if any(each.id not in texts for each in self.chunks):
+        is_whole_chunk = (self.start_line, self.end_line) == (hit.start_line, hit.end_line)
+        if is_whole_chunk or any(each.id not in texts for each in self.chunks):
             return replace(hit, text=texts[hit.id])
         first, last = min(self.chunks, key=_start), max(self.chunks, key=_start)
         text = texts[first.id]

@@ -34,7 +34,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
     document = answer.json()
     assert document["next_cursor"] is None
     first = document["items"][0]
-    assert {**first, "score": None} == {
+    assert {**first, "score": None, "parts": None} == {
         "repository": "project",
         "path": "src/sessions.py",
         "start_line": 1,
@@ -44,8 +44,10 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
         "text": SESSIONS.decode(),
         "url": None,
         "outdated": False,
+        "parts": None,
     }
-    assert first["score"] > 0
+    parts = first["parts"]
+    assert first["score"] == pytest.approx(sum(parts[each] for each in parts.keys() - {"prior"}) * parts["prior"])
 
 
 async def test_a_search_is_narrowed_by_repository_path_language_and_limit(client: httpx.AsyncClient):
