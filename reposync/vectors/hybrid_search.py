@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from reposync.errors import UsageError, VectorIndexError
@@ -77,7 +78,7 @@ class Search:
         wanted = self._wanted
         while True:
             found = await self._candidates(wanted)
-            matching = await in_thread(lambda each=found: [hit for hit in each if glob.match(hit.path) is not None])
+            matching = await in_thread(partial(_of_glob, found, glob))
             if len(matching) >= self._limit or len(found) < wanted:
                 return matching
             if wanted == self._max_candidates:
@@ -135,6 +136,10 @@ class Search:
 
 async def _nothing() -> list[dict[str, Any]]:
     return []
+
+
+def _of_glob(hits: Sequence[SearchHit], glob: PathPatterns) -> list[SearchHit]:
+    return [hit for hit in hits if glob.match(hit.path) is not None]
 
 
 def _fused(
