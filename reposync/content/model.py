@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from reposync.symbol import Symbol as Symbol
+
 
 class Skip(StrEnum):
     """Why a file is not indexed. The values are in the manifest and in `run_problems`: do not rename them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterable
 from functools import cache, lru_cache
 from itertools import chain, pairwise
 from typing import Final
@@ -25,6 +26,9 @@ K: Final = 1.2
 B: Final = 0.75
 AVERAGE_TERMS: Final = 256
 """BM25's saturation, its length normalisation, and the document length that counts as usual, in terms."""
+NAME_WEIGHT: Final = 4
+"""How often the name of a definition counts besides its occurrences in the text. With sparse vectors alone, MRR@10 of
+sentences about code rises from 0.415 to 0.468, of names from 0.734 to 0.917; with 8 to 0.478 and 0.940."""
 
 _STOP_WORDS: Final = (
     "a an and are as at be but by for from has have if in into is it its no not of on or such that the their then there"
@@ -67,13 +71,16 @@ def query_terms(text: str) -> frozenset[str]:
     return frozenset(terms(text))
 
 
-def document_vector(text: str, *, path: str | None = None) -> SparseVector:
-    """BM25 weights of a document's terms; those of `path` count once more, since people search by file names."""
+def document_vector(text: str, *, path: str | None = None, names: Iterable[str] = ()) -> SparseVector:
+    """BM25 weights of a document's terms. Those of `path` count once more, since people search by file names, and those
+    of each of `names`, which the document defines, NAME_WEIGHT times."""
     import numpy as np  # a sync without changes computes no vectors, and saves the import (0.1 s)
 
     counted = words(text)
     if path is not None:
         counted += words(path)
+    for name in dict.fromkeys(names):
+        counted += words(name) * NAME_WEIGHT
     frequencies = Counter(chain.from_iterable(map(_ids_of_word, counted)))
     indices = np.fromiter(frequencies.keys(), np.uint32, len(frequencies))
     values = np.fromiter(frequencies.values(), np.float32, len(frequencies))

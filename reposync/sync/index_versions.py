@@ -172,22 +172,23 @@ class VersionChoice:
         if not written:
             return versions
         if first is not None and row.indexed_collection == first.collection:
-            physical = first.physical
+            name = first.physical
         else:
             name = row.indexed_collection or row.collection
-            behind = await self.parts.open_index(name).resolve()
-            physical = name if behind is None else behind.physical
+        behind = await self.parts.open_index(name).resolve()
+        physical = name if behind is None else behind.physical
+        made = wanted if physical == wanted.physical else None
+        if behind is not None and behind.spec == wanted.spec and isinstance(behind.schema, int):
+            made = replace(wanted, physical=physical, schema=behind.schema)
         attributes = await self.parts.versions.attributes(row.id)
         today = await asyncio.to_thread(fingerprint_before_02, self.settings, attributes)
-        same = (
-            same_content_before_02(row.content_fingerprint, today)
-            and physical == wanted.physical
-            and (row.last_commit is not None or row.last_sync_at is None)
-        )
+        is_finished = row.last_commit is not None or row.last_sync_at is None
+        if not (is_finished and same_content_before_02(row.content_fingerprint, today)):
+            made = None
         synced = row.last_sync_at is not None
         columns: dict[str, Any] = {
-            "settings_key": wanted.key if same else None,
-            "settings": asdict(wanted) if same else {},
+            "settings_key": made.key if made is not None else None,
+            "settings": asdict(made) if made is not None else {},
             "collection": row.collection,
             "physical": physical,
             "index_identity": row.index_identity,

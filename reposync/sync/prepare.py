@@ -16,6 +16,7 @@ from types import TracebackType
 
 from reposync.content.documents import content_hash, make_document
 from reposync.content.model import Skip, Skipped
+from reposync.content.symbols import symbols_of
 from reposync.embedding.sparse import document_vector
 from reposync.sources.port import path_text
 from reposync.store.columns import path_key
@@ -80,9 +81,21 @@ class PreparedFile:
         return replace(self, language=None, chunks=(), skipped=Skipped(Skip.FAILED, detail))
 
 
-def point_of(chunk_index: int, text: str, start_line: int, end_line: int, path: str) -> PointWrite:
-    sparse = document_vector(text, path=path)
-    return PointWrite(chunk_index, text, start_line, end_line, content_hash(text), url=None, dense=None, sparse=sparse)
+def point_of(
+    chunk_index: int, text: str, start_line: int, end_line: int, path: str, language: str | None
+) -> PointWrite:
+    symbols = symbols_of(text, language, start_line)
+    return PointWrite(
+        chunk_index,
+        text,
+        start_line,
+        end_line,
+        content_hash(text),
+        url=None,
+        dense=None,
+        sparse=document_vector(text, path=path, names=[each.name for each in symbols]),
+        symbols=symbols,
+    )
 
 
 def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[PreparedFile]:
@@ -108,7 +121,7 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
         if isinstance(document, Skipped):
             return replace(prepared, skipped=document)
         chunks = tuple(
-            point_of(number, chunk.text, chunk.start_line, chunk.end_line, path)
+            point_of(number, chunk.text, chunk.start_line, chunk.end_line, path, document.language)
             for number, chunk in enumerate(document.chunks)
         )
     except Exception as error:  # noqa: BLE001 - one hostile file must not end a run

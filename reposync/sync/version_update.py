@@ -320,7 +320,7 @@ def _from_points(
             metadata, text = point.payload["metadata"], point.payload["page_content"]
             if metadata["blob_sha"] == row.blob_sha:
                 number, first, last = (metadata[key] for key in ("chunk_index", "start_line", "end_line"))
-                chunks.append(point_of(number, text, first, last, path))
+                chunks.append(point_of(number, text, first, last, path, row.language))
         chunks.sort(key=lambda chunk: chunk.chunk_index)
         if [chunk.chunk_index for chunk in chunks] == list(range(row.chunks)):
             size = row.size_bytes or 0

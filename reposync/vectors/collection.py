@@ -28,7 +28,9 @@ from reposync.vectors.port import (
     ResolvedCollection,
 )
 
-SCHEMA_REVISION = 1
+SCHEMA_REVISION = 2
+"""2: points have symbols, and their names count more in sparse vectors. Collections of 1 are searched, and written to
+while a person holds them; a run builds its successor from their points."""
 _METADATA_KEY = "reposync"
 
 PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
@@ -39,6 +41,8 @@ PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
     Payload.LANGUAGE: {"type": "keyword"},
     Payload.BLOB_SHA: {"type": "keyword"},
     Payload.CONTENT_HASH: {"type": "keyword"},
+    Payload.SYMBOL_NAME: {"type": "keyword"},
+    Payload.SYMBOL_KIND: {"type": "keyword"},
     Payload.EPOCH: {"type": "integer", "lookup": True, "range": True},
 }
 # In memory also if the original vectors are on disk: they are what a search compares.
@@ -130,9 +134,10 @@ def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, w
     Raises IndexMismatch if reposync did not make it, or made it for a different `spec`.
     """
     metadata = _own_metadata(collection, name, where)
-    if metadata.get("schema") != SCHEMA_REVISION:
+    schema = metadata.get("schema")
+    if not isinstance(schema, int) or schema > SCHEMA_REVISION:
         raise IndexMismatch(
-            f"{where}: the collection `{name}` has schema revision {metadata.get('schema')}, and this version of "
+            f"{where}: the collection `{name}` has schema revision {schema}, and this version of "
             f"reposync writes revision {SCHEMA_REVISION}.",
             remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
         )

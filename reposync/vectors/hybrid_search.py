@@ -16,7 +16,7 @@ from reposync.vectors.limits import RequestLimits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
 from reposync.vectors.port import DENSE, SPARSE, IndexQuery, Payload, SearchHit
-from reposync.vectors.request_bodies import Filter, equals, is_empty, one_of
+from reposync.vectors.request_bodies import Filter, any_of_array, equals, is_empty, one_of
 from reposync.wildmatch import PathPatterns, check_pattern
 
 # Candidates of each kind of vector: enough to find a hit that one kind ranks low and the other high, and so that the
@@ -170,7 +170,9 @@ def _with_tokens(tokens: Sequence[str]) -> Filter:
 
 def _filter(query: IndexQuery, of_paths: Sequence[Filter]) -> Filter | None:
     wanted = [(Payload.REPOSITORY_ID, query.version), (Payload.LANGUAGE, query.language)]
+    symbol = [equals(key, value) for key, value in (("name", query.symbol), ("kind", query.kind)) if value is not None]
     must = [*(equals(key, value) for key, value in wanted if value is not None), *of_paths]
+    must += [any_of_array(Payload.SYMBOLS, *symbol)] if symbol else []
     hidden = [one_of(Payload.REPOSITORY_ID, sorted(query.hidden))] if query.hidden else []
     found: Filter = ({"must": must} if must else {}) | ({"must_not": hidden} if hidden else {})
     return found or None

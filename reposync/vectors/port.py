@@ -40,8 +40,9 @@ class Payload:
     EPOCH = "metadata.epoch"
     COMMIT = "metadata.commit"
     URL = "metadata.url"
-    SYMBOLS = "metadata.symbols"
     START_LINE, END_LINE = "metadata.start_line", "metadata.end_line"
+    SYMBOLS = "metadata.symbols"
+    SYMBOL_NAME, SYMBOL_KIND = "metadata.symbols[].name", "metadata.symbols[].kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,7 @@ class PointWrite:
     url: str | None
     dense: Matrix | None
     sparse: SparseVector
+    symbols: Sequence[Symbol] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,9 +155,10 @@ Rank = Callable[[Sequence["SearchHit"]], Sequence["SearchHit"]]
 
 @dataclass(frozen=True, slots=True)
 class IndexQuery:
-    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. A filter that is None is not
-    applied. `version`: only points of this index version; `hidden`: none of these. `words_weight`: of the sparse
-    vector's score in the fusion, 0 to 1; the rest is the dense vector's."""
+    """`dense` is None for sparse search alone. `path_glob` has gitignore semantics. `symbol`, `kind`: only chunks with
+    a definition of that name, of that kind; one definition must have both. A filter that is None is not applied.
+    `version`: only points of this index version; `hidden`: none of these. `words_weight`: of the sparse vector's score
+    in the fusion, 0 to 1; the rest is the dense vector's."""
 
     sparse: SparseVector
     dense: Matrix | None = None
@@ -163,6 +166,8 @@ class IndexQuery:
     hidden: Sequence[str] = ()
     path_glob: str | None = None
     language: str | None = None
+    symbol: str | None = None
+    kind: str | None = None
     limit: int = 10
     words_weight: float = WORDS_WEIGHT
     rank: Rank | None = None
@@ -170,8 +175,9 @@ class IndexQuery:
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read. `parts`:
-    what the score is made of."""
+    """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read.
+    `symbols`: the definitions in it, by line; none if a program before 0.2 stored the point. `parts`: what the score is
+    made of."""
 
     repository: str
     path: str

@@ -53,6 +53,11 @@ def is_empty(key: str) -> Filter:
     return {"is_empty": {"key": key}}
 
 
+def any_of_array(key: str, *of_element: Filter) -> Filter:
+    """Points with an element of the array that fulfils all of these, whose keys are relative to it."""
+    return {"nested": {"key": key, "filter": {"must": list(of_element)}}}
+
+
 def points_of_repository(repository_id: str, *more: Filter) -> Filter:
     return {"must": [equals(Payload.REPOSITORY_ID, repository_id), *more]}
 
@@ -151,6 +156,7 @@ def _encode(
         "blob_sha": file.blob_sha,
         "commit": scope.commit,
         "content_hash": point.content_hash,
+        "symbols": point.symbols,
         "epoch": scope.epoch,
         "url": point.url,
     }

@@ -67,10 +67,25 @@ class IsEmpty(Request):
     is_empty: Key
 
 
+class AllOf(Request):
+    must: Annotated[list[Matches], Len(1)]
+
+
+class OfArray(Request):
+    """An element of the array fulfils the filter, whose keys are relative to the element."""
+
+    key: str
+    filter: AllOf
+
+
+class Nested(Request):
+    nested: OfArray
+
+
 class Filter(Request):
-    must: list[Matches | InRange | HasId | HasVector | IsEmpty | Filter] = []
-    should: list[Matches | InRange | HasId | HasVector | IsEmpty | Filter] = []
-    must_not: list[Matches | InRange | HasId | HasVector | IsEmpty | Filter] = []
+    must: list[Matches | InRange | HasId | HasVector | IsEmpty | Nested | Filter] = []
+    should: list[Matches | InRange | HasId | HasVector | IsEmpty | Nested | Filter] = []
+    must_not: list[Matches | InRange | HasId | HasVector | IsEmpty | Nested | Filter] = []
 
     def restricts(self) -> bool:
         """Whether it has a condition at all."""
@@ -95,6 +110,8 @@ def _condition(value: Request) -> Any:
             return edge.HasVectorCondition(name)
         case IsEmpty(is_empty=field):
             return edge.IsEmptyCondition(field.key)
+        case Nested(nested=array):
+            return edge.NestedCondition(array.key, edge.Filter(must=[_condition(each) for each in array.filter.must]))
         case Filter():
             clauses: Options = {name: [_condition(each) for each in conditions] for name, conditions in value}
             return edge.Filter(**{name: conditions for name, conditions in clauses.items() if conditions})

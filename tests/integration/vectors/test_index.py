@@ -69,6 +69,7 @@ async def test_the_collection_is_made_for_tenants_with_the_indexes_that_filters_
     await index.ensure(WINDOWED)
     made = await client.get_collection(settings.collection)
     names = "repository_id repository path path_tokens language blob_sha content_hash epoch"
+    names += " symbols[].name symbols[].kind"
     assert set(made.payload_schema) == {f"metadata.{each}" for each in names.split()}
     assert made.payload_schema["metadata.repository_id"].params.is_tenant is True  # type: ignore[union-attr]
     assert made.payload_schema["metadata.epoch"].data_type is models.PayloadSchemaType.INTEGER

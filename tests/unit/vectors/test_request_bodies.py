@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reposync.embedding.port import SparseVector
 from reposync.errors import VectorIndexError
 from reposync.vectors import request_bodies
+from reposync.symbol import Symbol
 from reposync.vectors.port import FileWrite, PointWrite, WriteScope, point_id
 from reposync.vectors.request_bodies import WriteRequest, write_requests
 
@@ -27,6 +28,7 @@ def chunk(index: int, *, text: str = "text", rows: int = 1) -> PointWrite:
         url=None,
         dense=np.ones((rows, 4), dtype=np.float32),
         sparse=SparseVector(np.array([1, 4_000_000_000], dtype=np.uint32), np.array([0.5, 1.5], dtype=np.float32)),
+        symbols=[Symbol("parse", "function", 1, 2)],
     )
 
 
@@ -60,6 +62,7 @@ def test_a_point_is_written_in_the_layout_that_langchain_reads() -> None:
                     "blob_sha": "b" * 40,
                     "commit": "c" * 40,
                     "content_hash": "h0",
+                    "symbols": [{"name": "parse", "kind": "function", "start_line": 1, "end_line": 2}],
                     "epoch": 5,
                     "url": None,
                 },
