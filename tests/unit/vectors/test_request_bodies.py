@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from reposync.embedding.port import SparseVector
 from reposync.errors import VectorIndexError
-from reposync.vectors import request_bodies
 from reposync.symbol import Symbol
+from reposync.vectors import request_bodies
 from reposync.vectors.port import FileWrite, PointWrite, WriteScope, point_id
 from reposync.vectors.request_bodies import WriteRequest, write_requests
 
