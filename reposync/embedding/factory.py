@@ -9,7 +9,7 @@ from reposync.embedding.port import EmbeddingSpec
 from reposync.embedding.settings import EmbedderConfig
 
 if TYPE_CHECKING:
-    from reposync.embedding.port import Embedder, Matrix, OnWait
+    from reposync.embedding.port import Embedder, Matrix, OnWait, WindowRows
 
 
 def open_embedder(config: EmbedderConfig) -> Embedder:
@@ -34,8 +34,11 @@ class NoEmbedder:
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec(provider="none", model="none", dimension=0, window_chars=None)
 
-    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
+    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
         return [await self.embed_query(text) for text in texts]
+
+    async def split(self, texts: Sequence[str]) -> list[list[str]]:
+        return [[text] for text in texts]
 
     async def embed_query(self, text: str) -> Matrix:
         import numpy as np

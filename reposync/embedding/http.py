@@ -23,9 +23,16 @@ from reposync.embedding.dialects import (
     endpoint,
     served_model,
 )
-from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait, WindowRows
 from reposync.embedding.settings import EmbedderConfig, Prompt, TextKind, prompt_of
-from reposync.embedding.windows import looks_cut, readable_windows, same_vector, windows, with_different_ending
+from reposync.embedding.windows import (
+    embed_windows,
+    looks_cut,
+    readable_windows,
+    same_vector,
+    windows,
+    with_different_ending,
+)
 from reposync.errors import (
     ConfigError,
     EmbeddingAnswerUnreadable,
@@ -171,8 +178,11 @@ class HttpEmbedder:
                 )
             return known.spec
 
-    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
-        return await self._embed(texts, self._bulk)
+    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
+        return await self._embed(texts, self._bulk, rows)
+
+    async def split(self, texts: Sequence[str]) -> list[list[str]]:
+        return await self._split(texts, self._bulk)
 
     async def embed_query(self, text: str) -> Matrix:
         """One row: of a query longer than the window, the mean of its windows."""
@@ -192,15 +202,18 @@ class HttpEmbedder:
     async def close(self) -> None:
         await self._http.close()
 
-    async def _embed(self, texts: Sequence[str], priority: _Priority) -> list[Matrix]:
+    async def _embed(self, texts: Sequence[str], priority: _Priority, rows: WindowRows | None = None) -> list[Matrix]:
+        return await embed_windows(await self._split(texts, priority), rows, lambda new: self._rows(new, priority))
+
+    async def _split(self, texts: Sequence[str], priority: _Priority) -> list[list[str]]:
         if not texts:
             return []
         await self._spec(priority)
         window = self._config.window
-        chars = None if window is None else self._known.prompts[priority.kind].text_chars(window)
-        pieces = [[text or " "] if chars is None else readable_windows(text, chars) for text in texts]
-        rows = iter(await self._rows([piece for parts in pieces for piece in parts], priority))
-        return [np.concatenate([next(rows) for _ in parts]) for parts in pieces]
+        if window is None:
+            return [[text or " "] for text in texts]
+        chars = self._known.prompts[priority.kind].text_chars(window)
+        return [readable_windows(text, chars) for text in texts]
 
     async def _rows(self, inputs: Sequence[str], priority: _Priority) -> list[Matrix]:
         """A matrix for each input (of several rows if it had to be halved), in order."""

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait
+from reposync.embedding.port import EmbeddingSpec, Matrix, OnWait, WindowRows
 from reposync.embedding.settings import FORMER_LOCAL_MODEL, LOCAL_MODEL, LOCAL_WINDOW, EmbedderConfig, check_weights
 from reposync.errors import ConfigError
 from reposync.supervision import in_thread
@@ -45,23 +45,32 @@ class LocalEmbedder:
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         return EmbeddingSpec("local", self._name, DIMENSION, self._window)
 
-    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
+    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
         """If cancelled, it returns at once; the threads finish their current windows, within a fraction of a second."""
         if not texts:
             return []
+        pieces = await self.split(texts)
+        from reposync.embedding.windows import embed_windows
+
+        return await embed_windows(pieces, rows, self._embed_windows)
+
+    async def split(self, texts: Sequence[str]) -> list[list[str]]:
+        model = await self._loaded()
+        run = asyncio.get_running_loop().run_in_executor
+        return await run(self._bulk, lambda: [model.windows(text, self._window) for text in texts])
+
+    async def _embed_windows(self, windows: Sequence[str]) -> Sequence[Matrix]:
         model = await self._loaded()
         import numpy as np
 
         run = asyncio.get_running_loop().run_in_executor
-        pieces = await run(self._bulk, lambda: [model.windows(text, self._window) for text in texts])
-        flat = [piece for parts in pieces for piece in parts]
-        rows = np.empty((len(flat), DIMENSION), np.float32)
+        rows = np.empty((len(windows), DIMENSION), np.float32)
         # The longest first, so that no thread ends with a long one.
-        order = sorted(range(len(flat)), key=lambda position: -len(flat[position]))
+        order = sorted(range(len(windows)), key=lambda position: -len(windows[position]))
         steps = iter([order[start : start + _STEP] for start in range(0, len(order), _STEP)])
 
         def step(positions: Sequence[int]) -> None:
-            for position, row in zip(positions, model.vectors([flat[p] for p in positions]), strict=True):
+            for position, row in zip(positions, model.vectors([windows[p] for p in positions]), strict=True):
                 rows[position] = row
 
         async def lane() -> None:
@@ -74,7 +83,7 @@ class LocalEmbedder:
                     group.create_task(lane())
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from failures
-        return np.split(rows, np.cumsum([len(parts) for parts in pieces])[:-1])
+        return np.split(rows, len(rows))
 
     async def embed_query(self, text: str) -> Matrix:
         """One row: of a query longer than the window, the mean of its windows. If cancelled, it ends with its

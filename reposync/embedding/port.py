@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 if TYPE_CHECKING:  # short commands import this module and compute no vectors
     import numpy as np
@@ -53,13 +54,56 @@ class SparseVector:
     values: NDArray[np.float32]
 
 
+MAX_ROWS_BYTES: Final = 24 << 20
+"""Of `WindowRows`: 10,000 windows of the local model. Twice as many are reused for 1 % more windows."""
+_ENTRY_BYTES: Final = 300
+"""Of a window in `WindowRows`, beside its characters and its vector."""
+
+
+class WindowRows:
+    """Vectors of windows by their text, the least recently used dropped first: those of the chunks that a run replaces,
+    and those that it has embedded. For one model and one run; not thread-safe.
+
+    `embedded` and `reused` count windows.
+    """
+
+    def __init__(self, max_bytes: int = MAX_ROWS_BYTES) -> None:
+        self.embedded = self.reused = 0
+        self._rows: OrderedDict[str, Matrix] = OrderedDict()
+        self._bytes = 0
+        self._max_bytes = max_bytes
+
+    def add(self, window: str, matrix: Matrix) -> None:
+        """`matrix`: one row, or several if the model reads only parts of the window."""
+        if window not in self._rows:
+            self._bytes += _row_bytes(window, matrix)
+            self._rows[window] = matrix.copy()  # not a view, which would keep the whole batch
+        while self._bytes > self._max_bytes:
+            self._bytes -= _row_bytes(*self._rows.popitem(last=False))
+
+    def known(self, windows: Iterable[str]) -> dict[str, Matrix]:
+        found = {each: self._rows[each] for each in windows if each in self._rows}
+        for each in found:
+            self._rows.move_to_end(each)
+        return found
+
+
+def _row_bytes(window: str, matrix: Matrix) -> int:
+    return int(matrix.nbytes) + len(window) + _ENTRY_BYTES
+
+
 class Embedder(Protocol):
     async def spec(self, recorded: EmbeddingSpec | None = None) -> EmbeddingSpec:
         """Model and shape. Requests the dimension from a server, once, if neither the configuration nor `recorded` (the
         collection's spec) contains it; a `recorded` spec of a different model or window is ignored."""
 
-    async def embed(self, texts: Sequence[str]) -> list[Matrix]:
-        """A matrix for each text, in order. Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""
+    async def embed(self, texts: Sequence[str], rows: WindowRows | None = None) -> list[Matrix]:
+        """A matrix for each text, in order. Windows whose vectors are in `rows` are not embedded; the others are added.
+
+        Raises EmbeddingUnavailable or EmbeddingError; never truncates silently."""
+
+    async def split(self, texts: Sequence[str]) -> list[list[str]]:
+        """The windows of each text, as `embed` splits it: a function of the text alone. A server may split further."""
 
     async def embed_query(self, text: str) -> Matrix:
         """The query's matrix, one row."""

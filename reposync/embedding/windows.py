@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import numpy as np
 
-from reposync.embedding.port import Matrix
+from reposync.embedding.port import Matrix, WindowRows
 
 
 def windows(text: str, window_chars: int) -> list[str]:
@@ -41,6 +41,25 @@ def readable_windows(text: str, window_chars: int) -> list[str]:
         return [text or " "]
     pieces = windows(text, window_chars)
     return [piece for piece in pieces if not piece.isspace()] or pieces[:1]
+
+
+async def embed_windows(
+    texts: Sequence[Sequence[str]],
+    rows: WindowRows | None,
+    embed: Callable[[Sequence[str]], Awaitable[Sequence[Matrix]]],
+) -> list[Matrix]:
+    """A matrix for each text, which is given as its windows. Of equal windows one is embedded, and none that is in
+    `rows`; all are in it afterwards."""
+    found = rows.known(window for parts in texts for window in parts) if rows is not None else {}
+    new = list(dict.fromkeys(window for parts in texts for window in parts if window not in found))
+    for window, matrix in zip(new, await embed(new) if new else [], strict=True):
+        found[window] = matrix
+        if rows is not None:
+            rows.add(window, matrix)
+    if rows is not None:
+        rows.embedded += len(new)
+        rows.reused += sum(map(len, texts)) - len(new)
+    return [np.concatenate([found[window] for window in parts]) for parts in texts]
 
 
 def _last_break(text: str, start: int, limit: int) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
+from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix, WindowRows
 from reposync.errors import EmbeddingError, EmbeddingInputRefused, SourceCorrupt, first_error
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Source, TreeEntry, path_text
-from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile
+from reposync.store.manifest import ManifestRow
+from reposync.sync.prepare import ContentWorkers, PreparedFile, RawFile, own_text
 from reposync.sync.progress import RunProgress
 from reposync.sync.target import Counts
 from reposync.vectors.port import Index, PointWrite
@@ -130,7 +132,10 @@ class DenseVectors:
     """Dense vectors by content hash: a text that the index, an index in `others` (of the same model) or a batch in
     flight (`_pending`) already holds is not embedded again. Batches may be embedded concurrently, and are stored in
     order. `index_holds_points`: False spares an empty index queries for texts that this run did not store: 10 % of the
-    time of a first sync with a quick embedding server."""
+    time of a first sync with a quick embedding server.
+
+    Of a new text, windows are not embedded again that the chunks before had of a file in `recorded`, the manifest of
+    the version `version_id`, or that this run has embedded (`windows`)."""
 
     def __init__(
         self,
@@ -140,6 +145,8 @@ class DenseVectors:
         *,
         index_holds_points: bool,
         others: Sequence[Index] = (),
+        version_id: str = "",
+        recorded: Mapping[str, ManifestRow] = MappingProxyType({}),
         counts: Counts,
     ) -> None:
         self._embedder = embedder
@@ -150,7 +157,10 @@ class DenseVectors:
         self._pending: dict[str, asyncio.Future[Matrix]] = {}
         # 60 bits of each hash: a collision only costs a query, and 80,000 of them take 5 MB.
         self._stored: set[int] = set()
+        self._version_id = version_id
+        self._recorded = recorded
         self._counts = counts
+        self.windows = WindowRows()
 
     async def embed(self, batch: Sequence[PreparedFile]) -> list[PreparedFile]:
         """The batch with its vectors. A file whose text the model refuses is returned as failed; the others are not
@@ -167,6 +177,8 @@ class DenseVectors:
         for content_hash, matrix in known.items():
             futures[content_hash].set_result(matrix)
         new = [chunk for content_hash, chunk in mine.items() if content_hash not in known]
+        if new and self._spec.multivector:
+            await self._learn_windows(batch, {chunk.content_hash for chunk in new})
         await self._embed(new, futures)
         embedded = [await _with_vectors(file, futures) for file in batch]
         refused = sum(1 for chunk in new if futures[chunk.content_hash].exception() is not None)
@@ -197,11 +209,32 @@ class DenseVectors:
                 known |= await other.known(missing)
         return known
 
+    async def _learn_windows(self, batch: Sequence[PreparedFile], new: Collection[str]) -> None:
+        """Read the points that the files with `new` texts have, one request for some dozens of chunks."""
+        changed = [
+            file.path
+            for file in batch
+            if (row := self._recorded.get(file.path)) is not None
+            and row.chunks
+            and any(chunk.content_hash in new for chunk in file.chunks)
+        ]
+        if not changed:
+            return
+        async for points in self._index.chunks(self._version_id, changed, with_dense=True):
+            stored = [(text, each.dense) for each in points if (text := own_text(each, self._version_id)) is not None]
+            split = await self._embedder.split([text for text, _ in stored])
+            for (_, matrix), parts in zip(stored, split, strict=True):
+                # Not equal if a server could read a window only in halves.
+                if matrix is not None and matrix.shape == (len(parts), self._spec.dimension):
+                    for number, window in enumerate(parts):
+                        self.windows.add(window, matrix[number : number + 1])
+
     async def _embed(self, chunks: Sequence[PointWrite], futures: dict[str, asyncio.Future[Matrix]]) -> None:
         if not chunks:
             return
         try:
-            matrices = await self._embedder.embed([chunk.text for chunk in chunks])
+            rows = self.windows if self._spec.multivector else None
+            matrices = await self._embedder.embed([chunk.text for chunk in chunks], rows)
         except EmbeddingInputRefused as error:
             if len(chunks) == 1:
                 await self._check_model(error)

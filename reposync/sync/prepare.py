@@ -20,7 +20,7 @@ from reposync.content.symbols import symbols_of
 from reposync.embedding.sparse import document_vector
 from reposync.sources.port import path_text
 from reposync.store.columns import path_key
-from reposync.vectors.port import PointWrite
+from reposync.vectors.port import PointWrite, StoredPoint, point_id
 
 # A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.
 PROCESS_FROM_FILES = 400
@@ -96,6 +96,18 @@ def point_of(
         sparse=document_vector(text, path=path, names=[each.name for each in symbols]),
         symbols=symbols,
     )
+
+
+def own_text(point: StoredPoint, version_id: str) -> str | None:
+    """The text of a point that this program stored, unaltered; None for a point that a different one wrote or changed:
+    the id follows from version, path, blob and chunk, and the hash from the text."""
+    try:
+        metadata, text = point.payload["metadata"], point.payload["page_content"]
+        identity = point_id(version_id, *(metadata[key] for key in ("path", "blob_sha", "chunk_index")))
+        is_ours = point.id == identity and content_hash(text) == metadata["content_hash"]
+    except (KeyError, TypeError, AttributeError, UnicodeEncodeError):
+        return None
+    return text if is_ours else None
 
 
 def prepare(files: Sequence[RawFile], settings: ContentSettings) -> list[PreparedFile]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +24,8 @@ from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedFile, d
 from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
 from reposync.sync.writer import Writer, pages
 from reposync.vectors.port import Index, StoredPoint, WriteScope
+
+log = logging.getLogger(__name__)
 
 # A model that windows its input runs on these cores: small batches show progress, and a kill loses little.
 WINDOWED_BATCH_BYTES = 120_000
@@ -86,6 +89,8 @@ class VersionUpdate:
             index,
             index_holds_points=await index.count() > 0,
             others=await self._same_model(),
+            version_id=situation.working.id,
+            recorded=work.recorded,
             counts=context.counts,
         )
         progress.files_total = len(plan.read)
@@ -95,6 +100,8 @@ class VersionUpdate:
         left = await self._copy_chunks(writer, vectors)
         copied = {row.path for row in work.copied} - set(left)
         await self._read([entry for entry in plan.read if path_text(entry.path) not in copied], writer, vectors)
+        if vectors.windows.embedded or vectors.windows.reused:
+            log.info("%d windows embedded, %d reused", vectors.windows.embedded, vectors.windows.reused)
         lost = writer.lost(work.losses.before)
         if situation.builds:
             await self._keep_unreadable(writer, vectors)

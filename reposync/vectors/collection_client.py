@@ -13,7 +13,7 @@ from reposync.errors import IndexAnswerUnreadable, VectorIndexError
 from reposync.vectors.collection import PAYLOAD_INDEXES
 from reposync.vectors.connection import QdrantConnection
 from reposync.vectors.limits import RequestLimits, limits_of, within
-from reposync.vectors.port import CollectionMissing, IndexSettings, no_check
+from reposync.vectors.port import DENSE, CollectionMissing, IndexSettings, no_check
 from reposync.vectors.request_bodies import Filter
 
 _IDS_PER_PAGE = 4_000
@@ -113,11 +113,17 @@ class CollectionClient:
         return {str(hit["value"]): int(hit["count"]) for hit in answer["hits"] if hit["count"]}
 
     async def scrolled(
-        self, selected: Filter | None, payload: bool | list[str], *, limit: int = _IDS_PER_PAGE
+        self,
+        selected: Filter | None,
+        payload: bool | list[str],
+        *,
+        limit: int = _IDS_PER_PAGE,
+        with_dense: bool = False,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """All selected points, in non-empty pages."""
         limit = within(limit, (await self.limits()).results)
-        request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": False}
+        vectors = [DENSE] if with_dense else False
+        request = {"filter": selected, "limit": limit, "with_payload": payload, "with_vector": vectors}
         offset: Any = None
         while True:
             page = await self.request("list points", "POST", "/points/scroll", request | {"offset": offset})

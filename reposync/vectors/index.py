@@ -158,12 +158,10 @@ class QdrantIndex:
                     "with_vector": [DENSE],
                 },
             )
-            import numpy as np  # only if something is embedded: takes 0.1 s
-
             for point in page["points"]:
                 content_hash = point["payload"]["metadata"]["content_hash"]
                 if content_hash not in found:
-                    found[content_hash] = np.array(point["vector"][DENSE], dtype=np.float32, ndmin=2)
+                    found[content_hash] = _dense(point)
             if page["next_page_offset"] is None:
                 return
             hashes = [each for each in hashes if each not in found]
@@ -336,16 +334,22 @@ class QdrantIndex:
         async for page in self._stored(bodies.points_of_repository(repository_id) | without):
             yield page
 
-    async def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
+    async def chunks(
+        self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
+    ) -> AsyncIterator[Sequence[StoredPoint]]:
+        more = [{"has_vector": DENSE}] if with_dense else []
         for page in _pages(paths):
-            async for points in self._stored(
-                bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page))
-            ):
+            selected = bodies.points_of_repository(version_id, bodies.one_of(Payload.PATH, page), *more)
+            async for points in self._stored(selected, with_dense=with_dense):
                 yield points
 
-    async def _stored(self, selected: Filter) -> AsyncIterator[Sequence[StoredPoint]]:
-        async for page in self._collection.scrolled(selected, True, limit=_POINTS_PER_PAGE):
-            yield [StoredPoint(point["id"], point["payload"] or {}) for point in page]
+    async def _stored(self, selected: Filter, *, with_dense: bool = False) -> AsyncIterator[Sequence[StoredPoint]]:
+        limit = _MULTIVECTORS_PER_PAGE if with_dense else _POINTS_PER_PAGE
+        async for page in self._collection.scrolled(selected, True, limit=limit, with_dense=with_dense):
+            yield [
+                StoredPoint(point["id"], point["payload"] or {}, _dense(point) if with_dense else None)
+                for point in page
+            ]
 
     async def later_epoch(self, repository_id: str, epoch: int) -> int | None:
         later = bodies.points_of_repository(repository_id, bodies.later_than(epoch))
@@ -391,6 +395,12 @@ def open_index(
     """Connects at the first request. `long_lived`: by Qdrant's client, whose import takes a second. `transport`
     replaces the connection. Raises ConfigError."""
     return QdrantIndex(settings, QdrantConnection(settings, long_lived=long_lived, transport=transport))
+
+
+def _dense(point: Mapping[str, Any]) -> Matrix:
+    import numpy as np  # only if something is embedded: takes 0.1 s
+
+    return np.array(point["vector"][DENSE], dtype=np.float32, ndmin=2)
 
 
 def _moved(metadata: Mapping[str, Any], links: str) -> str | None:

@@ -104,10 +104,12 @@ def no_check() -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoredPoint:
-    """A point as it is in the collection. Its payload is not trusted: any program may have written it."""
+    """A point as it is in the collection. Its payload is not trusted: any program may have written it. `dense`: its
+    dense vectors, if they were requested."""
 
     id: PointId
     payload: Mapping[str, Any]
+    dense: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,8 +235,10 @@ class Index(Protocol):
     async def remove_repository(self, repository_id: str, *, check: Callable[[], None] = no_check) -> None:
         """Delete all its points. `check`: see `WriteScope`."""
 
-    def chunks(self, version_id: str, paths: Sequence[str]) -> AsyncIterator[Sequence[StoredPoint]]:
-        """All points of these paths with their payload, in pages."""
+    def chunks(
+        self, version_id: str, paths: Sequence[str], *, with_dense: bool = False
+    ) -> AsyncIterator[Sequence[StoredPoint]]:
+        """All points of these paths with their payload, in pages. `with_dense`: those with dense vectors, and these."""
 
     async def relink(
         self, version_id: str, url_of: Callable[[str, int, int], str | None], *, check: Callable[[], None] = no_check

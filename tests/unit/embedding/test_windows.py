@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reposync.embedding.windows import readable_windows, windows
+from reposync.embedding.port import Matrix, WindowRows
+from reposync.embedding.windows import embed_windows, readable_windows, windows
 
 TEXTS = st.text(alphabet="ab \n\té日", max_size=300)
 
@@ -39,3 +43,39 @@ def test_a_window_ends_where_something_ends() -> None:
     text = "def one():\n    first = 1\n    return first\n\n\ndef two():\n    second = 2\n    return second\n"
     assert windows(text, 70) == [text[:44], text[44:]]
     assert text[44:].startswith("def two")
+
+
+class CountingModel:
+    """The vector of a window is its length; each is noted."""
+
+    def __init__(self) -> None:
+        self.embedded: list[str] = []
+
+    async def __call__(self, texts: Sequence[str]) -> list[Matrix]:
+        self.embedded += texts
+        return [np.full((1, 4), len(text), np.float32) for text in texts]
+
+
+async def test_equal_windows_are_embedded_once_and_known_ones_not_at_all() -> None:
+    model, rows = CountingModel(), WindowRows()
+    rows.add("known", np.zeros((1, 4), np.float32))
+    first, second = await embed_windows([["a", "known", "bb"], ["bb", "a"]], rows, model)
+    assert model.embedded == ["a", "bb"]
+    assert (first[:, 0].tolist(), second[:, 0].tolist()) == ([1, 0, 2], [2, 1])
+    assert (rows.embedded, rows.reused) == (2, 3)
+    await embed_windows([["bb", "known"]], rows, model)
+    assert model.embedded == ["a", "bb"]
+
+
+async def test_vectors_of_windows_take_bounded_memory_and_the_latest_used_stay() -> None:
+    model, rows = CountingModel(), WindowRows(max_bytes=3 * 330)
+    await embed_windows([["a", "b", "c"]], rows, model)
+    await embed_windows([["a"], ["d"]], rows, model)
+    assert rows.known("abcd").keys() == {"a", "c", "d"}
+
+
+async def test_a_text_of_more_windows_than_are_kept_gets_all_its_vectors() -> None:
+    model, rows = CountingModel(), WindowRows(max_bytes=400)
+    (matrix,) = await embed_windows([[str(n) for n in range(50)]], rows, model)
+    assert matrix.shape == (50, 4)
+    assert len(rows.known([str(n) for n in range(50)])) == 1
