@@ -3,7 +3,8 @@
 The code is the library's, without tests and with all docstrings taken out, in chunks as a sync makes them; some of them
 are drawn at random. A question is the first sentence of a docstring, of at least 6 words, of a function with at least 3
 lines of its own; a chunk is right if it holds the line that defines the function. BM25 alone, the local model alone
-(MaxSim over windows) and both fused (RRF, as in a search) run on the embedded Qdrant engine itself.
+(MaxSim over windows) and both fused by ranks run on the embedded Qdrant engine itself, with terms of the text and the
+path alone; the last four rows are searches of the product, with symbols, its fusion and its ranking.
 
 python -m benchmarks.retrieval [--chunks 690] [--queries 700] [--whole-modules] [--without-paths]
     [--go DIR] [--java DIR] [--typescript DIR] [--former]
@@ -38,6 +39,7 @@ import qdrant_edge as edge
 
 from benchmarks import documented
 from benchmarks.documented import Module
+from benchmarks.retrieval_search import ranks_of_searches
 from reposync.content.chunking import chunk_text
 from reposync.embedding.factory import open_embedder
 from reposync.embedding.port import Embedder, Matrix
@@ -52,14 +54,20 @@ PREFETCH = 100
 
 @dataclass(frozen=True)
 class Passage:
+    """A chunk: `language` and lines as in its file."""
+
     path: str
     text: str
+    language: str
+    start_line: int
+    end_line: int
 
 
 @dataclass(frozen=True)
 class Question:
     text: str
     right: frozenset[int]  # numbers of passages
+    places: frozenset[tuple[str, int]]  # paths and lines of the definitions
 
 
 def library_modules() -> Iterator[Module]:
@@ -81,19 +89,23 @@ def make_corpus(
 ) -> tuple[list[Passage], list[Question]]:
     passages: list[Passage] = []
     right: defaultdict[str, set[int]] = defaultdict(set)  # a sentence may be in several places: all are right
+    places: defaultdict[str, set[tuple[str, int]]] = defaultdict(set)
     for module in modules:
         cut = chunk_text(module.code, module.language)
         if whole_modules and len(passages) + len(cut) > chunks:
             continue
         for sentence, line in module.documented:
+            places[sentence].add((module.path, line))
             right[sentence].update(
                 len(passages) + n for n, chunk in enumerate(cut) if chunk.start_line <= line <= chunk.end_line
             )
-        passages += [Passage(module.path, chunk.text) for chunk in cut]
+        passages += [
+            Passage(module.path, chunk.text, module.language, chunk.start_line, chunk.end_line) for chunk in cut
+        ]
     drawn = sorted(random.Random(1).sample(range(len(passages)), min(chunks, len(passages))))
     new_number = {old: new for new, old in enumerate(drawn)}
     questions = [
-        Question(sentence, found)
+        Question(sentence, found, frozenset(places[sentence]))
         for sentence, numbers in sorted(right.items())
         if (found := frozenset(new_number[number] for number in numbers if number in new_number))
     ]
@@ -216,6 +228,7 @@ async def measure(arguments: argparse.Namespace, modules: Iterable[Module]) -> N
         embedder = open_embedder(EmbedderConfig(provider="local", model=model))
         try:
             dense = await dense_vectors(embedder, passages, questions)
+            spec = await embedder.spec()
         finally:
             await embedder.close()
         windows = sum(map(len, dense[: len(passages)]))
@@ -226,12 +239,15 @@ async def measure(arguments: argparse.Namespace, modules: Iterable[Module]) -> N
                 found = reciprocal_ranks(search, questions, dense[len(passages) :])
                 ranks[name].append(found)
                 recall = np.mean([value > 0 for value in found])
-                print(f"{name:12} MRR@10 {np.mean(found):.3f}  recall@10 {recall:.3f}", flush=True)
+                print(f"{name:20} MRR@10 {np.mean(found):.3f}  recall@10 {recall:.3f}", flush=True)
             shard.close()
+        for name, found in (await ranks_of_searches(passages, questions, dense, spec)).items():
+            recall = np.mean([value > 0 for value in found])
+            print(f"{name:20} MRR@10 {np.mean(found):.3f}  recall@10 {recall:.3f}", flush=True)
     for name, (now, *former) in ranks.items():
         for before in former:
             change = np.subtract(now, before)
-            print(f"{name:12} MRR@10 {change.mean():+.4f} +- {change.std() / len(change) ** 0.5:.4f} against 0.1.0")
+            print(f"{name:20} MRR@10 {change.mean():+.4f} +- {change.std() / len(change) ** 0.5:.4f} against 0.1.0")
 
 
 def main() -> None:
