@@ -125,7 +125,7 @@ class Verification:
         live = await self._live(row)
         recorded = await self.app.manifests.load(live.id)
         index = self.app.index(live.physical)
-        found = await audit_points(index, live.id, row.name, recorded)
+        found = await audit_points(index, live.id, row.name, recorded, words_only=live.has_words_only)
         counts = Counter(found.counts)
         more = [*await self._elsewhere(live), *await self._unfinished(row, live, bool(recorded))]
         if self.against_source:

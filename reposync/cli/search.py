@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from reposync.app.application import Application
     from reposync.search.evaluation import Ask, Question
 
-JSON_KEYS = ("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated", "parts")
+JSON_KEYS = (
+    *("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated"),
+    *("meaning_indexed", "parts"),
+)
 OUTDATED = "older than the commit: could not be read"
 
 
@@ -69,9 +72,11 @@ def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Itera
         place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
         about = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
         outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit["outdated"] else ""
+        share = hit["meaning_indexed"]
+        words = "" if share is None else click.style(f"  by words, {share:.0%} of meaning indexed", fg="yellow")
         if number:
             yield ""
-        yield f"{place}{about}{outdated}"
+        yield f"{place}{about}{outdated}{words}"
         if explain:
             yield click.style(f"  {_explained(hit)}", dim=True)
         width = len(str(snippet.lines[-1].number)) if snippet.lines else 1

@@ -18,7 +18,7 @@ from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
 from reposync.search.ranking import Question, ranked
 from reposync.store.database import Database
-from reposync.store.index_queries import SearchScope, findable, search_scope, searched_repository
+from reposync.store.index_queries import SearchScope, findable, indexed_meaning, search_scope, searched_repository
 from reposync.store.manifest import Manifests
 from reposync.store.tables import VersionState
 from reposync.supervision import in_thread
@@ -111,7 +111,13 @@ class Searching:
             raise NothingIndexed("Nothing is indexed yet.", remedy=_INDEX_ANY)
         hits = [hit for hit in hits if hit.version not in met.unwanted]
         outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
-        return [replace(hit, outdated=(hit.version, hit.path) in outdated) for hit in hits]
+        meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits})
+        return [
+            replace(
+                hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version)
+            )
+            for hit in hits
+        ]
 
     def _order(self, question: Question) -> dict[str, Any]:
         if self._parts.configuration.registry.search.ranking == "plain":

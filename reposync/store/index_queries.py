@@ -130,6 +130,27 @@ def _search_scope() -> CompoundSelect[tuple[str, str, str]]:
 _SEARCH_SCOPE = _search_scope()
 
 
+async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str, float]:
+    """Of those of these live versions that have words only: the share of their chunks that the version with dense
+    vectors, which is built beside them, has."""
+    query = select(VERSIONS.c.id, VERSIONS.c.repository_id, VERSIONS.c.settings).where(VERSIONS.c.id.in_(sorted(ids)))
+    words = {row.id: row.repository_id for row in await database.rows(query) if row.settings.get("words_only")}
+    if not words:
+        return {}
+    version = VERSIONS.c
+    stored = (
+        select(version.repository_id, version.state, func.coalesce(func.sum(FILES.c.chunks), 0).label("chunks"))
+        .select_from(VERSIONS.outerjoin(FILES, FILES.c.repository_id == version.id))
+        .where(version.repository_id.in_(sorted(set(words.values()))))
+        .group_by(version.repository_id, version.state)
+    )
+    chunks = {(row.repository_id, str(row.state)): int(row.chunks) for row in await database.rows(stored)}
+    return {
+        each: min(1.0, chunks.get((owner, VersionState.BUILDING), 0) / max(1, chunks.get((owner, VersionState.LIVE), 0)))
+        for each, owner in words.items()
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class IndexedCommit:
     """The `commit` that the index holds completely, at the latest since `last_sync_at`. Both None if there was no

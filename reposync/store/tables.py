@@ -83,6 +83,11 @@ class IndexVersion(Record):
     live_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
     retired_at: datetime | None = Field(default=None, sa_type=UTCDateTime)
 
+    @property
+    def has_words_only(self) -> bool:
+        """Its points have no dense vectors yet: the version that replaces it is being built."""
+        return bool(self.settings.get("words_only"))
+
 
 class ProjectGroup(Record):
     """A row of `project_groups`: a GitLab group whose projects register themselves. `attempt` rises with each claim.

@@ -134,18 +134,21 @@ class Versions(Stored):
     # By runs ---------------------------------------------------------------------------------------------------------
 
     async def add(self, run: Run, state: VersionState, **columns: Any) -> IndexVersion:
-        """A new version. The first one of a repository has the repository's id, so that an index that the database lost
-        is found again. A `building` version replaces one that was being built, which is retired."""
+        """A new version. The first one of a repository (not counting one of words only) has the repository's id, so that
+        an index that the database lost is found again. A `building` version replaces one that was being built, which is
+        retired."""
         async with self._database.write() as connection:
             await self._lock(connection, run)
             mine = VERSIONS.c.repository_id == run.repository_id
-            numbers = list(await connection.scalars(select(VERSIONS.c.number).where(mine)))
+            others = (await connection.execute(select(VERSIONS.c.number, VERSIONS.c.settings).where(mine))).all()
+            has_words_only = columns.get("settings", {}).get("words_only", False)
+            is_first = not has_words_only and all(each.settings.get("words_only") for each in others)
             if state is VersionState.BUILDING:
                 await self._retire(connection, mine, VersionState.BUILDING)
             values = {
-                "id": str(uuid.uuid4()) if numbers else run.repository_id,
+                "id": run.repository_id if is_first else str(uuid.uuid4()),
                 "repository_id": run.repository_id,
-                "number": 1 + max(numbers, default=0),
+                "number": 1 + max((each.number for each in others), default=0),
                 "state": state,
                 "settings": {},
                 "attributes": {},

@@ -117,7 +117,7 @@ async def inspect_index(
     recorded = await manifests.load(version.id)
     why = None
     if repaired:
-        audit = await audit_points(index, version.id, repaired, recorded)
+        audit = await audit_points(index, version.id, repaired, recorded, words_only=version.has_words_only)
         if audit.counts:
             kinds = [f"{count:,} {kind.value.replace('_', ' ')}" for kind, count in audit.counts.items()]
             why = f"Repaired on request: {', '.join(kinds)}."
@@ -181,9 +181,12 @@ async def audit_ids(index: Index, version_id: str, recorded: Mapping[str, Manife
 # Whole points against the manifest ------------------------------------------------------------------------------------
 
 
-async def audit_points(index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow]) -> Audit:
+async def audit_points(
+    index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow], *, words_only: bool = False
+) -> Audit:
     """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
-    collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat."""
+    collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat. `words_only`: they
+    have no dense vectors."""
     spec = await index.spec()
     for _ in range(_REPLICA_ATTEMPTS):
         comparison = _PointComparison(version_id, name, recorded)
@@ -191,7 +194,7 @@ async def audit_points(index: Index, version_id: str, name: str, recorded: Mappi
             async for page in index.points(version_id):
                 # Hashing a page takes some 10 ms.
                 await asyncio.to_thread(comparison.add_page, page)
-            if spec.dimension:
+            if spec.dimension and not words_only:
                 async for page in index.points(version_id, without_vector=True):
                     comparison.add_without_vector(page)
             missing = await asyncio.to_thread(comparison.missing)

@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class VersionSettings:
     """Everything that decides what the points of a version are. (The rules, which decide which files have points, are
-    applied to the live version.) `source` and `branch`: where the files come from. `physical`: the collection."""
+    applied to the live version.) `source` and `branch`: where the files come from. `physical`: the collection.
+    `words_only`: they have no dense vectors; `spec` is that of the collection."""
 
     source: str
     branch: str | None
@@ -37,11 +38,14 @@ class VersionSettings:
     spec: EmbeddingSpec
     content: ContentSettings
     schema: int = SCHEMA_REVISION
+    words_only: bool = False
 
     @property
     def key(self) -> str:
         """32 hex digits: a digest of the settings."""
         settings = asdict(self) | {"spec": self.spec.as_json()}
+        if not self.words_only:
+            del settings["words_only"]  # digests of earlier programs stay valid
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:32]
 
     @classmethod
@@ -51,7 +55,8 @@ class VersionSettings:
             return None
         spec = EmbeddingSpec(**known_fields(EmbeddingSpec, stored["spec"]))
         content = ContentSettings(**known_fields(ContentSettings, stored["content"]))
-        return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"])
+        words_only = stored.get("words_only", False)
+        return cls(stored["source"], stored["branch"], stored["physical"], spec, content, stored["schema"], words_only)
 
     def chunks_as(self, other: VersionSettings) -> bool:
         """Whether a file has the same chunks under both, unless it is too large under one of them."""
@@ -78,6 +83,11 @@ class Situation:
     def live_settings(self) -> VersionSettings | None:
         """None if there is no live version, or it is not known how it was made."""
         return VersionSettings.read(self.live.settings) if self.live is not None else None
+
+    @property
+    def live_has_words_only(self) -> bool:
+        made = self.live_settings
+        return made is not None and made.words_only
 
     @property
     def same_origin(self) -> bool:
@@ -107,6 +117,22 @@ class VersionChoice:
         if live is not None and (made := self._held(live, wanted)) is not None:
             return Situation(made, versions, live, live, held=True)
         return Situation(wanted, versions, live, await self._building(versions, wanted))
+
+    async def first(self) -> VersionSettings | None:
+        """What a first sync stores before anything else: the wanted settings without dense vectors, which take nearly
+        all of its time. None if a version can be searched or updated, or has no dense vectors anyway."""
+        versions = await self.parts.versions.of(self.repository.id)
+        made = [VersionSettings.read(each.settings) for each in versions]
+        is_first = self.repository.epoch == 0 if not versions else all(each and each.words_only for each in made)
+        if not is_first or any(each.state is VersionState.LIVE for each in versions):
+            return None
+        wanted = await self._wanted(versions)
+        return replace(wanted, words_only=True) if wanted.spec.dimension else None
+
+    async def building(self, wanted: VersionSettings) -> Situation:
+        """Begins a version with these settings, or continues it."""
+        versions = await self.parts.versions.of(self.repository.id)
+        return Situation(wanted, versions, None, await self._building(versions, wanted))
 
     async def _wanted(self, versions: Sequence[IndexVersion]) -> VersionSettings:
         """The configured settings. The embedding server is not queried for a model and dimension that a version or a
@@ -264,8 +290,8 @@ class Retirement:
             for version in versions:
                 if version.state is not VersionState.RETIRED or version.retired_at is None:
                     continue
-                # Versions that were never live, or were retired long enough ago.
-                if version.live_at is None or version.retired_at <= oldest:
+                # Versions that were never live, have nothing that their successor lacks, or were retired long enough ago.
+                if version.live_at is None or version.has_words_only or version.retired_at <= oldest:
                     await self.remove_points(version.physical, version.id)
                     self.context.lease.check()
                     await parts.versions.remove(self.context.run, version.id)

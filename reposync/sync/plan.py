@@ -151,7 +151,8 @@ def plan_work(
 
 
 def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[str, ManifestRow]) -> list[ManifestRow]:
-    """Files to read of which the live version has the same chunks."""
+    """Files to read of which the live version has the same chunks. One with words only was made in the same way: what
+    their content kept out of it needs no second look."""
     made = situation.live_settings
     if made is None or not situation.builds or not made.chunks_as(situation.wanted):
         return []
@@ -159,7 +160,9 @@ def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[
     found = []
     for entry in plan.read:
         row = live.get(path_text(entry.path))
-        if row is None or not row.chunks or row.blob_sha != entry.sha or row.is_outdated:
+        if row is None or row.blob_sha != entry.sha or row.is_outdated:
+            continue
+        if not row.chunks and not (made.words_only and _is_current(row, entry)):
             continue
         if (row.size_bytes or 0) <= limit and not target.reads_otherwise(entry, row):
             found.append(row)

@@ -12,7 +12,7 @@ _FIGURES = ("phase", "files_total", "files_done", "chunks_done", "bytes_read", "
 
 @dataclass(slots=True)
 class RunProgress:
-    """Figures of a run. `phase`: starting, listing, planning, indexing, checking, evaluating or done. `waiting_for`: a
+    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking, evaluating or done. `waiting_for`: a
     server that has not answered for some seconds, and the number of the attempt. `watch` is called after each step."""
 
     phase: str = "starting"
@@ -27,6 +27,11 @@ class RunProgress:
     def enter(self, phase: str) -> None:
         self.phase = phase
         self.watch(self)
+
+    def restart(self) -> None:
+        """Count the same files again: their words are stored, their meaning follows."""
+        self.files_done = self.chunks_done = 0
+        self.started = time.monotonic()
 
     def wait_for(self, server: str | None) -> None:
         self.waiting_for = server

@@ -28,12 +28,15 @@ from reposync.sync.target import (
     SyncParts,
     SyncSettings,
     fingerprint_before_02,
+    TargetTree,
     read_target,
     rules_fingerprint,
 )
 from reposync.sync.version_update import VersionUpdate, make_work
 from reposync.vectors.collection import give_name
 
+# Files from which on the words of a first sync are stored before its meaning: below, all takes a moment.
+WORDS_FIRST_FILES = 100
 # If the link of one file is unchanged, so are those of all.
 _SAMPLE_PATH = b"p"
 
@@ -72,7 +75,9 @@ class SyncRun:
         and store raise."""
         self._progress.enter("listing")
         head = await self._parts.source.head()
-        situation = await VersionChoice(self._parts, self._settings, self._repository, self._run).situation()
+        choice = VersionChoice(self._parts, self._settings, self._repository, self._run)
+        target = None if self._run.repair else await self._words_first(choice, head)
+        situation = await choice.situation()
         await self._retirement.remove_unversioned(situation)
         strays = await self._retirement.remove_elsewhere(situation)
         state = await self._inspect(situation)
@@ -80,14 +85,15 @@ class SyncRun:
         requested = self._run.full or self._run.repair
         if not requested and await _is_unchanged(self._settings, head, situation, state, attributes):
             await self._publish(situation, state, attributes, head)
+            self._progress.enter("done")
             return Outcome()
 
         self._progress.enter("planning")
-        target = await read_target(self._parts.source, self._settings, head, attributes)
         full = None
-        if self._run.full:
+        if self._run.full and target is None:
             # What an earlier attempt of this run stored is not read again.
             full = self._repository.epoch if self._run.full_from_epoch is None else self._run.full_from_epoch
+        target = target or await read_target(self._parts.source, self._settings, head, attributes)
         work = await make_work(self._parts, target, situation, state, full_from_epoch=full, repair=self._run.repair)
         lost_before = 0
         if not work.plan.is_empty or state.audit.orphans or situation.builds:
@@ -99,7 +105,29 @@ class SyncRun:
         wrong_rows = 0
         if self._run.repair and head.sha == situation.working.commit_sha:
             wrong_rows = _wrong_rows(state, work)
+        self._progress.enter("done")
         return self._outcome(head, state, lost_before, strays, wrong_rows)
+
+    async def _words_first(self, choice: VersionChoice, head: Commit) -> TargetTree | None:
+        """Make the words of a first sync searchable; the version with dense vectors is then built beside them, from
+        their texts. Returns the listing, None if this is no first sync."""
+        wanted = await choice.first()
+        if wanted is None:
+            return None
+        self._progress.enter("planning")
+        target = await read_target(self._parts.source, self._settings, head, {})
+        if sum(1 for entry in target.tree.entries if target.decide(entry) is None) < WORDS_FIRST_FILES:
+            return target
+        situation = await choice.building(wanted)
+        state = await self._inspect(situation)
+        work = await make_work(self._parts, target, situation, state)
+        # The figures of the run count each file once, when all of it is stored.
+        context = replace(self._context, counts=Counts())
+        await VersionUpdate(context, self._parts.embedder, situation, target, work).apply(state)
+        await self._publish(situation, state, target.attributes, head)
+        self._published = None
+        self._progress.restart()
+        return target
 
     def _embedder(self, situation: Situation) -> Embedder:
         """Of the version's model: a live version that a person holds keeps its own."""
@@ -124,7 +152,7 @@ class SyncRun:
 
     async def _pass_gate(self, situation: Situation) -> None:
         """Raises GateClosed, unless a person approved the run."""
-        if self._parts.gate is None or situation.live is None or self._run.approved:
+        if self._parts.gate is None or situation.live is None or self._run.approved or situation.live_has_words_only:
             return
         self._progress.enter("evaluating")
         reason = await self._parts.gate(situation.live, situation.working)
@@ -174,7 +202,6 @@ class SyncRun:
         )
         self._published = head.sha
         await self._retirement.settle(situation)
-        self._progress.enter("done")
 
     def _outcome(self, head: Commit, state: IndexState, lost_before: int, strays: int, wrong_rows: int) -> Outcome:
         if failed := self._counts.files_failed:
@@ -273,7 +300,7 @@ async def preview(
         found,
         files=plan.listed,
         files_to_read=len(plan.read),
-        files_to_store=len(copied),
+        files_to_store=sum(1 for row in work.copied if row.chunks),
         files_to_skip=len(plan.skip),
         files_to_delete=len(plan.delete_points),
         files_renamed=plan.renamed,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from reposync.content.model import Skip
 from reposync.embedding.port import Embedder
-from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError
+from reposync.errors import DeletionBlocked, IndexChanged, SourceCorrupt, SourceError, first_error
 from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import TreeEntry, path_bytes, path_text
 from reposync.store.manifest import ManifestRow
@@ -83,9 +83,10 @@ class VersionUpdate:
             # A run that was killed between writing points and their rows leaves points without a row.
             orphans_possible=bool(state.audit.orphans),
         )
+        spec = situation.wanted.spec
         vectors = DenseVectors(
             self.embedder,
-            situation.wanted.spec,
+            replace(spec, dimension=0) if situation.wanted.words_only else spec,
             index,
             index_holds_points=await index.count() > 0,
             others=await self._same_model(),
@@ -95,8 +96,8 @@ class VersionUpdate:
             counts=context.counts,
         )
         progress.files_total = len(plan.read)
-        progress.enter("indexing")
-        if run.attempt > 1:
+        progress.enter("words" if situation.wanted.words_only else "indexing")
+        if run.attempt > 1 or situation.live_has_words_only:
             await context.parts.runs.forget_problems(run, Skip.FAILED)
         left = await self._copy_chunks(writer, vectors)
         copied = {row.path for row in work.copied} - set(left)
@@ -200,7 +201,7 @@ class VersionUpdate:
                 entries,
                 keep_generated=self.target.keeps_generated,
                 max_file_bytes=wanted.content.max_file_bytes,
-                batch_bytes=WINDOWED_BATCH_BYTES if wanted.spec.multivector else BATCH_BYTES,
+                batch_bytes=WINDOWED_BATCH_BYTES if wanted.spec.multivector and not wanted.words_only else BATCH_BYTES,
                 workers=workers,
                 vectors=vectors,
                 store=writer.store,
@@ -252,7 +253,8 @@ class VersionUpdate:
             return
         recorded = await manifests.load(version_id)
         if self.context.run.repair:
-            audit = await audit_points(index, version_id, self.context.repository.name, recorded)
+            words_only, name = self.situation.wanted.words_only, self.context.repository.name
+            audit = await audit_points(index, version_id, name, recorded, words_only=words_only)
         else:
             audit = await audit_ids(index, version_id, recorded)
         if audit.orphans:
@@ -298,21 +300,35 @@ async def _copy_files(
     or which the model refuses: these have to be read."""
     left: list[str] = []
     by_path = {row.path: row for row in rows}
-    for page in pages(sorted(by_path), _COPIED_AT_ONCE):
-        found: dict[str, list[StoredPoint]] = {path: [] for path in page}
-        async for points in index.chunks(version_id, page):
-            for point in points:
-                found[point.payload["metadata"]["path"]].append(point)
-        prepared = await asyncio.to_thread(_from_points, found, by_path)
-        left += [path for path in page if path not in prepared]
-        embedded = await vectors.embed(list(prepared.values()))
-        refused = [file.path for file in embedded if file.skipped]
-        taken = [file for file in embedded if not file.skipped]
-        if taken:
-            mine = {path: sha for path, sha in wanted.items() if path in prepared and path not in refused}
-            await writer.store_copies(taken, by_path, wanted=mine)
-            vectors.stored(taken)
-        left += refused
+
+    async def store(embedding: Awaitable[list[PreparedFile]]) -> None:
+        embedded = await embedding
+        if taken := {file.path: file for file in embedded if not file.skipped}:
+            await writer.store_copies(
+                list(taken.values()), by_path, wanted={path: sha for path, sha in wanted.items() if path in taken}
+            )
+            vectors.stored(list(taken.values()))
+        left.extend(file.path for file in embedded if file.skipped)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            before: asyncio.Task[list[PreparedFile]] | None = None
+            for page in pages(sorted(by_path), _COPIED_AT_ONCE):
+                found: dict[str, list[StoredPoint]] = {path: [] for path in page}
+                async for points in index.chunks(version_id, page):
+                    for point in points:
+                        found[point.payload["metadata"]["path"]].append(point)
+                prepared = await asyncio.to_thread(_from_points, found, by_path)
+                left += [path for path in page if path not in prepared]
+                # The next page is read and embedded while this one is stored.
+                embedding = tasks.create_task(vectors.embed(list(prepared.values())))
+                if before is not None:
+                    await store(before)
+                before = embedding
+            if before is not None:
+                await store(before)
+    except ExceptionGroup as errors:
+        raise first_error(errors) from errors
     return left
 
 

@@ -68,7 +68,8 @@ class Writer:
             for file in batch
         ]
         await self._record(copies)
-        self._advance(batch, len(batch) - len(wanted))
+        self.context.counts.files_skipped += sum(1 for row in copies if row.skip_reason)
+        self._advance(batch, len([row for row in copies if row.chunks]) - len(wanted))
 
     def _advance(self, batch: Sequence[PreparedFile], processed: int) -> None:
         self.context.counts.files_processed += processed

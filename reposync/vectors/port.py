@@ -178,8 +178,9 @@ class IndexQuery:
 @dataclass(frozen=True, slots=True)
 class SearchHit:
     """`version`: id of the point's index version. `outdated`: a newer version of the file could not be read.
-    `symbols`: the definitions in it, by line; none if a program before 0.2 stored the point. `parts`: what the score is
-    made of."""
+    `meaning_indexed`: the share (0 to 1) of the repository's chunks that have dense vectors, if its first sync is still
+    running and only words are searched; else None. `symbols`: the definitions in it, by line; none if a program before
+    0.2 stored the point. `parts`: what the score is made of."""
 
     repository: str
     path: str
@@ -193,6 +194,7 @@ class SearchHit:
     id: PointId = ""
     version: str = ""
     outdated: bool = False
+    meaning_indexed: float | None = None
     symbols: Sequence[Symbol] = ()
     parts: Mapping[str, float] = field(default_factory=dict)
 

@@ -59,8 +59,9 @@ class SearchQuery(RequestModel):
 class Hit(BaseModel):
     """Lines of a file, including `start_line` and `end_line`. `score`: higher is better; it ranks the hits of one
     search, and cannot be compared between searches. `url`: shows these lines to a person. `outdated`: the file has
-    changed since, and its newer state could not be read. `parts`: the sum of `words`, `meaning`, `definition` and
-    `path`, times `prior`, is the score."""
+    changed since, and its newer state could not be read. `meaning_indexed`: the first sync of the repository is still
+    running: it is searched by words only, and this share (0 to 1) of its meaning is indexed; otherwise null. `parts`:
+    the sum of `words`, `meaning`, `definition` and `path`, times `prior`, is the score."""
 
     repository: str
     path: str
@@ -71,6 +72,7 @@ class Hit(BaseModel):
     text: str
     url: str | None
     outdated: bool = False
+    meaning_indexed: float | None = None
     parts: dict[str, float] = {}
 
     model_config = ConfigDict(from_attributes=True)
