@@ -41,8 +41,8 @@ NAMES_SECONDS = 3.0
 @dataclass(frozen=True, slots=True)
 class VersionOverview:
     """`commit` is indexed completely, `partial_commit` except for `failed` files that could not be read. `provider` to
-    `branch`: the settings of its points, None if an older program made them. `removed_after`: when the next run may
-    remove a retired version."""
+    `branch`: the settings of its points, None if an older program made them. `words_only`: they have no dense vectors
+    yet. `removed_after`: when the next run may remove a retired version."""
 
     number: int
     state: str
@@ -56,6 +56,7 @@ class VersionOverview:
     chunk_size: int | None
     chunk_overlap: int | None
     branch: str | None
+    words_only: bool
     collection: str
     physical: str
     files: int
@@ -110,6 +111,13 @@ class IndexOverview:
     @property
     def versions(self) -> list[VersionOverview]:
         return [each for each in (self.live, self.building) if each is not None] + self.retired
+
+    @property
+    def meaning_indexed(self) -> float | None:
+        """The share (0 to 1) of the chunks with dense vectors, while only words are searched; else None."""
+        if self.live is None or not self.live.words_only:
+            return None
+        return 0.0 if self.building is None else min(1.0, self.building.chunks / max(1, self.live.chunks))
 
     @property
     def can_roll_back(self) -> bool:
@@ -293,6 +301,7 @@ def _version(version: IndexVersion, counts: ManifestCounts, keep: timedelta) -> 
         state=str(version.state),
         commit=version.commit_sha,
         branch=version.branch_name,
+        words_only=version.has_words_only,
         removed_after=removed_after,
     )
 

@@ -109,7 +109,7 @@ def _rows(found: list[IndexOverview]) -> Iterator[list[Cell]]:
 def _cells(version: VersionOverview) -> Iterator[Cell]:
     yield str(version.number)
     yield version.state, STYLES.get(version.state, "")
-    yield model_words(version.provider, version.model)
+    yield "words only" if version.words_only else model_words(version.provider, version.model)
     yield "-" if version.chunk_size is None else f"{version.chunk_size}/{version.chunk_overlap}"
     yield short(version.partial_commit or version.commit)
     yield (f"{version.files:,} ({version.failed:,} failed)", "red") if version.failed else f"{version.files:,}"

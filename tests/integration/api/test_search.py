@@ -45,6 +45,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
         "url": None,
         "outdated": False,
         "parts": None,
+        "meaning_indexed": None,
     }
     parts = first["parts"]
     assert first["score"] == pytest.approx(sum(parts[each] for each in parts.keys() - {"prior"}) * parts["prior"])

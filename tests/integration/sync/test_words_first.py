@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from reposync.app.index_overview import index_overview
 from reposync.app.verification import Verification
 from reposync.store.status import RunStatus
 from reposync.store.tables import VersionState
@@ -31,6 +32,8 @@ async def test_words_are_searched_while_the_meaning_is_indexed(world: World) -> 
     hits = await world.app.searching.search("name77", limit=3)
     assert hits[0].path == "f77.py"
     assert all(hit.meaning_indexed is not None and 0 < hit.meaning_indexed < 1 for hit in hits)
+    overview = await index_overview(world.app, "project")
+    assert overview.meaning_indexed == hits[0].meaning_indexed
     states = {version.state: version.has_words_only for version in await versions(world)}
     assert states == {VersionState.LIVE: True, VersionState.BUILDING: False}
 
@@ -39,6 +42,7 @@ async def test_words_are_searched_while_the_meaning_is_indexed(world: World) -> 
     assert world.watched[-1]["bytes_read"] == 0, "texts come from the index"
     assert (failed.files_processed + run.files_processed, run.files_failed) == (300, 0)
     assert (await world.app.searching.search("name77"))[0].meaning_indexed is None
+    assert (await index_overview(world.app, "project")).meaning_indexed is None
     await check_complete(world)
 
 
