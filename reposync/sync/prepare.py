@@ -20,6 +20,7 @@ from reposync.content.symbols import symbols_of
 from reposync.embedding.sparse import document_vector
 from reposync.sources.port import path_text
 from reposync.store.columns import path_key
+from reposync.symbol import Symbol
 from reposync.vectors.port import PointWrite, StoredPoint, point_id
 
 # A worker process costs about 0.6 s and 90 MB to start; below this many files a thread has finished by then.
@@ -82,9 +83,17 @@ class PreparedFile:
 
 
 def point_of(
-    chunk_index: int, text: str, start_line: int, end_line: int, path: str, language: str | None
+    chunk_index: int,
+    text: str,
+    start_line: int,
+    end_line: int,
+    path: str,
+    language: str | None,
+    symbols: Sequence[Symbol] | None = None,
 ) -> PointWrite:
-    symbols = symbols_of(text, language, start_line)
+    """`symbols`: of this text, if they are known; None: it is parsed."""
+    if symbols is None:
+        symbols = symbols_of(text, language, start_line)
     return PointWrite(
         chunk_index,
         text,
@@ -96,6 +105,15 @@ def point_of(
         sparse=document_vector(text, path=path, names=[each.name for each in symbols]),
         symbols=symbols,
     )
+
+
+def stored_symbols(point: StoredPoint) -> list[Symbol] | None:
+    """None if an earlier program, which stored none, or a different one wrote the point."""
+    try:
+        symbols = [Symbol(**each) for each in point.payload["metadata"]["symbols"]]
+    except (KeyError, TypeError):
+        return None
+    return symbols if all(isinstance(each.name, str) for each in symbols) else None
 
 
 def own_text(point: StoredPoint, version_id: str) -> str | None:

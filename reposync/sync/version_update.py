@@ -20,7 +20,7 @@ from reposync.sync.brake import UNREADABLE, VANISHED, Brake, BrakeFacts, Losses
 from reposync.sync.index_versions import Situation
 from reposync.sync.pipeline import BATCH_BYTES, DenseVectors, run_pipeline
 from reposync.sync.plan import Work, plan_work
-from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedFile, death_of, point_of
+from reposync.sync.prepare import DEATH, ContentWorkers, Deaths, PreparedFile, death_of, point_of, stored_symbols
 from reposync.sync.target import RunContext, SyncParts, TargetTree, fingerprint_before_02, same_content_before_02
 from reposync.sync.writer import Writer, pages
 from reposync.vectors.port import Index, StoredPoint, WriteScope
@@ -344,7 +344,8 @@ def _from_points(
             metadata, text = point.payload["metadata"], point.payload["page_content"]
             if metadata["blob_sha"] == row.blob_sha:
                 number, first, last = (metadata[key] for key in ("chunk_index", "start_line", "end_line"))
-                chunks.append(point_of(number, text, first, last, path, row.language))
+                # Parsing belongs in the content workers: a file may bring a grammar down.
+                chunks.append(point_of(number, text, first, last, path, row.language, stored_symbols(point)))
         chunks.sort(key=lambda chunk: chunk.chunk_index)
         if [chunk.chunk_index for chunk in chunks] == list(range(row.chunks)):
             size = row.size_bytes or 0
