@@ -113,9 +113,7 @@ class Searching:
         outdated = await self._parts.manifests.outdated([(hit.version, hit.path) for hit in hits])
         meaning = await indexed_meaning(self._parts.database, {hit.version for hit in hits})
         return [
-            replace(
-                hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version)
-            )
+            replace(hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version))
             for hit in hits
         ]
 

@@ -146,7 +146,9 @@ async def indexed_meaning(database: Database, ids: Collection[str]) -> dict[str,
     )
     chunks = {(row.repository_id, str(row.state)): int(row.chunks) for row in await database.rows(stored)}
     return {
-        each: min(1.0, chunks.get((owner, VersionState.BUILDING), 0) / max(1, chunks.get((owner, VersionState.LIVE), 0)))
+        each: min(
+            1.0, chunks.get((owner, VersionState.BUILDING), 0) / max(1, chunks.get((owner, VersionState.LIVE), 0))
+        )
         for each, owner in words.items()
     }
 

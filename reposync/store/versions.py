@@ -134,8 +134,8 @@ class Versions(Stored):
     # By runs ---------------------------------------------------------------------------------------------------------
 
     async def add(self, run: Run, state: VersionState, **columns: Any) -> IndexVersion:
-        """A new version. The first one of a repository (not counting one of words only) has the repository's id, so that
-        an index that the database lost is found again. A `building` version replaces one that was being built, which is
+        """A new version. The first one of a repository, besides one of words only, has the repository's id, so that an
+        index that the database lost is found again. A `building` version replaces one that was being built, which is
         retired."""
         async with self._database.write() as connection:
             await self._lock(connection, run)

@@ -185,8 +185,8 @@ async def audit_points(
     index: Index, version_id: str, name: str, recorded: Mapping[str, ManifestRow], *, words_only: bool = False
 ) -> Audit:
     """Read every point, page by page: memory grows with the manifest and the differences, not with the points. If our
-    collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat. `words_only`: they
-    have no dense vectors."""
+    collection does not exist, every chunk is missing. `name`: the repository's name, which its points repeat.
+    `words_only`: they have no dense vectors."""
     spec = await index.spec()
     for _ in range(_REPLICA_ATTEMPTS):
         comparison = _PointComparison(version_id, name, recorded)

@@ -290,7 +290,7 @@ class Retirement:
             for version in versions:
                 if version.state is not VersionState.RETIRED or version.retired_at is None:
                     continue
-                # Versions that were never live, have nothing that their successor lacks, or were retired long enough ago.
+                # Versions that were never live, have words only, or were retired long enough ago.
                 if version.live_at is None or version.has_words_only or version.retired_at <= oldest:
                     await self.remove_points(version.physical, version.id)
                     self.context.lease.check()

@@ -12,8 +12,9 @@ _FIGURES = ("phase", "files_total", "files_done", "chunks_done", "bytes_read", "
 
 @dataclass(slots=True)
 class RunProgress:
-    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking, evaluating or done. `waiting_for`: a
-    server that has not answered for some seconds, and the number of the attempt. `watch` is called after each step."""
+    """Figures of a run. `phase`: starting, listing, planning, words, indexing, checking, evaluating or done.
+    `waiting_for`: a server that has not answered for some seconds, and the number of the attempt. `watch` is called
+    after each step."""
 
     phase: str = "starting"
     files_total: int = 0

@@ -27,8 +27,8 @@ from reposync.sync.target import (
     RunContext,
     SyncParts,
     SyncSettings,
-    fingerprint_before_02,
     TargetTree,
+    fingerprint_before_02,
     read_target,
     rules_fingerprint,
 )

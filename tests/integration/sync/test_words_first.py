@@ -51,7 +51,7 @@ async def test_a_first_sync_counts_and_reads_each_file_once(world: World) -> Non
     run = await world.completed()
     assert (run.files_processed, run.files_skipped) == (300, 1)
     assert world.watched[-1]["bytes_read"] == sum(map(len, FILES.values())) + 5
-    assert [each["phase"] for each in world.watched if each["phase"] in ("words", "indexing")][0] == "words"
+    assert next(each["phase"] for each in world.watched if each["phase"] in ("words", "indexing")) == "words"
     assert len(world.embeddings.inputs) == run.chunks_embedded
     await check_complete(world)
     world.embeddings.forget()
