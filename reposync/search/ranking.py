@@ -17,12 +17,12 @@ from reposync.embedding.sparse import STOP_WORDS, name_parts, words
 from reposync.vectors.port import SearchHit
 
 _DEFINITION: Final = 0.4
-_PATH_STEM, _PATH_TERMS, _FOLDERS = 0.4, 0.1, 0.3
-"""Weights beside the fused score, whose best is 1. How much of the file's name the question says; how much of the
-question the file's name says; how much of it the folders say."""
+_FILE_NAME, _FOLDERS = 0.4, 0.3
+"""Weights beside the fused score, whose best is 1: how much of the file's name the question says, and how much of the
+question the folders say."""
 
 # How well a definition's name is matched.
-_WHOLE, _COMPOUND, _WORD, _PARTS = 1.0, 0.9, 0.7, 0.7
+_WHOLE, _COMPOUND, _WORD, _PARTS = 1.0, 0.9, 0.5, 0.7
 
 _PREFIX_MATCH: Final = 0.8
 _SHORTEST_PREFIX: Final = 4
@@ -61,9 +61,12 @@ _PRIORS: Final = (
         0.7,
         re.compile(r"\b(?:compat\w*|legacy|deprecated|vendor\w*|shims?|polyfills?|v1)\b", re.IGNORECASE),
     ),
-    # They only name what other files define.
-    (re.compile(r"(?:^|/)(?:__init__\.pyi?|index\.[jt]sx?|package-info\.java)$|\.d\.ts$"), 0.8, re.compile(r"(?!)")),
 )
+
+
+_NAMES_ONLY: Final = re.compile(r"(?:^|/)(?:__init__\.pyi?|index\.[jt]sx?|package-info\.java)$|\.d\.ts$")
+_NAMES_ONLY_PRIOR: Final = 0.8
+"""Files that only name what others define, if they define nothing."""
 
 
 class Question:
@@ -112,8 +115,11 @@ def ranked(question: Question, hits: Sequence[SearchHit]) -> list[SearchHit]:
 
 
 def _scored(question: Question, hit: SearchHit) -> SearchHit:
-    definition = _DEFINITION * definition_match(question, {each.name for each in hit.symbols})
+    names = {each.name for each in hit.symbols}
+    definition = _DEFINITION * definition_match(question, names)
     path, prior = path_match(question, hit.path), path_prior(question, hit.path)
+    if not names and _NAMES_ONLY.search(hit.path):
+        prior *= _NAMES_ONLY_PRIOR
     parts = {**hit.parts, "definition": definition, "path": path, "prior": prior}
     return replace(hit, score=(hit.score + definition + path) * prior, parts=parts)
 
@@ -141,11 +147,8 @@ def path_match(question: Question, path: str) -> float:
     stem = file.lstrip(".").split(".")[0]
     in_stem, in_folders = _terms(stem), _terms(folders)
     said = sum(map(question.says, in_stem)) / len(in_stem) if in_stem else 0.0
-    return (
-        _PATH_STEM * (1.0 if _whole(stem) in question.wholes else said)
-        + _PATH_TERMS * _coverage(question, in_stem)
-        + _FOLDERS * _coverage(question, in_folders)
-    )
+    said = 1.0 if _whole(stem) in question.wholes else said
+    return _FILE_NAME * said + _FOLDERS * _coverage(question, in_folders)
 
 
 def path_prior(question: Question, path: str) -> float:

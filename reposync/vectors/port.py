@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reposync.embedding.port import EmbeddingSpec, Matrix, SparseVector
 
 DENSE, SPARSE = "dense", "sparse"
-WORDS_WEIGHT = 0.7
+WORDS_WEIGHT = 0.5
 """Of the fusion; chosen with the ranking, see `search/ranking.py`."""
 LATEST_EPOCH = 2**53
 """No run gets this far. Not every JSON reader distinguishes larger numbers; one in a point is not reposync's."""

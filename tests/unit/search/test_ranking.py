@@ -58,6 +58,12 @@ def test_code_that_only_uses_the_answer_comes_after_it_unless_it_is_asked_for(pa
     assert first(f"{asking} how a session expires", hit(path, score=0.55), answer) == path
 
 
+def test_a_file_that_only_names_what_others_define_comes_after_them() -> None:
+    question, answer = "session store", hit("src/store/core.py", "connect", score=0.5)
+    assert first(question, hit("src/store/__init__.py", score=0.55), answer) == "src/store/core.py"
+    assert first(question, hit("src/store/__init__.py", "open", score=0.55), answer) == "src/store/__init__.py"
+
+
 def test_words_that_every_question_has_name_nothing() -> None:
     assert (
         first("how does this work", hit("src/how/does/work.py", "work", score=0.5), hit("a.py", score=0.51)) == "a.py"
