@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -14,3 +15,25 @@ class Symbol:
     kind: str
     start_line: int
     end_line: int
+
+
+def read_symbols(stored: object) -> list[Symbol]:
+    """From a point's payload, which any program may have written: what is no symbol is left out."""
+    return [
+        Symbol(each["name"], each["kind"], each["start_line"], each["end_line"])
+        for each in (stored if isinstance(stored, list) else [])
+        if isinstance(each, dict)
+        and all(isinstance(each.get(key), str) for key in ("name", "kind"))
+        and all(isinstance(each.get(key), int) for key in ("start_line", "end_line"))
+    ]
+
+
+def merged(symbols: Iterable[Symbol]) -> list[Symbol]:
+    """By line, each definition once. Chunks that overlap both have those of the lines they share: the one that shows
+    more of a definition knows its end."""
+    longest: dict[tuple[str, int], Symbol] = {}
+    for each in symbols:
+        known = longest.get((each.name, each.start_line))
+        if known is None or each.end_line > known.end_line:
+            longest[each.name, each.start_line] = each
+    return sorted(longest.values(), key=lambda each: (each.start_line, -each.end_line))

@@ -44,7 +44,7 @@ from reposync.telemetry.metrics import Metrics
 from reposync.telemetry.redaction import Secrets
 
 PREFIX = "/api/v1"
-ACTIONS = ("sync", "wait", "index", "index/rollback", "index/pause", "index/resume")
+ACTIONS = ("sync", "wait", "outline", "index", "index/rollback", "index/pause", "index/resume")
 
 RepositoryName = Annotated[
     str,
@@ -52,7 +52,7 @@ RepositoryName = Annotated[
         min_length=1,
         max_length=MAX_NAME_CHARS,
         description="Name of the repository; its slashes may be written as `%2F`, and the last one of a name that ends "
-        "in `/sync`, `/wait` or `/index` must be.",
+        "in `/sync`, `/wait`, `/outline` or `/index` must be.",
         examples=["platform/payments-api"],
     ),
 ]

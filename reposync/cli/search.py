@@ -12,6 +12,7 @@ import click
 from reposync.cli.commands import prints, repository_names, run_with_app, settings
 from reposync.cli.output import Result, table
 from reposync.cli.running_daemon import search_in_daemon
+from reposync.symbol import read_symbols
 from reposync.words import escape_unprintable
 
 if TYPE_CHECKING:
@@ -22,18 +23,22 @@ if TYPE_CHECKING:
 
 JSON_KEYS = (
     *("repository", "path", "start_line", "end_line", "language", "score", "text", "url", "outdated"),
-    *("meaning_indexed", "parts"),
+    *("meaning_indexed", "parts", "symbols"),
 )
 OUTDATED = "older than the commit: could not be read"
 
 
 @click.command()
-@click.argument("query", nargs=-1, required=True)
+@click.argument("query", nargs=-1)
 @click.option("--repository", metavar="NAME", help="Only in this repository.", shell_complete=repository_names)
 @click.option(
     "--path", "path_glob", metavar="GLOB", help="Only files that match this gitignore pattern: 'src/**/*.py'."
 )
 @click.option("--language", metavar="NAME", help="Only in this language: python, go, markdown ...")
+@click.option("--symbol", metavar="NAME", help="Only chunks that define this name; also symbol:NAME in QUERY.")
+@click.option(
+    "--kind", metavar="KIND", help="Only chunks that define one of this kind: function, class ...; also kind:KIND."
+)
 @click.option("--limit", type=click.IntRange(1, 100), default=5, show_default=True, help="Maximum number of results.")
 @click.option("--explain", is_flag=True, help="Show what the score of each result is made of.")
 @prints
@@ -42,22 +47,32 @@ def search(
     repository: str | None,
     path_glob: str | None,
     language: str | None,
+    symbol: str | None,
+    kind: str | None,
     limit: int,
     explain: bool,
 ) -> Result:
     """Search the indexed code for QUERY: words that describe the code, or identifiers in it."""
+    from reposync.search.query import read_query
+
     text = " ".join(query)
-    filters = {"q": text, "repository": repository, "path": path_glob, "language": language, "limit": limit}
-    hits = search_in_daemon(settings(), filters)
+    asked = read_query(text, symbol=symbol, kind=kind)
+    filters: dict[str, Any] = {
+        "repository": repository,
+        "language": language,
+        "symbol": asked.symbol,
+        "kind": asked.kind,
+        "limit": limit,
+    }
+    hits = search_in_daemon(settings(), {"q": asked.words, "path": path_glob, **filters})
     if hits is None:
         found = run_with_app(
-            lambda app: app.searching.search(
-                text, repository=repository, path_glob=path_glob, language=language, limit=limit
-            ),
-            with_engine=True,
+            lambda app: app.searching.search(asked.words, path_glob=path_glob, **filters), with_engine=True
         )
         hits = [asdict(hit) for hit in found]
-    return Result([{key: hit[key] for key in JSON_KEYS} for hit in hits], _hit_lines(text, hits, explain=explain))
+    return Result(
+        [{key: hit[key] for key in JSON_KEYS} for hit in hits], _hit_lines(asked.words, hits, explain=explain)
+    )
 
 
 def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Iterator[str]:
@@ -68,7 +83,8 @@ def _hit_lines(text: str, hits: list[dict[str, Any]], *, explain: bool) -> Itera
     if not hits:
         yield "Nothing found."
     for number, hit in enumerate(hits):
-        snippet = best_snippet(hit["text"], hit["start_line"], query_terms, text)
+        symbols = read_symbols(hit.get("symbols"))
+        snippet = best_snippet(hit["text"], hit["start_line"], query_terms, text, symbols=symbols)
         place = click.style(f"{escape_unprintable(hit['path'])}:{snippet.best_line}", fg="cyan", bold=True)
         about = click.style(f"  {escape_unprintable(hit['repository'])}  {hit['score']:.3f}", dim=True)
         outdated = click.style(f"  {OUTDATED}", fg="yellow") if hit["outdated"] else ""

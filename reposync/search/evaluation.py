@@ -16,7 +16,7 @@ from reposync.config.document import RegistryErrors, read_document
 from reposync.config.fields import ConfigModel, InvalidValue
 from reposync.config.loading import validation_problems
 from reposync.errors import ConfigError, UsageError, first_error
-from reposync.search.searching import checked_text
+from reposync.search.query import read_query
 from reposync.vectors.port import SearchHit
 
 MAX_BYTES = 2_000_000
@@ -54,7 +54,8 @@ class Question(ConfigModel):
     @classmethod
     def _searchable(cls, question: str) -> str:
         try:
-            return checked_text(question)
+            read_query(question)
+            return question.strip()
         except UsageError as error:
             raise InvalidValue(error.message, is_sentence=True) from None
 

@@ -16,6 +16,8 @@ from reposync.content.languages import canonical_language, known_languages
 from reposync.embedding.port import Embedder, EmbeddingSpec, Matrix
 from reposync.embedding.sparse import query_vector
 from reposync.errors import EmbeddingError, IndexUnavailable, NothingIndexed, Remedy, UsageError
+from reposync.search.outline import Outline, outline_of
+from reposync.search.query import SearchText, read_query
 from reposync.search.ranking import Question, ranked
 from reposync.store.database import Database
 from reposync.store.index_queries import SearchScope, findable, indexed_meaning, search_scope, searched_repository
@@ -26,7 +28,6 @@ from reposync.vectors.port import WORDS_WEIGHT, CollectionMissing, Index, IndexQ
 
 log = logging.getLogger(__name__)
 
-MAX_QUERY_CHARS = 2_000
 # The meaning of a single identifier is little more than its words.
 _IDENTIFIER_WORDS_WEIGHT = 0.9
 # How often a search is repeated because a version became live or was retired meanwhile. Each takes milliseconds.
@@ -68,14 +69,17 @@ class Searching:
         repository: str | None = None,
         path_glob: str | None = None,
         language: str | None = None,
+        symbol: str | None = None,
+        kind: str | None = None,
         limit: int = 10,
         version: Literal["live", "building"] = "live",
     ) -> list[SearchHit]:
-        """Best first. `version`: `building` searches the version of `repository` that is being built.
+        """Best first. `text` may hold filters (`read_query`); `symbol` and `kind` are the same ones. `version`:
+        `building` searches the version of `repository` that is being built.
 
         Raises RepositoryNotFound, UsageError, and what index, embedder and store raise."""
-        text = checked_text(text)
-        question = Question(text)
+        asked = read_query(text, symbol=symbol, kind=kind)
+        question = Question(asked.words)
         scope = await self._scope(repository, version)
         query: IndexQuery | None = None
         met = _Met(self._parts.database)
@@ -85,8 +89,8 @@ class Searching:
                 index = self._parts.index(physical)
                 spec = await index.spec()
                 if spec is not None:
-                    query = query or await _query(text, path_glob, language, limit)
-                    full = replace(query, dense=await self._dense(text, spec), **self._order(question))
+                    query = query or await _query(asked, path_glob, language, limit)
+                    full = replace(query, dense=await self._dense(asked.words, spec), **self._order(question))
                     found.append((index, scope.limited(full, physical, met.unwanted)))
             try:
                 answers = await asyncio.gather(*(index.search(each) for index, each in found))
@@ -116,6 +120,18 @@ class Searching:
             replace(hit, outdated=(hit.version, hit.path) in outdated, meaning_indexed=meaning.get(hit.version))
             for hit in hits
         ]
+
+    async def outline(self, repository: str, path: str) -> Outline:
+        """The definitions of a file of the live version. Raises RepositoryNotFound, NothingIndexed, FileNotIndexed, and
+        what index and store raise."""
+        scope = await self._one(repository, VersionState.LIVE)
+        points = [
+            point
+            for physical in scope.collections
+            async for page in self._parts.index(physical).chunks(scope.version or "", [path])
+            for point in page
+        ]
+        return outline_of(points, repository, path)
 
     def _order(self, question: Question) -> dict[str, Any]:
         if self._parts.configuration.registry.search.ranking == "plain":
@@ -216,20 +232,11 @@ class _Met:
         return may
 
 
-def checked_text(text: str) -> str:
-    """`text` without surrounding white space. Raises UsageError if it is empty or too long."""
-    text = text.strip()
-    if not text:
-        raise UsageError("The query is empty.", remedy="Say in words what the code does, or name an identifier.")
-    if len(text) > MAX_QUERY_CHARS:
-        raise UsageError(f"The query has {len(text):,} characters; at most {MAX_QUERY_CHARS:,} are searched for.")
-    return text
-
-
-async def _query(text: str, path_glob: str | None, language: str | None, limit: int) -> IndexQuery:
+async def _query(asked: SearchText, path_glob: str | None, language: str | None, limit: int) -> IndexQuery:
     """For words alone. Only if something is indexed: it imports numpy."""
     canonical = _canonical(language) if language else None
-    return IndexQuery(await in_thread(lambda: query_vector(text)), path_glob=path_glob, language=canonical, limit=limit)
+    words = await in_thread(lambda: query_vector(asked.words))
+    return IndexQuery(words, path_glob=path_glob, language=canonical, symbol=asked.symbol, kind=asked.kind, limit=limit)
 
 
 def _canonical(language: str) -> str:

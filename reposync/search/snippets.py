@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from reposync.symbol import Symbol
+
 _LONGEST_LINE: Final = 160
 _ELLIPSIS: Final = "…"
 _TAB: Final = "    "
@@ -22,6 +24,9 @@ _WORD: Final = re.compile(r"\w+")
 _NOT_PRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode categories: control characters, and those that reorder or hide text (bidirectional overrides, zero width),
 which can make code look like other code (CVE-2021-42574)."""
+
+
+_SHOWN_WHOLE: Final = frozenset({"class", "enum", "function", "interface", "method", "struct", "trait"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +49,15 @@ class Snippet:
 
 
 def best_snippet(
-    text: str, start_line: int, query_terms: Callable[[str], Collection[str]], query: str, max_lines: int = 8
+    text: str,
+    start_line: int,
+    query_terms: Callable[[str], Collection[str]],
+    query: str,
+    max_lines: int = 8,
+    symbols: Sequence[Symbol] = (),
 ) -> Snippet:
-    """The window of at most `max_lines` lines of `text` with the most weight of distinct terms of `query`.
+    """The window of at most `max_lines` lines of `text` with the most weight of distinct terms of `query`. If its best
+    line is in a definition of `symbols` that fits, the smallest one is the snippet.
 
     `start_line` is the line of the file where the text starts. `query_terms` splits a text into terms; it is used on
     lines and on the query, so that matches are those of the index. A term weighs more the fewer lines have it, as in
@@ -63,6 +74,13 @@ def best_snippet(
 
     first, last = _window(lines, found, weights, max(1, max_lines))
     best = max(range(first, last), key=lambda at: (_weight(found[at], weights), bool(lines[at].strip()), -at))
+    around = [
+        (each.start_line - start_line, each.end_line + 1 - start_line)
+        for each in symbols
+        if each.kind in _SHOWN_WHOLE and each.end_line - each.start_line < max_lines
+    ]
+    inside = [each for each in around if 0 <= each[0] <= best < each[1] <= len(lines)]
+    first, last = min(inside, key=lambda each: each[1] - each[0], default=(first, last))
     shown = tuple(
         SnippetLine(start_line + at, _shown(lines[at], found[at], query_terms), bool(found[at]))
         for at in range(first, last)

@@ -21,7 +21,7 @@ from reposync.store.tables import IndexVersion, VersionState
 from reposync.store.versions import IndexHold, unwritten_version
 from reposync.sync.prepare import ContentSettings
 from reposync.sync.target import RunContext, SyncParts, SyncSettings, fingerprint_before_02, same_content_before_02
-from reposync.vectors.collection import SCHEMA_REVISION, drop_if_empty, move_name, physical_collection
+from reposync.vectors.collection import FIRST_SCHEMA, SCHEMA_REVISION, drop_if_empty, move_name, physical_collection
 
 log = logging.getLogger(__name__)
 
@@ -198,19 +198,19 @@ class VersionChoice:
         if not written:
             return versions
         if first is not None and row.indexed_collection == first.collection:
-            name = first.physical
+            physical = first.physical
         else:
             name = row.indexed_collection or row.collection
-        behind = await self.parts.open_index(name).resolve()
-        physical = name if behind is None else behind.physical
-        made = wanted if physical == wanted.physical else None
-        if behind is not None and behind.spec == wanted.spec and isinstance(behind.schema, int):
-            made = replace(wanted, physical=physical, schema=behind.schema)
+            behind = await self.parts.open_index(name).resolve()
+            physical = name if behind is None else behind.physical
         attributes = await self.parts.versions.attributes(row.id)
         today = await asyncio.to_thread(fingerprint_before_02, self.settings, attributes)
-        is_finished = row.last_commit is not None or row.last_sync_at is None
-        if not (is_finished and same_content_before_02(row.content_fingerprint, today)):
-            made = None
+        same = (
+            same_content_before_02(row.content_fingerprint, today)
+            and physical == wanted.physical
+            and (row.last_commit is not None or row.last_sync_at is None)
+        )
+        made = replace(wanted, schema=FIRST_SCHEMA) if same else None
         synced = row.last_sync_at is not None
         columns: dict[str, Any] = {
             "settings_key": made.key if made is not None else None,

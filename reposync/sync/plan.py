@@ -151,8 +151,7 @@ def plan_work(
 
 
 def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[str, ManifestRow]) -> list[ManifestRow]:
-    """Files to read of which the live version has the same chunks. One with words only was made in the same way: what
-    their content kept out of it needs no second look."""
+    """Files to read of which the live version has the same chunks, or none for the same reason."""
     made = situation.live_settings
     if made is None or not situation.builds or not made.chunks_as(situation.wanted):
         return []
@@ -162,8 +161,9 @@ def _copied(target: TargetTree, situation: Situation, plan: Plan, live: Mapping[
         row = live.get(path_text(entry.path))
         if row is None or row.blob_sha != entry.sha or row.is_outdated:
             continue
-        if not row.chunks and not (made.words_only and _is_current(row, entry)):
+        if not row.chunks and not (made.content == situation.wanted.content and _is_current(row, entry)):
             continue
-        if (row.size_bytes or 0) <= limit and not target.reads_otherwise(entry, row):
+        is_small_enough = not row.chunks or (row.size_bytes or 0) <= limit
+        if is_small_enough and not target.reads_otherwise(entry, row):
             found.append(row)
     return found

@@ -29,8 +29,12 @@ from reposync.vectors.port import (
 )
 
 SCHEMA_REVISION = 2
-"""2: points have symbols, and their names count more in sparse vectors. Collections of 1 are searched, and written to
-while a person holds them; a run builds its successor from their points."""
+"""Of points. 2: they have symbols, whose names count more in sparse vectors. A version of the index with points of 1 is
+searched until a run has built the next one from them, in the same collection."""
+FIRST_SCHEMA = 1
+"""What programs before 0.2 write."""
+_LAYOUT = 1
+"""Of collections: which vectors they have. Programs that expect a different one refuse the collection."""
 _METADATA_KEY = "reposync"
 
 PAYLOAD_INDEXES: Mapping[str, Mapping[str, Any]] = {
@@ -78,7 +82,7 @@ def new_collection(spec: EmbeddingSpec, settings: IndexSettings) -> dict[str, An
     metadata = {
         "identity": str(uuid.uuid4()),
         "physical": settings.collection,
-        "schema": SCHEMA_REVISION,
+        "schema": _LAYOUT,
         **spec.as_json(),
     }
     request: dict[str, Any] = {
@@ -134,11 +138,10 @@ def identity_of(collection: Mapping[str, Any], spec: EmbeddingSpec, name: str, w
     Raises IndexMismatch if reposync did not make it, or made it for a different `spec`.
     """
     metadata = _own_metadata(collection, name, where)
-    schema = metadata.get("schema")
-    if not isinstance(schema, int) or schema > SCHEMA_REVISION:
+    if metadata.get("schema") != _LAYOUT:
         raise IndexMismatch(
-            f"{where}: the collection `{name}` has schema revision {schema}, and this version of "
-            f"reposync writes revision {SCHEMA_REVISION}.",
+            f"{where}: the collection `{name}` has schema revision {metadata.get('schema')}, and this version of "
+            f"reposync writes revision {_LAYOUT}.",
             remedy="Configure a different `collection`, or delete this one: the next sync makes it again.",
         )
     recorded = recorded_spec(collection)
@@ -187,9 +190,9 @@ async def physical_collection(open_index: Callable[[str], Index], name: str, spe
     """The collection behind `name` for this model, whether it exists yet or not. Writes nothing. Raises IndexMismatch
     if reposync did not make what has the name."""
     resolved = await open_index(name).resolve()
-    if resolved is not None and resolved.spec == spec and resolved.schema == SCHEMA_REVISION:
+    if resolved is not None and resolved.spec == spec and resolved.schema == _LAYOUT:
         return resolved.physical
-    made_for = json.dumps([spec.as_json(), SCHEMA_REVISION], sort_keys=True)
+    made_for = json.dumps([spec.as_json(), _LAYOUT], sort_keys=True)
     return f"{name}--{hashlib.sha256(made_for.encode()).hexdigest()[:10]}"
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from reposync.errors import UsageError, VectorIndexError
 from reposync.supervision import in_thread
-from reposync.symbol import Symbol
+from reposync.symbol import read_symbols
 from reposync.vectors.limits import RequestLimits, within
 from reposync.vectors.overlaps import Passage, passages
 from reposync.vectors.path_tokens import glob_tokens
@@ -204,6 +204,6 @@ def _hit(point: dict[str, Any], words: float, meaning: float) -> SearchHit:
         text="",
         url=metadata["url"],
         commit=metadata["commit"],
-        symbols=[Symbol(**each) for each in metadata.get("symbols") or ()],
+        symbols=read_symbols(metadata.get("symbols")),
         parts={"words": words, "meaning": meaning},
     )

@@ -370,12 +370,14 @@ class QdrantIndex:
     async def search(self, query: IndexQuery) -> list[SearchHit]:
         limits = await self._collection.limits()
         params = search_params(self._settings, limits)
-        narrows = query.path_glob is not None and await self._has_path_tokens()
+        narrows = query.path_glob is not None and await self._has_index(Payload.PATH_TOKENS)
+        if (query.symbol or query.kind) and not await self._has_index(Payload.SYMBOL_NAME):
+            return []  # its points have no symbols
         return await Search(self._collection.request, query, params, limits, has_path_tokens=narrows).hits()
 
-    async def _has_path_tokens(self) -> bool:
-        """The first run after an upgrade makes this index; strict mode refuses filters without their index."""
-        return Payload.PATH_TOKENS in (await self._collection.describe())["payload_schema"]
+    async def _has_index(self, key: str) -> bool:
+        """The first run after an upgrade makes the indexes of new keys; strict mode refuses filters without theirs."""
+        return key in (await self._collection.describe())["payload_schema"]
 
     async def ping(self) -> None:
         if self._settings.url is None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from reposync.symbol import merged
 from reposync.vectors.port import PointId, SearchHit
 
 # Chunks in one hit: what a cut went through is whole again. More would answer with files.
@@ -40,9 +41,14 @@ class Passage:
         start, end = first.start_line, last.end_line
         if (lines := _cut(text, start, end, self.start_line, self.end_line)) is not None:
             text, start, end = lines, self.start_line, self.end_line
-        url = hit.url and _LINES_OF_URL.sub(f"#L{start}-{end}" if start < end else f"#L{start}", hit.url)
-        symbols = list(dict.fromkeys(symbol for chunk in (first, last) for symbol in chunk.symbols))
+        url = hit.url and url_of_lines(hit.url, start, end)
+        symbols = [each for each in merged([*first.symbols, *last.symbols]) if start <= each.start_line <= end]
         return replace(hit, text=text, start_line=start, end_line=end, url=url, symbols=symbols)
+
+
+def url_of_lines(url: str, start: int, end: int) -> str:
+    """The url of other lines of the same file."""
+    return _LINES_OF_URL.sub(f"#L{start}-{end}" if start < end else f"#L{start}", url)
 
 
 def passages(hits: Sequence[SearchHit]) -> list[Passage]:

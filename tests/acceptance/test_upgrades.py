@@ -47,7 +47,7 @@ def test_what_the_version_before_made_is_taken_over(person: Person, repository: 
     person.types("apply")
     (run,) = person.asks("sync", "app")
 
-    assert (run["status"], run["files_processed"], run["chunks_embedded"]) == ("completed", 0, 0), "it has all of it"
+    assert (run["status"], run["files_processed"], run["chunks_embedded"]) == ("completed", 2, 0), "it has all of it"
     assert run["commit_before"] == run["commit_after"] == earlier["commit_after"]
     assert [each["id"] for each in person.asks("history")] == [run["id"], earlier["id"]]
     assert person.asks("search", "second")[0]["path"] == "b.py"

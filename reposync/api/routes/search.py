@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reposync.api.errors import SearchBusy, SearchTimeout
 from reposync.api.models import Page, PlainText, RequestModel
-from reposync.api.routing import PREFIX, ApiParts, Router
+from reposync.api.routing import PREFIX, ApiParts, RepositoryName, Router
+from reposync.content.symbols import KINDS
 from reposync.errors import (
     EmbeddingError,
     EmbeddingUnavailable,
@@ -22,7 +23,8 @@ from reposync.errors import (
     UsageError,
     VectorIndexError,
 )
-from reposync.search.searching import MAX_QUERY_CHARS
+from reposync.search.outline import FileNotIndexed
+from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.repository import MAX_NAME_CHARS
 from reposync.vectors.port import SearchHit
 
@@ -31,6 +33,7 @@ MAX_CONCURRENT = 2
 MAX_WAITING = 50
 TIMEOUT_SECONDS = 20.0
 MAX_PATTERN_CHARS = 1_000
+MAX_PATH_CHARS = 4_096
 
 
 class SearchQuery(RequestModel):
@@ -53,7 +56,38 @@ class SearchQuery(RequestModel):
     language: PlainText | None = Field(
         None, min_length=1, max_length=50, description="Only in this one, by any of its names.", examples=["python"]
     )
+    symbol: PlainText | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PATTERN_CHARS,
+        description="Only chunks that define this name; also `symbol:NAME` in the query.",
+        examples=["remove_expired"],
+    )
+    kind: PlainText | None = Field(
+        None,
+        min_length=1,
+        max_length=50,
+        description=f"Only chunks that define one of this kind ({', '.join(KINDS)}); also `kind:KIND` in the query.",
+        examples=["function"],
+    )
     limit: int = Field(10, ge=1, le=100, description="The maximum number of hits.")
+
+
+class OutlineQuery(RequestModel):
+    path: PlainText = Field(
+        min_length=1, max_length=MAX_PATH_CHARS, description="The file's path.", examples=["src/session.py"]
+    )
+
+
+class Definition(BaseModel):
+    """A function, class or other symbol of a file, with its lines. In a hit it may go on after the hit's last line."""
+
+    name: str
+    kind: str = Field(description=f"One of {', '.join(KINDS)}.")
+    start_line: int
+    end_line: int
+
+    model_config = ConfigDict(from_attributes=True)
 
 
 class Hit(BaseModel):
@@ -61,7 +95,8 @@ class Hit(BaseModel):
     search, and cannot be compared between searches. `url`: shows these lines to a person. `outdated`: the file has
     changed since, and its newer state could not be read. `meaning_indexed`: the first sync of the repository is still
     running: it is searched by words only, and this share (0 to 1) of its meaning is indexed; otherwise null. `parts`:
-    the sum of `words`, `meaning`, `definition` and `path`, times `prior`, is the score."""
+    the sum of `words`, `meaning`, `definition` and `path`, times `prior`, is the score. `symbols`: what these lines
+    define."""
 
     repository: str
     path: str
@@ -74,6 +109,19 @@ class Hit(BaseModel):
     outdated: bool = False
     meaning_indexed: float | None = None
     parts: dict[str, float] = {}
+    symbols: list[Definition] = []
+
+    model_config = ConfigDict(from_attributes=True)
+
+
+class FileOutline(BaseModel):
+    """`commit`: of the sync that stored this file. `symbols`: its definitions, by line."""
+
+    repository: str
+    path: str
+    commit: str
+    language: str | None
+    symbols: list[Definition]
 
     model_config = ConfigDict(from_attributes=True)
 
@@ -137,9 +185,26 @@ def search_routes(parts: ApiParts) -> APIRouter:
         app = parts.application()
         found = await limit.search(
             lambda: app.searching.search(
-                query.q, repository=query.repository, path_glob=query.path, language=query.language, limit=query.limit
+                query.q,
+                repository=query.repository,
+                path_glob=query.path,
+                language=query.language,
+                symbol=query.symbol,
+                kind=query.kind,
+                limit=query.limit,
             )
         )
         return Hits(items=[Hit.model_validate(each) for each in found])
+
+    @routes.get(
+        "/repositories/{name:path}/outline",
+        summary="The definitions of an indexed file",
+        **parts.reads(
+            *(RepositoryNotFound, FileNotIndexed, UsageError, IndexMismatch, IndexUnsupported, VectorIndexError),
+            IndexUnavailable,
+        ),
+    )
+    async def get_outline(name: RepositoryName, query: Annotated[OutlineQuery, Query()]) -> FileOutline:
+        return FileOutline.model_validate(await parts.application().searching.outline(name, query.path))
 
     return routes

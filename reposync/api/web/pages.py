@@ -23,11 +23,13 @@ from reposync.app.index_overview import hold, release, roll_back
 from reposync.catalog.targets import syncable
 from reposync.errors import RepoSyncError, StoreUnavailable, UsageError
 from reposync.runs.locks import Lock, lock_overviews, release_lock
-from reposync.search.searching import MAX_QUERY_CHARS
+from reposync.search.query import MAX_QUERY_CHARS
 from reposync.store.status import RunTrigger
+from reposync.vectors.overlaps import url_of_lines
 
 FORM = BodyLimits(max_bytes=16_384)
 PAGE_HITS = 10
+SHOWN_SYMBOLS = 12
 
 
 def page_routes(parts: ApiParts, renderer: Renderer, document: Callable[[], Mapping[str, Any]]) -> APIRouter:
@@ -145,6 +147,11 @@ async def _hits(app: Application, searches: ConcurrencyLimit, given: Mapping[str
             "hit": hit,
             # Links come from the configuration; a browser must not open anything but a web page.
             "url": hit.url if hit.url and hit.url.startswith(("https://", "http://")) else None,
+            "symbols": [
+                (each, url_of_lines(hit.url, each.start_line, each.end_line) if hit.url else None)
+                for each in hit.symbols[:SHOWN_SYMBOLS]
+            ],
+            "more_symbols": max(0, len(hit.symbols) - SHOWN_SYMBOLS),
             "code": await asyncio.to_thread(highlighted, hit.text, hit.language, hit.start_line),
         }
         for hit in found

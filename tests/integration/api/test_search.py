@@ -46,6 +46,7 @@ async def test_a_question_finds_lines_of_code(client: httpx.AsyncClient):
         "outdated": False,
         "parts": None,
         "meaning_indexed": None,
+        "symbols": [{"name": "remove_expired_sessions", "kind": "function", "start_line": 1, "end_line": 2}],
     }
     parts = first["parts"]
     assert first["score"] == pytest.approx(sum(parts[each] for each in parts.keys() - {"prior"}) * parts["prior"])
@@ -75,6 +76,47 @@ async def test_what_does_not_fit_is_refused_with_a_reason(client: httpx.AsyncCli
     unknown = await asks(client, q="x", language="pythn")
     assert code(unknown) == (422, "USAGE")
     assert "Did you mean 'python'?" in unknown.text
+
+
+async def test_a_search_is_narrowed_by_what_chunks_define(client: httpx.AsyncClient):
+    async def paths(q: str, **query: object) -> list[str]:
+        return [each["path"] for each in (await asks(client, q=q, **query)).json()["items"]]
+
+    assert await paths("symbol:remove_expired_sessions") == ["src/sessions.py"]
+    assert await paths("sessions symbol:remove_expired_sessions kind:function") == ["src/sessions.py"]
+    assert await paths("sessions", symbol="remove_expired_sessions", kind="function") == ["src/sessions.py"]
+    assert await paths("sessions symbol:remove_expired_sessions kind:class") == []
+    assert await paths("sessions symbol:sessions") == []
+    assert set(await paths("sessions src::path")) == {"src/sessions.py", "docs/notes.md"}
+    refused = await asks(client, q="sessions kind:functoin")
+    assert code(refused) == (422, "USAGE")
+    assert "'function'" in refused.text
+
+
+async def test_the_outline_of_a_file_has_each_definition_once(world: World, client: httpx.AsyncClient):
+    body = "    x = 1\n" * 1_000
+    head = world.repository.commit(
+        {"a.py": f"class Session:\n  def close(self):\n{body}\ndef last():\n    pass\n".encode()}
+    )
+    await world.completed()
+
+    answer = await client.get("/api/v1/repositories/project/outline", params={"path": "a.py"})
+
+    assert answer.status_code == 200, answer.text
+    outline = answer.json()
+    assert (outline["repository"], outline["path"], outline["commit"]) == ("project", "a.py", head)
+    assert [(each["kind"], each["name"], each["start_line"]) for each in outline["symbols"]] == [
+        ("class", "Session", 1),
+        ("method", "close", 2),
+        ("function", "last", 1_004),
+    ]
+    missing = await client.get("/api/v1/repositories/project/outline", params={"path": "no.py"})
+    assert code(missing) == (404, "FILE_NOT_INDEXED")
+
+
+async def test_the_page_links_the_definitions_of_a_hit(client: httpx.AsyncClient):
+    page = (await client.get("/search", params={"q": "symbol:remove_expired_sessions"})).text
+    assert "function <b>remove_expired_sessions</b>, lines 1-2" in page
 
 
 async def test_a_search_without_an_index_is_refused(world: World):

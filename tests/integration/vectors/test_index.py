@@ -10,6 +10,7 @@ from qdrant_client import AsyncQdrantClient, models
 
 from reposync.embedding.port import EmbeddingSpec
 from reposync.errors import IndexMismatch, UsageError, VectorIndexError
+from reposync.symbol import Symbol
 from reposync.vectors.collection import PAYLOAD_INDEXES
 from reposync.vectors.index import QdrantIndex
 from reposync.vectors.port import (
@@ -121,7 +122,7 @@ async def test_a_collection_of_a_different_program_is_a_mismatch_and_stays_as_it
 
 async def test_a_later_schema_is_a_mismatch(index: QdrantIndex, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("reposync.vectors.collection.SCHEMA_REVISION", 99)
+        patch.setattr("reposync.vectors.collection._LAYOUT", 99)
         await index.ensure(SPEC)
     with pytest.raises(IndexMismatch, match="schema revision 99"):
         await index.ensure(SPEC)
@@ -302,6 +303,34 @@ async def test_versions_that_are_hidden_are_not_found(index: QdrantIndex) -> Non
     hidden = [scope("building").repository_id]
     for glob in (None, "src/"):
         assert await paths_found(index, "card", hidden=hidden, path_glob=glob) == ["src/card.py"]
+
+
+async def test_search_is_limited_to_chunks_with_a_definition_of_that_name_and_kind(index: QdrantIndex) -> None:
+    def defining(path: str, *symbols: Symbol) -> FileWrite:
+        write = file(path, "parse text")
+        return dataclasses.replace(write, points=[dataclasses.replace(each, symbols=symbols) for each in write.points])
+
+    function, method = Symbol("parse", "function", 1, 5), Symbol("parse", "method", 1, 5)
+    await index.ensure(SPEC)
+    await index.replace_files(
+        scope(),
+        [
+            defining("a.py", function, Symbol("Reader", "class", 6, 9)),
+            defining("b.py", method, Symbol("read", "function", 6, 9)),
+            defining("c.py"),
+        ],
+    )
+
+    async def found(**filters: str) -> set[str]:
+        return {hit.path for hit in await index.search(IndexQuery(sparse("parse text"), **filters))}
+
+    assert await found() == {"a.py", "b.py", "c.py"}
+    assert await found(symbol="parse") == {"a.py", "b.py"}
+    assert await found(kind="function") == {"a.py", "b.py"}
+    assert await found(symbol="parse", kind="function") == {"a.py"}, "one definition has both"
+    assert await found(symbol="Parse") == set()
+    (hit,) = await index.search(IndexQuery(sparse("parse text"), symbol="Reader"))
+    assert list(hit.symbols) == [function, Symbol("Reader", "class", 6, 9)]
 
 
 async def test_search_is_limited_to_a_repository_and_a_language(index: QdrantIndex) -> None:
