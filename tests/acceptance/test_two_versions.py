@@ -251,10 +251,10 @@ async def test_both_go_on_in_turns_and_a_search_finds_what_the_new_one_stored(tw
             assert two.old_syncs()["commit_after"] == head
         else:
             assert (await two.new_syncs()).commit_after == head
+            # An index that old pods wrote to since is succeeded by one with symbols.
+            *_, live = await two.versions()
             await two.has_exactly(live, alone=False)
         await two.search_answers_from(live.id)
-
-    assert (await two.versions())[-1].id == live.id
 
 
 @pytest.mark.parametrize("keep", ["0", "24h"])
