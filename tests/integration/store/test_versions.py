@@ -9,6 +9,7 @@ from sqlalchemy import insert, update
 from sqlalchemy.exc import IntegrityError
 
 from reposync.errors import DefinitionChanged, RepositoryNotFound, StoreUnavailable, UsageError
+from reposync.store.index_queries import indexed_meaning
 from reposync.store.manifest import ManifestRow
 from reposync.store.run import RunFigures
 from reposync.store.status import RunStatus
@@ -37,6 +38,21 @@ async def test_the_first_version_has_the_id_of_the_repository_and_later_ones_hav
     assert len({first.id, second.id, third.id}) == 3
     assert [each.number for each in (first, second, third)] == [1, 2, 3]
     assert await states(store, run.repository_id) == [(2, RETIRED), (3, BUILDING)]
+
+
+async def test_a_version_of_words_only_leaves_the_repositorys_id_to_the_complete_one(store: Store) -> None:
+    run = await store.running()
+    words = await store.building(run, settings={"words_only": True})
+    await store.versions.begin_epoch(run, words, identity="x")
+    await store.manifests.record(run, words.id, [FILE._replace(path=f"{number}.py") for number in range(4)])
+    await store.publishes(run, words)
+    complete = await store.building(run, settings_key="settings-2")
+    await store.manifests.record(run, complete.id, [FILE])
+
+    assert (complete.id, words.id != complete.id) == (run.repository_id, True)
+    assert await indexed_meaning(store.database, {words.id, complete.id}) == {words.id: 0.25}
+    await store.publishes(run, complete)
+    assert await indexed_meaning(store.database, {complete.id}) == {}
 
 
 async def test_a_new_building_version_replaces_an_earlier_one_and_not_the_live_one(
