@@ -20,6 +20,7 @@ from reposync.sources.objects import UnreadableBlobs
 from reposync.sources.port import Commit, TreeEntry, path_text
 from reposync.store.manifest import ManifestRow, Manifests
 from reposync.store.tables import IndexVersion
+from reposync.symbol import read_symbols
 from reposync.sync.pipeline import read_batches
 from reposync.sync.plan import Plan, make_plan
 from reposync.sync.prepare import ContentWorkers
@@ -293,6 +294,10 @@ class _PointComparison:
         # Every glob admits a point without tokens, and each run adds missing ones.
         if (tokens := metadata.get("path_tokens")) and tokens != path_tokens(row.path):
             yield "path_tokens"
+        # Their names are not compared: a later grammar may find more.
+        symbols = metadata.get("symbols", [])
+        if not isinstance(symbols, list) or len(read_symbols(symbols)) != len(symbols):
+            yield "symbols"
         first, last = metadata.get("start_line"), metadata.get("end_line")
         if not (_is_count(first) and _is_count(last) and 1 <= first <= last):
             yield "start_line or end_line"

@@ -163,13 +163,16 @@ def _prepare(file: RawFile, settings: ContentSettings) -> PreparedFile:
 class ContentWorkers:
     """Runs `prepare` beside the event loop. A worker that a file kills is replaced, and the file is reported.
 
-    Files that did so before (`deaths`) never run in a thread of this process.
+    Files that did so before (`deaths`) never run in a thread of this process. `is_repeated`: an earlier attempt failed;
+    a file of it may have ended the whole process, so a worker process reads them.
     """
 
-    def __init__(self, files: int, settings: ContentSettings, deaths: Deaths | None = None) -> None:
+    def __init__(
+        self, files: int, settings: ContentSettings, deaths: Deaths | None = None, *, is_repeated: bool = False
+    ) -> None:
         self._settings = settings
         self._deaths = deaths or {}
-        self._in_process = files >= PROCESS_FROM_FILES or bool(self._deaths)
+        self._in_process = files >= PROCESS_FROM_FILES or bool(self._deaths) or is_repeated
         self._executor = self._start()
         # One batch at a time: only files of that batch can have killed the worker.
         self._turn = asyncio.Lock()

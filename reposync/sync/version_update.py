@@ -194,7 +194,8 @@ class VersionUpdate:
         if not entries:
             return
         wanted = self.situation.wanted
-        async with ContentWorkers(len(entries), wanted.content, await self._deaths(entries)) as workers:
+        deaths, is_repeated = await self._deaths(entries), self.context.run.attempt > 1
+        async with ContentWorkers(len(entries), wanted.content, deaths, is_repeated=is_repeated) as workers:
             await run_pipeline(
                 self.context.parts.source,
                 entries,
