@@ -174,15 +174,25 @@ async def sync(history: History, points: Points, embedder: Counting, before: str
         path: ManifestRow(path, file.sha, file.mode, file.size_bytes, len(file.chunks), None, file.language, 1)
         for path, file in points.files.items()
     }
+    removed = [path for path, mode, _ in changed if not mode and path in rows]
     vectors = DenseVectors(
-        embedder, SPEC, points, index_holds_points=True, version_id=VERSION, recorded=rows, counts=Counts()
+        embedder,
+        SPEC,
+        points,
+        index_holds_points=True,
+        version_id=VERSION,
+        recorded=rows,
+        removed=removed,
+        counts=Counts(),
     )
     vectors.windows = WindowRows(most)
-    for batch in batches(prepared(*each, contents.get(each[2], b"")) for each in changed):
+    for batch in batches(prepared(*each, contents.get(each[2], b"")) for each in changed if each[1]):
         await vectors.embed(batch)
         for file in batch:
             points.replace(file)
         vectors.stored(batch)
+    for path in removed:
+        points.replace(PreparedFile(path, 0, "", None))
     return vectors.windows.embedded
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import posixpath
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -134,8 +135,8 @@ class DenseVectors:
     order. `index_holds_points`: False spares an empty index queries for texts that this run did not store: 10 % of the
     time of a first sync with a quick embedding server.
 
-    Of a new text, windows are not embedded again that the chunks before had of a file in `recorded`, the manifest of
-    the version `version_id`, or that this run has embedded (`windows`)."""
+    Of a new text, windows are not embedded again that this run has embedded (`windows`), or that the file had before:
+    `recorded` is the manifest of the version `version_id`. A new file may be one of the `removed` of the same name."""
 
     def __init__(
         self,
@@ -147,6 +148,7 @@ class DenseVectors:
         others: Sequence[Index] = (),
         version_id: str = "",
         recorded: Mapping[str, ManifestRow] = MappingProxyType({}),
+        removed: Collection[str] = (),
         counts: Counts,
     ) -> None:
         self._embedder = embedder
@@ -159,6 +161,7 @@ class DenseVectors:
         self._stored: set[int] = set()
         self._version_id = version_id
         self._recorded = recorded
+        self._removed = {posixpath.basename(path): path for path in removed}
         self._counts = counts
         self.windows = WindowRows()
 
@@ -210,17 +213,15 @@ class DenseVectors:
         return known
 
     async def _learn_windows(self, batch: Sequence[PreparedFile], new: Collection[str]) -> None:
-        """Read the points that the files with `new` texts have, one request for some dozens of chunks."""
-        changed = [
-            file.path
-            for file in batch
-            if (row := self._recorded.get(file.path)) is not None
-            and row.chunks
-            and any(chunk.content_hash in new for chunk in file.chunks)
-        ]
-        if not changed:
+        """Read the points that the files with `new` texts had, one request for some dozens of chunks."""
+        changed = [file.path for file in batch if any(chunk.content_hash in new for chunk in file.chunks)]
+        before = {
+            path if path in self._recorded else self._removed.get(posixpath.basename(path), path) for path in changed
+        }
+        former = sorted(path for path in before if (row := self._recorded.get(path)) is not None and row.chunks)
+        if not former:
             return
-        async for points in self._index.chunks(self._version_id, changed, with_dense=True):
+        async for points in self._index.chunks(self._version_id, former, with_dense=True):
             stored = [(text, each.dense) for each in points if (text := own_text(each, self._version_id)) is not None]
             split = await self._embedder.split([text for text, _ in stored])
             for (_, matrix), parts in zip(stored, split, strict=True):

@@ -92,6 +92,7 @@ class VersionUpdate:
             others=await self._same_model(),
             version_id=situation.working.id,
             recorded=work.recorded,
+            removed=plan.delete_points,
             counts=context.counts,
         )
         progress.files_total = len(plan.read)

@@ -51,6 +51,18 @@ async def test_a_changed_line_embeds_its_windows_alone(windowed: World):
         assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
 
 
+async def test_a_file_that_was_moved_and_changed_embeds_the_changed_windows_alone(windowed: World):
+    world = windowed
+    world.repository.commit({"old/a.py": lines(200), "b.py": lines(20)})
+    async with world.opened():
+        await world.completed()
+        world.repository.commit({"old/a.py": None, "new/place/a.py": lines(200, n100="answer = 42")})
+        world.embeddings.forget()
+        await world.completed()
+        assert 1 <= len(world.embeddings.inputs) <= 6
+        assert await vectors(world) == await vectors_of_a_sync_from_nothing(world)
+
+
 async def test_equal_windows_of_one_run_are_embedded_once(windowed: World):
     world = windowed
     same = "".join(f"x = {'y' * 150}{n % 2}\n" for n in range(40)).encode()
