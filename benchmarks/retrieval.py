@@ -257,8 +257,8 @@ def main() -> None:
     parser.add_argument("--whole-modules", action="store_true", help="chunks of whole modules, not single ones")
     parser.add_argument("--without-paths", action="store_true", help="leave the path's terms out of sparse vectors")
     parser.add_argument("--former", action="store_true", help="compare with the local model of 0.1.0")
-    for language in documented.SUFFIXES:
-        parser.add_argument(f"--{language}", type=Path, metavar="DIR", help=f"a folder of {language}, not the library")
+    for option in ("--go", "--java", "--typescript"):
+        parser.add_argument(option, type=Path, metavar="DIR", help="a folder of sources, in place of the library")
     arguments = parser.parse_args()
     folders = {language: getattr(arguments, language) for language in documented.SUFFIXES}
     sources = {each: documented.modules(folder, each) for each, folder in folders.items() if folder is not None}
