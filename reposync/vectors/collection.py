@@ -62,8 +62,8 @@ _HNSW_EF = 256
 # So many times the hits are found by quantized vectors, and the best by the original ones are kept. A search ranks 50
 # hits for 10 results, which suffices for all but `binary`.
 _OVERSAMPLING: Mapping[Quantization, float] = {"int8": 1.0, "turbo": 1.0, "binary": 3.0}
-QUANTIZATION_SINCE: Mapping[Quantization, str] = {"turbo": "1.18"}
-"""The Qdrant version that a quantization needs. Older ones refuse the collection."""
+QUANTIZATION_SINCE: Mapping[Quantization, tuple[int, int]] = {"turbo": (1, 18)}
+"""The Qdrant version that a quantization needs."""
 
 
 def resolve(collection: Mapping[str, Any], name: str, where: str) -> ResolvedCollection:

@@ -180,7 +180,7 @@ class QdrantConnection:
             for url in addresses(settings)
         ]
         self._current = 0
-        self._is_version_checked = self._is_embedded
+        self._version: tuple[int, ...] = NEWEST_VERSION if self._is_embedded else ()
         transport = _ClientTransport(self, self._nodes[0].url)
         self._client = open_client(settings, transport) if long_lived else None
 
@@ -239,22 +239,23 @@ class QdrantConnection:
         doing = f"{self.where}: the request to {what}"
         return await self._nodes[0].retry(attempt, doing=doing, policy=policy, remedy=remedy)
 
-    async def check_version(self) -> None:
-        """Raises IndexUnsupported if the server is too old. One whose version cannot be read is accepted."""
-        if self._is_version_checked:
+    async def check_version(self, what: str = "reposync", oldest: tuple[int, int] = OLDEST_VERSION) -> None:
+        """Raises IndexUnsupported if the server is older than `what` needs. One whose version cannot be read is
+        accepted."""
+        if self._version >= oldest:
             return
         try:
             version = str(parse_json(await self.send("GET", "/", None))["version"])
             numbers = tuple(map(int, version.split(".")[:2]))
         except (HttpRefused, TransientFailure, ValueError, TypeError, KeyError):
             return  # of a proxy, perhaps; the next request says what is wrong
-        if numbers < OLDEST_VERSION:
-            oldest, newest = (".".join(map(str, each)) for each in (OLDEST_VERSION, NEWEST_VERSION))
+        if numbers < oldest:
+            needed, newest = (".".join(map(str, each)) for each in (oldest, NEWEST_VERSION))
             raise IndexUnsupported(
-                f"{self.where} is version {version}, and reposync needs {oldest} or later.",
-                remedy=f"Upgrade it: {oldest} to {newest} are supported.",
+                f"{self.where} is version {version}, and {what} needs {needed} or later.",
+                remedy=f"Upgrade it: {needed} to {newest} are supported.",
             )
-        self._is_version_checked = True
+        self._version = numbers
 
     async def _exchange(self, method: str, path: str, content: bytes | None) -> Any:
         """The `result` of one answer. Raises what HttpClient.stream raises, and ValueError."""

@@ -120,15 +120,10 @@ class QdrantIndex:
     async def _create(self, spec: EmbeddingSpec) -> dict[str, Any]:
         """If two processes make it at once, the second uses what the first made: one identity."""
         await self._connection.check_version()
+        if (since := QUANTIZATION_SINCE.get(self._settings.quantization)) is not None:
+            await self._connection.check_version(f"qdrant.quantization {self._settings.quantization}", since)
         with contextlib.suppress(AlreadyExists):
-            try:
-                await self._collection.request("make the collection", "PUT", "", new_collection(spec, self._settings))
-            except VectorIndexError as refused:
-                quantization = self._settings.quantization
-                since = QUANTIZATION_SINCE.get(quantization)
-                if since is not None and "QuantizationConfig" in str(refused):
-                    refused.remedy = f"qdrant.quantization {quantization} needs Qdrant {since}: upgrade it."
-                raise
+            await self._collection.request("make the collection", "PUT", "", new_collection(spec, self._settings))
         return await self._collection.describe()
 
     async def known(self, content_hashes: Sequence[str]) -> Mapping[str, Matrix]:

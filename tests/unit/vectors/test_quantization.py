@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from reposync.embedding.port import EmbeddingSpec, SparseVector
-from reposync.errors import VectorIndexError
+from reposync.errors import IndexUnsupported
 from reposync.vectors.collection import new_collection
 from reposync.vectors.index import open_index
 from reposync.vectors.port import IndexQuery, IndexSettings, Quantization
@@ -87,14 +87,18 @@ async def searched(settings: IndexSettings, strict_mode: dict[str, Any] | None =
 
 
 async def test_a_server_without_turboquant_is_named_with_the_version_that_has_it() -> None:
+    requests = []
+
     def answer(request: httpx.Request) -> httpx.Response:
-        if request.method == "GET":
-            content = {"status": {"error": "Not found: Collection `code` doesn't exist!"}}
-            return httpx.Response(404, stream=httpx.ByteStream(json.dumps(content).encode()))
-        words = "Format error in JSON body: data did not match any variant of untagged enum QuantizationConfig"
-        return httpx.Response(400, stream=httpx.ByteStream(json.dumps({"status": {"error": words}}).encode()))
+        requests.append(request.method)
+        if request.url.path == "/":
+            return httpx.Response(200, stream=httpx.ByteStream(b'{"version": "1.17.1"}'))
+        content = {"status": {"error": "Not found: Collection `code` doesn't exist!"}}
+        return httpx.Response(404, stream=httpx.ByteStream(json.dumps(content).encode()))
 
     index = open_index(replace(SERVER, quantization="turbo"), transport=httpx.MockTransport(answer))
-    with pytest.raises(VectorIndexError, match=r"make the collection.* turbo needs Qdrant 1\.18: upgrade it"):
+    with pytest.raises(IndexUnsupported, match=r"is version 1\.17\.1, and qdrant\.quantization turbo needs 1\.18"):
         await index.ensure(SPEC)
     await index.close()
+
+    assert "PUT" not in requests
