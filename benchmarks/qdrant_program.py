@@ -1,4 +1,4 @@
-"""A Qdrant server for `benchmarks.vector_search`: started from its program, waited for, and what it uses."""
+"""A Qdrant server or an embedded engine for `benchmarks.vector_search`: started, waited for, and what it uses."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ import contextlib
 import itertools
 import os
 import subprocess
+import sys
+import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
+from reposync.vectors.embedded import read_record
 from tests.fixtures.redis_server import free_port
+
+ENGINE = "engine"
+"""The host in URLs of the embedded engine."""
 
 
 class Server:
@@ -21,7 +28,7 @@ class Server:
     def __init__(self, binary: Path, folder: Path) -> None:
         self._binary, self._folder = binary.resolve(), folder
         self._ports = [free_port(), free_port()]
-        self.url = f"http://127.0.0.1:{self._ports[0]}"
+        self.url: str | None = f"http://127.0.0.1:{self._ports[0]}"
 
     def __enter__(self) -> Self:
         settings = {
@@ -51,8 +58,34 @@ class Server:
         return sum(each.lstat().st_blocks * 512 for each in (self._folder / "storage").rglob("*"))
 
 
+class Engine(Server):
+    """An embedded engine; `folder` is the state directory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.url = None
+
+    def __enter__(self) -> Self:
+        index = self._folder / "index"
+        index.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "reposync.vectors.engine", str(index), "--idle", "0"]
+        with (self._folder / "engine.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        # Otherwise the first client starts one of its own.
+        while (record := read_record(index)) is None or record["pid"] != self.pid:
+            if self._process.poll() is not None:
+                raise SystemExit(f"The engine ended: {self._folder / 'engine.log'} says why.")
+            time.sleep(0.1)
+        return self
+
+    def disk_bytes(self) -> int:
+        return sum(each.lstat().st_blocks * 512 for each in (self._folder / "index").rglob("*"))
+
+
 async def until_ready(client: httpx.AsyncClient) -> str:
     """The server's version. Raises what the last of 60 attempts raised."""
+    if client.base_url.host == ENGINE:
+        return f"Edge {version('qdrant-edge-py')}"  # the transport starts and awaits it
     for attempt in itertools.count(1):
         try:
             return str((await client.get("/")).json()["version"])

@@ -1,10 +1,12 @@
-"""Quality, speed and memory of searches on a real Qdrant server, for each way to store the vectors.
+"""Quality, speed and memory of searches on a real Qdrant server, for each way to store the vectors, or in the engine.
 
     python -m benchmarks.vector_search --server /usr/local/bin/qdrant [--chunks 100000] [--json]
     python -m benchmarks.vector_search --url http://127.0.0.1:6333 [--pid PID]
+    python -m benchmarks.vector_search --embedded --settings none --ef 0
 
-The HNSW index and quantization exist only on a server. The collection is made, filled and searched by reposync itself:
-multivectors of 384 dimensions, hybrid with sparse vectors by RRF. `benchmarks/vector_data.py` says what is in it.
+The HNSW index and the choice of a quantization exist only on a server. The collection is made, filled and searched by
+reposync itself: multivectors of 384 dimensions, hybrid with sparse vectors by RRF. `benchmarks/vector_data.py` says
+what is in it.
 
 recall@10: of the 10 best chunks by dense vectors alone, how many are among the 10 of an exact search. agreement@10: the
 same for the hybrid search, which ranks 50 candidates of each kind; chunks with the score of the exact tenth count as
@@ -12,7 +14,8 @@ among them, since the server orders equal scores by chance. Latency: the hybrid 
 process, on the same machine. "one repository": a filter that a tenth of the chunks match.
 
 With --server each setting gets a server of its own, restarted after indexing: memory is then what it needs to serve,
-after all searches. With --url the memory includes what the server had allocated before. Collections are deleted.
+after all searches. With --url the memory includes what the server had allocated before. Collections are deleted, but
+with --keep: the next run finds them filled, and only searches.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ import numpy as np
 import orjson
 
 from benchmarks.measure import machine, percentile
-from benchmarks.qdrant_program import Server, memory, until_green, until_ready
+from benchmarks.qdrant_program import ENGINE, Engine, Server, memory, until_green, until_ready
 from benchmarks.vector_data import REPOSITORIES, Base, fill, load_base, make_chunks, quartiles
 from reposync.embedding.port import EmbeddingSpec, SparseVector
 from reposync.embedding.settings import LOCAL_WINDOW
 from reposync.embedding.sparse import query_vector
+from reposync.vectors.connection import EmbeddedTransport
+from reposync.vectors.embedded import EmbeddedEngine
 from reposync.vectors.index import QdrantIndex, open_index
 from reposync.vectors.port import DENSE, IndexQuery, IndexSettings, Quantization
 
@@ -115,9 +120,9 @@ class Searched:
 class Parameters(httpx.AsyncBaseTransport):
     """Below the product: its requests, with `params` instead of its own for the dense part of a search."""
 
-    def __init__(self) -> None:
+    def __init__(self, beneath: httpx.AsyncBaseTransport) -> None:
         self.params: Params = {}
-        self._beneath = httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=_CONCURRENT))
+        self._beneath = beneath
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/points/query"):
@@ -215,50 +220,83 @@ async def measure(options: argparse.Namespace, base: Base, setting: Setting) -> 
     """Also returns the server's version."""
     with contextlib.ExitStack() as stack:
         own: Server | None = None
-        if options.server is not None:
-            own = Server(options.server, Path(stack.enter_context(tempfile.TemporaryDirectory(dir=options.scratch))))
-        url = own.url if own is not None else options.url
+        url, kept, folder = options.url, None, Path("unused")
+        if url is None:
+            folder = kept_folder(options, setting) or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            own, kept = Engine(folder) if options.embedded else Server(options.server, folder), folder / "filled.json"
+            url = own.url
+        if kept is None or not kept.exists():
+            with own or contextlib.nullcontext():
+                filled = await fill_collection(options, base, setting, url, folder)
+            if kept is not None:
+                kept.write_bytes(orjson.dumps(filled))
+        else:
+            filled = orjson.loads(kept.read_bytes())
         with own or contextlib.nullcontext():
-            async with opened(url, setting) as (index, _, client):
+            async with opened(url, setting, folder) as (index, transport, client):
                 version = await until_ready(client)
-                await client.delete(f"/collections/{COLLECTION}")
-                await index.ensure(SPEC)
-                started = time.perf_counter()
-                await fill(index, base, make_chunks(base, options.chunks, options.noise))
-                uploaded = time.perf_counter()
-                description = await until_green(client, COLLECTION)
-                done = time.perf_counter()
-        with own or contextlib.nullcontext():
-            async with opened(url, setting) as (index, transport, client):
                 await until_green(client, COLLECTION)
                 searched = [each async for each in search_all(index, transport, base, setting, options.ef)]
                 used = await memory(client, own.pid if own is not None else options.pid)
                 disk = own.disk_bytes() if own is not None else None
-                await client.delete(f"/collections/{COLLECTION}")
-    vectors = description.get("indexed_vectors_count") or 0
-    stored = Stored(setting.name, uploaded - started, done - uploaded, vectors, *used, disk)
-    return stored, searched, version
+                if own is None:
+                    await client.delete(f"/collections/{COLLECTION}")
+    return Stored(setting.name, *filled, *used, disk), searched, version
+
+
+def kept_folder(options: argparse.Namespace, setting: Setting) -> Path | None:
+    if options.keep is None:
+        return None
+    folder: Path = options.keep / f"{setting.name}-{options.chunks}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+async def fill_collection(
+    options: argparse.Namespace, base: Base, setting: Setting, url: str | None, folder: Path
+) -> tuple[float, float, int]:
+    """Seconds of the upload, seconds from then until indexed, indexed vectors."""
+    async with opened(url, setting, folder) as (index, _, client):
+        await until_ready(client)
+        await client.delete(f"/collections/{COLLECTION}")
+        await index.ensure(SPEC)
+        started = time.perf_counter()
+        await fill(index, base, make_chunks(base, options.chunks, options.noise))
+        uploaded = time.perf_counter()
+        description = await until_green(client, COLLECTION)
+        done = time.perf_counter()
+    return uploaded - started, done - uploaded, description.get("indexed_vectors_count") or 0
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str, setting: Setting) -> AsyncIterator[tuple[QdrantIndex, Parameters, httpx.AsyncClient]]:
-    """The product's index, what adds parameters to its searches, and a client for what the product never asks."""
+async def opened(
+    url: str | None, setting: Setting, folder: Path
+) -> AsyncIterator[tuple[QdrantIndex, Parameters, httpx.AsyncClient]]:
+    """The product's index, what adds parameters to its searches, and a client for what the product never asks.
+    `folder`: of the embedded engine, if there is no URL."""
     key = os.environ.get("QDRANT_API_KEY")
     settings = IndexSettings(
         COLLECTION,
-        Path("unused"),
+        folder,
         url=url,
         api_key=key,
         timeout_seconds=600.0,
         quantization=setting.quantization,
         on_disk_vectors=setting.on_disk,
     )
-    transport = Parameters()
-    index = open_index(settings, transport=transport)
+
+    def transport() -> httpx.AsyncBaseTransport:
+        if url is None:
+            return EmbeddedTransport(EmbeddedEngine(folder))
+        return httpx.AsyncHTTPTransport(limits=httpx.Limits(max_keepalive_connections=_CONCURRENT))
+
+    with_parameters = Parameters(transport())
+    index = open_index(settings, transport=with_parameters)
     headers = {"api-key": key} if key else {}
-    async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+    base_url = url or f"http://{ENGINE}"
+    async with httpx.AsyncClient(base_url=base_url, headers=headers, timeout=60, transport=transport()) as client:
         try:
-            yield index, transport, client
+            yield index, with_parameters, client
         finally:
             await index.close()
 
@@ -308,7 +346,7 @@ async def run(options: argparse.Namespace) -> None:
     stored: list[Stored] = []
     searched: list[Searched] = []
     for name in options.settings:
-        print(f"{time.strftime('%H:%M:%S')} {name}", file=sys.stderr, flush=True)
+        print(f"{time.strftime('%H:%M:%S')} {name}, load average {os.getloadavg()[0]:.1f}", file=sys.stderr, flush=True)
         storage, searches, version = await measure(options, base, SETTINGS[name])
         stored.append(storage)
         searched += searches
@@ -325,8 +363,9 @@ def main() -> None:
     place = parser.add_mutually_exclusive_group(required=True)
     place.add_argument("--url", help="a server that runs")
     place.add_argument("--server", type=Path, help="the program of a server, started for each setting")
+    place.add_argument("--embedded", action="store_true", help="the embedded engine")
     parser.add_argument("--pid", type=int, help="with --url: the server's process, if it is on this machine")
-    parser.add_argument("--scratch", type=Path, help="with --server: where its storage is; default: a temporary folder")
+    parser.add_argument("--keep", type=Path, help="without --url: folder in which the storage stays")
     parser.add_argument("--chunks", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=100, help="at most 300")
     parser.add_argument("--windows", type=int, default=8_000, help="real windows to embed")

@@ -18,13 +18,14 @@ Json = Any
 
 PointId = int | str
 Options = dict[str, Any]
-SearchParams = dict[Literal["hnsw_ef"], PositiveInt]
-"""What a server gets. The engine compares all vectors as long as it has no HNSW index."""
+_RESCORED = 4_000
+"""Points whose original vectors a search compares: those with the best codes (`DenseParams`). Of the 10 best of 100,000
+it finds 9.97 (docs/sizing.md); up to as many points are searched exactly."""
 _RRF_K = 2  # Qdrant's default
 _DISTANCES = {each: getattr(edge.Distance, each) for each in ("Cosine", "Euclid", "Dot", "Manhattan")}
 _HNSW: Options = {"m": 16, "ef_construct": 100, "full_scan_threshold": 10_000}  # Qdrant's own defaults
-# No HNSW graph: at 20,000 points building it takes 17 s, in which no request is answered, and a search takes 0.9 ms
-# instead of 1.5 ms. Deleted points are cleared when they are half of a segment (`Collections.tidy`).
+# No HNSW graph: at 20,000 points building it takes 17 s, in which no request is answered. Deleted points are cleared
+# when they are half of a segment (`Collections.tidy`).
 _OPTIMIZERS: Options = {"indexing_threshold": 1_000_000_000, "deleted_threshold": 0.5}
 
 
@@ -127,8 +128,16 @@ class DenseParams(Request):
     multivector_config: dict[Literal["comparator"], Literal["max_sim"]] | None = None
 
     def to_edge(self) -> edge.EdgeVectorParams:
+        """Codes of one bit per dimension stay in memory: reading all vectors takes twice as long. The kernel may
+        drop the vectors from memory."""
         multivector = edge.MultiVectorConfig(edge.MultiVectorComparator.MaxSim) if self.multivector_config else None
-        return edge.EdgeVectorParams(self.size, _DISTANCES[self.distance], multivector_config=multivector)
+        return edge.EdgeVectorParams(
+            self.size,
+            _DISTANCES[self.distance],
+            multivector_config=multivector,
+            quantization_config=edge.BinaryQuantizationConfig(memory=edge.Memory.Pinned),
+            memory=edge.Memory.Cold,
+        )
 
 
 class SparseParams(Request):
@@ -185,7 +194,8 @@ class CollectionRequest(Request):
             "status": "green",
             "optimizer_status": "ok",
             "points_count": info.points_count,
-            "indexed_vectors_count": info.indexed_vectors_count,
+            # The engine counts sparse vectors only.
+            "indexed_vectors_count": 0 if self.vectors else info.indexed_vectors_count,
             "segments_count": info.segments_count,
             "config": {
                 "params": {"vectors": {}, "sparse_vectors": {}, "on_disk_payload": True} | made_of,
@@ -365,16 +375,25 @@ class Facet(ReadRequest):
         return {"hits": [{"value": each.value, "count": each.count} for each in found.hits]}
 
 
+class SearchParams(Request):
+    hnsw_ef: PositiveInt | None = None  # for servers: there is no HNSW index here
+    exact: bool = False
+
+    def to_edge(self, limit: int) -> edge.SearchParams:
+        rescored = edge.QuantizationSearchParams(rescore=True, oversampling=max(_RESCORED / limit, 2.0))
+        return edge.SearchParams(exact=self.exact, quantization=rescored)
+
+
 class Prefetch(Request):
     query: Json
     using: str
     limit: int = Field(default=10, ge=1)
     filter: Filter | None = None
-    params: SearchParams = {}
+    params: SearchParams = SearchParams()
 
     def to_edge(self, schema: CollectionRequest) -> edge.Prefetch:
         query = _nearest(self.query, self.using, schema)
-        options: Options = {"filter": edge_filter(self.filter), "params": edge.SearchParams(self.params.get("hnsw_ef"))}
+        options: Options = {"filter": edge_filter(self.filter), "params": self.params.to_edge(self.limit)}
         return edge.Prefetch(limit=self.limit, query=query, prefetches=[], **options)
 
 
@@ -384,7 +403,7 @@ class Query(ReadRequest):
     using: str | None = None
     offset: int = Field(default=0, ge=0)
     with_payload: bool | list[str] = False
-    params: SearchParams = {}
+    params: SearchParams = SearchParams()
 
     def answer(self, shard: edge.EdgeShard, schema: CollectionRequest) -> Json:
         if self.using is not None and not self.prefetch:
@@ -395,7 +414,7 @@ class Query(ReadRequest):
             raise ValueError('a query needs `using`, or prefetches and the query {"fusion": "rrf"}')
         prefetches = [each.to_edge(schema) for each in self.prefetch]
         selected: Options = {"filter": edge_filter(self.filter), "offset": self.offset, **self._selectors(schema)}
-        options: Options = {"limit": self.limit, "params": edge.SearchParams(self.params.get("hnsw_ef")), **selected}
+        options: Options = {"limit": self.limit, "params": self.params.to_edge(self.limit), **selected}
         found = shard.query(edge.QueryRequest(query=query, prefetches=prefetches, **options))
         return {"points": [{**_record(each), "version": each.version, "score": each.score} for each in found]}
 

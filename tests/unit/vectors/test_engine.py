@@ -1,6 +1,7 @@
 """What Qdrant's own client can do on the embedded engine."""
 
 import contextlib
+import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 
@@ -178,6 +179,36 @@ async def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
             assert set(after.payload_schema) == {"lang", "tenant", "epoch"}
             assert await ids(client, "alias") == {ONE, TWO, 3}
         collections.close()
+
+
+async def test_dense_vectors_are_not_counted_as_indexed(client: AsyncQdrantClient) -> None:
+    await make(client)
+    await fill(client)
+    sparse = {"sparse": models.SparseVectorParams()}
+    await client.create_collection("words", vectors_config={}, sparse_vectors_config=sparse)
+    await client.upsert(
+        "words", [models.PointStruct(id=1, vector={"sparse": models.SparseVector(indices=[1], values=[1])})]
+    )
+
+    assert (await client.get_collection("code")).indexed_vectors_count == 0
+    assert (await client.get_collection("words")).indexed_vectors_count == 1
+
+
+async def test_points_are_ranked_by_their_original_vectors(client: AsyncQdrantClient) -> None:
+    draw, answers = random.Random(4), []
+    rows = [[[draw.gauss(0, 1) for _ in range(32)] for _ in range(3)] for _ in range(500)]
+    many = models.MultiVectorConfig(comparator=models.MultiVectorComparator.MAX_SIM)
+    params = models.VectorParams(size=32, distance=models.Distance.COSINE, multivector_config=many)
+    await client.create_collection("code", vectors_config={"dense": params})
+    await client.upsert("code", [models.PointStruct(id=n, vector={"dense": each}) for n, each in enumerate(rows)])
+
+    query = [draw.gauss(0, 1) for _ in range(32)]
+    for each in (False, True):
+        search = models.SearchParams(exact=each)
+        found = await client.query_points("code", query=query, using="dense", search_params=search, limit=20)
+        answers.append([(point.id, point.score) for point in found.points])
+
+    assert answers[0] == answers[1]
 
 
 async def test_an_exchange_that_breaks_the_contract_is_noticed() -> None:
